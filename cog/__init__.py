@@ -1,0 +1,37 @@
+"""ImageNet-CoG: how well does a frozen visual representation separate concepts it has never seen?
+
+Protocol: Sariyildiz, Kalantidis, Larlus, Alahari, "Concept Generalization in Visual Representation
+Learning", ICCV 2021. The four scripts are thin; everything they do can be called from here:
+
+>>> import cog
+>>> backbone = cog.load_backbone("sup_resnet50", "model.ckpt")  # doctest: +SKIP
+>>> "sup_resnet50" in cog.list_models()
+True
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+__all__ = ["CogError", "__version__", "list_models", "load_backbone"]
+
+_HOMES = {
+    "CogError": "cog.errors",
+    "list_models": "cog.models.zoo",
+    "load_backbone": "cog.models.backbone",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: `import cog` must not cost an import of torch.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cog' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,159 @@
+"""What the scripts share: flag types, ``KEY VALUE`` options, logging, and clean errors."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from cog.errors import CogError
+
+_CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
+
+CONFIG_HELP = (
+    "KEY VALUE pairs anywhere on the command line override the configuration, for example "
+    "`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. "
+    "An argument given as None or null (any case) counts as not given."
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that takes ``KEY VALUE`` options and answers errors in one line.
+
+    ``KEY VALUE`` pairs end up in ``args.opts`` (a flat list). Optional flags given as ``None`` or
+    ``null`` keep their defaults, because bash drivers pass unset variables that way.
+    """
+
+    def __init__(self, description: str, prog: str | None = None) -> None:
+        super().__init__(
+            prog=prog, description=description, epilog=CONFIG_HELP, allow_abbrev=False
+        )
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
+        """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
+        flags, opts = split_opts(list(sys.argv[1:] if args is None else args), self.error)
+        namespace = super().parse_args(self._drop_unset(flags), namespace)
+        namespace.opts = opts
+        return namespace
+
+    def _drop_unset(self, argv: list[str]) -> list[str]:
+        """Remove ``--flag None``, ``--flag=None`` (any case, also ``null``) of single-value flags."""
+        single = {
+            option
+            for action in self._actions
+            if action.nargs is None and not isinstance(action, argparse._HelpAction)
+            for option in action.option_strings
+        }
+        kept: list[str] = []
+        position = 0
+        while position < len(argv):
+            token = argv[position]
+            flag, has_value, value = token.partition("=")
+            if has_value and flag in single and _is_unset(value):
+                position += 1
+            elif token in single and position + 1 < len(argv) and _is_unset(argv[position + 1]):
+                position += 2
+            else:
+                kept.append(token)
+                position += 1
+        return kept
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+def _is_unset(value: str) -> bool:
+    return value.strip().lower() in ("none", "null")
+
+
+def split_opts(argv: list[str], on_error: Callable[[str], NoReturn]) -> tuple[list[str], list[str]]:
+    """Separate ``KEY VALUE`` pairs (dotted upper-case keys) from the flags of a command line."""
+    flags: list[str] = []
+    opts: list[str] = []
+    position = 0
+    while position < len(argv):
+        token = argv[position]
+        if not _CONFIG_KEY.fullmatch(token):
+            flags.append(token)
+            position += 1
+            continue
+        if position + 1 >= len(argv):
+            on_error(f"option {token} has no value; expected KEY VALUE pairs")
+        opts += [token, argv[position + 1]]
+        position += 2
+    return flags, opts
+
+
+def whole_number(minimum: int) -> Callable[[str], int]:
+    """Return an argparse type: an integer of at least ``minimum``."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"{value} is too small, expected {minimum} or more")
+        return value
+
+    return parse
+
+
+class _Formatter(logging.Formatter):
+    """Plain messages; warnings and errors carry their level, coloured on a terminal."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.levelno < logging.WARNING:
+            return message
+        label = record.levelname.lower()
+        if self._colour:
+            from termcolor import colored
+
+            label = colored(label, "yellow" if record.levelno == logging.WARNING else "red", force_color=True)
+        return f"{label}: {message}"
+
+
+def set_up_logging() -> None:
+    """Send the package's log to standard error, once."""
+    logger = logging.getLogger("cog")
+    if not any(getattr(handler, "_cog_console", False) for handler in logger.handlers):
+        handler = logging.StreamHandler(sys.stderr)
+        handler._cog_console = True  # type: ignore[attr-defined]
+        handler.setFormatter(_Formatter(colour=sys.stderr.isatty() and "NO_COLOR" not in os.environ))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a script's ``main`` and exit: 0, or a ``CogError``'s one line and its exit code.
+
+    Set the environment variable ``COG_DEBUG=1`` to see the traceback behind an error.
+    """
+    set_up_logging()
+    try:
+        code = main(argv) or 0
+    except CogError as error:
+        if os.environ.get("COG_DEBUG") == "1":
+            traceback.print_exc()
+        logging.getLogger("cog").error("%s", error)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        logging.getLogger("cog").error("interrupted")
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output (`| head`) went away; leave quietly as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    sys.exit(code)

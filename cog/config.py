@@ -1,0 +1,190 @@
+"""The YACS configuration: defaults, per-model values, a user's file, command line; then frozen."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from yacs.config import CfgNode
+
+from cog import files, names
+from cog.errors import CogError
+
+if TYPE_CHECKING:
+    from cog.models.spec import ModelSpec
+
+
+def configs_dir() -> Path:
+    """Return the folder of ``default.py``: inside an installed package, else in the checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def default_cfg() -> CfgNode:
+    """Return a fresh, unfrozen copy of the defaults in ``configs/default.py``."""
+    path = configs_dir() / "default.py"
+    spec = importlib.util.spec_from_file_location("cog._default_config", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module._C.clone()
+
+
+def get_cfg(
+    *,
+    model: ModelSpec | None = None,
+    model_name: str | None = None,
+    config_file: str | os.PathLike[str] | None = None,
+    opts: Sequence[str] = (),
+) -> CfgNode:
+    """Merge all sources, check every value, and freeze.
+
+    Args:
+        model: the model's declaration; its preprocessing comes before the files.
+        model_name: name whose ``configs/<model_name>.yaml`` applies (default: ``model.name``).
+        config_file: a YAML file of the user's.
+        opts: flat ``[KEY, VALUE, ...]`` list of strings.
+
+    Returns:
+        A frozen ``CfgNode``.
+
+    Raises:
+        CogError: unknown key, value of a wrong type or out of range, unreadable file, or a file in
+            ``configs/`` that names no model (it would be ignored in silence).
+    """
+    cfg = default_cfg()
+    if model is not None:
+        model.preprocess.apply_to(cfg)
+    model_name = model_name or (model.name if model is not None else None)
+    check_config_names(model_name)
+    model_file = configs_dir() / f"{model_name}.yaml"
+    if model_name and model_file.is_file():
+        _merge_file(cfg, model_file)
+    if config_file is not None:
+        _merge_file(cfg, files.require_file(config_file, "--config"))
+    for key, text in zip(opts[::2], opts[1::2], strict=True):
+        _set(cfg, key, _parse(text), source="the command line")
+    check_values(cfg)
+    cfg.freeze()
+    return cfg
+
+
+def check_config_names(current: str | None = None) -> None:
+    """Refuse YAML files in ``configs/`` that name no model.
+
+    The original toolkit shipped ``clip.yaml`` for a model named ``clip_resnet50``: it was never read.
+
+    Raises:
+        CogError: naming the file and the models it may have meant.
+    """
+    from cog.models.zoo import MODELS
+
+    for path in sorted(configs_dir().glob("*.yaml")):
+        if path.stem in MODELS or path.stem == current:
+            continue
+        meant = [name for name in MODELS if name.startswith(path.stem.split("_")[0])]
+        hint = f"did you mean {', '.join(meant[:3])}? " if meant else ""
+        raise CogError(
+            f"{path} matches no model name, so it would never apply; {hint}"
+            "rename it, or move it elsewhere and give it with --config"
+        )
+
+
+def _merge_file(cfg: CfgNode, path: Path) -> None:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CogError(f"cannot read the configuration file {path}: {error}") from error
+    if tree is None:
+        return
+    if not isinstance(tree, dict):
+        raise CogError(f"{path} holds {type(tree).__name__}, expected a YAML mapping such as CLF: {{N_EPOCHS: 100}}")
+    for key, value in _flatten(tree):
+        _set(cfg, key, _parse(value) if isinstance(value, str) else value, source=str(path))
+
+
+def _flatten(tree: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def flat(cfg: CfgNode) -> dict[str, Any]:
+    """Return ``{"CLF.N_SHOT": 0, ...}`` with plain Python values."""
+    return dict(_flatten(cfg))
+
+
+def _parse(text: str) -> Any:
+    return CfgNode._decode_cfg_value(text)
+
+
+def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
+    """Set one key, with its type kept (whole numbers become floats where a float is expected)."""
+    known = flat(cfg)
+    if key not in known:
+        near = difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known keys are {', '.join(known)}"
+        raise CogError(f"unknown configuration key {key} (from {source}); {hint}")
+    default = known[key]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, float) and number:
+        value = float(value)
+    elif isinstance(default, list | tuple) and isinstance(value, list | tuple):
+        value = type(default)(value)
+    elif isinstance(default, str) and not isinstance(value, str):
+        value = str(value)
+    if type(value) is not type(default):
+        raise CogError(
+            f"{key} = {value!r} (from {source}) is {_article(type(value).__name__)}, expected "
+            f"{_article(type(default).__name__)} such as {default!r}"
+        )
+    node = cfg
+    *path, leaf = key.split(".")
+    for part in path:
+        node = node[part]
+    node[leaf] = value
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def check_values(cfg: CfgNode) -> None:
+    """Check the range of every value.
+
+    Raises:
+        CogError: naming the key, its value and what is expected.
+    """
+    values = flat(cfg)
+
+    def expect(key: str, good: Callable[[Any], bool], wanted: str) -> None:
+        value = values[key]
+        try:
+            fine = good(value)
+        except (TypeError, ValueError):
+            fine = False
+        if not fine:
+            raise CogError(f"{key} = {value!r} is not valid, expected {wanted}")
+
+    for key in ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "FT_EXTRACT.IMAGE_CROP_SIZE", "FT_EXTRACT.BATCH_SIZE",
+                "CLF.BATCH_SIZE", "CLF.N_EPOCHS"):  # fmt: skip
+        expect(key, lambda value: value >= 1, "a whole number of at least 1")
+    for key in ("FT_EXTRACT.N_WORKERS", "CLF.N_TRIALS", "CLF.N_SHOT", "EVAL.SEED"):
+        expect(key, lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
+    expect("FT_EXTRACT.IMAGE_NORM.MEAN", lambda v: len(v) == 3 and all(isinstance(float(c), float) for c in v),
+           "three numbers")  # fmt: skip
+    expect("FT_EXTRACT.IMAGE_NORM.STD", lambda v: len(v) == 3 and all(c > 0 for c in v), "three positive numbers")
+    expect("FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "fp16", "bf16"), "fp32, fp16 or bf16")
+    expect("EVAL.NAME", names.is_plain_name, "a plain folder name (letters, digits and ._+-)")
+    expect("CLF.VAL_PERC", lambda v: 0 < v < 1, "a fraction between 0 and 1, both excluded")
+    for key in ("CLF.LR_INTV", "CLF.WD_INTV"):
+        expect(key, lambda v: len(v) == 2 and 0 < v[0] <= v[1] < float("inf"), "(low, high) with 0 < low <= high")

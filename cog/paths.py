@@ -1,0 +1,114 @@
+"""The layout of ``<models_root_dir>``; nobody else joins these pieces.
+
+::
+
+    <models_root_dir>/<model_title>/<architecture_name>/
+        model.ckpt
+        <dataset>/features_<split>/X_Y.pth
+        <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cog import names
+from cog.errors import CogError
+
+# The original toolkit's code wrote "eval_logreg-N8/seed_22" where its README says
+# "eval_logreg_N8/seed-22": both are read, the README's form is written.
+_EVAL_FOLDER = re.compile(r"eval_(?P<name>.+?)(?:[_-]N(?P<n_shot>[0-9]+))?")
+_SEED_FOLDER = re.compile(r"seed[-_](?P<seed>[0-9]+)")
+
+
+def split_model_name(model: str) -> tuple[str, str]:
+    """Split ``<model_title>_<architecture_name>`` at the first underscore.
+
+    Raises:
+        CogError: when the name does not have that form.
+    """
+    if not names.is_model_name(model):
+        raise CogError(
+            f"--model {model!r} is not a model name, expected <model_title>_<architecture_name> "
+            "such as sup_resnet50 (letters, digits and ._+- only)"
+        )
+    title, _, architecture = model.partition("_")
+    return title, architecture
+
+
+def check_dataset_name(dataset: str) -> str:
+    """Return ``dataset`` when it can name a folder.
+
+    Raises:
+        CogError: when it cannot.
+    """
+    if not names.is_plain_name(dataset):
+        raise CogError(
+            f"--dataset {dataset!r} is not a data set name, expected one of {', '.join(names.DATASETS)} "
+            "or a name of your own (letters, digits and ._+- only)"
+        )
+    return dataset
+
+
+@dataclass(frozen=True)
+class ModelDir:
+    """The folder of one model under ``models_root_dir``.
+
+    Raises:
+        CogError: when ``model`` is not ``<model_title>_<architecture_name>``.
+    """
+
+    root: Path
+    model: str
+
+    def __init__(self, root: str | os.PathLike[str], model: str) -> None:
+        split_model_name(model)
+        object.__setattr__(self, "root", Path(root))
+        object.__setattr__(self, "model", model)
+
+    @property
+    def path(self) -> Path:
+        """``<root>/<model_title>/<architecture_name>``."""
+        return self.root.joinpath(*split_model_name(self.model))
+
+    @property
+    def checkpoint(self) -> Path:
+        """The model's ``model.ckpt``."""
+        return self.path / names.CHECKPOINT_FILE
+
+    def features(self, dataset: str, split: str) -> Path:
+        """Folder of the features of one split."""
+        return self.path / check_dataset_name(dataset) / f"features_{split}"
+
+    def evaluation(self, dataset: str, *, name: str, n_shot: int) -> Path:
+        """Folder that holds one run per seed (``n_shot`` 0: all training images)."""
+        return self.path / check_dataset_name(dataset) / evaluation_folder(name, n_shot)
+
+    def run(self, dataset: str, *, name: str, n_shot: int, seed: int) -> Path:
+        """Folder of one classifier run."""
+        return self.evaluation(dataset, name=name, n_shot=n_shot) / seed_folder(seed)
+
+
+def evaluation_folder(name: str, n_shot: int) -> str:
+    """Return ``eval_<name>`` or, for few-shot runs, ``eval_<name>_N<n_shot>``."""
+    return f"eval_{name}_N{n_shot}" if n_shot else f"eval_{name}"
+
+
+def seed_folder(seed: int) -> str:
+    """Return ``seed-<seed>``."""
+    return f"seed-{seed}"
+
+
+def parse_evaluation_folder(folder: str) -> tuple[str, int] | None:
+    """Return ``(name, n_shot)`` of an evaluation folder in either spelling, or None."""
+    match = _EVAL_FOLDER.fullmatch(folder)
+    return (match["name"], int(match["n_shot"] or 0)) if match else None
+
+
+def parse_seed_folder(folder: str) -> int | None:
+    """Return the seed of a seed folder in either spelling, or None."""
+    match = _SEED_FOLDER.fullmatch(folder)
+    return int(match["seed"]) if match else None

@@ -1,0 +1,274 @@
+"""The only place where the toolkit opens serialised objects: checkpoints, features, pickles.
+
+Files from the internet are hostile until checked. Unpickling can import any module and call any
+function, so nothing here unpickles without restriction:
+
+* torch files go through ``torch.load(weights_only=True)`` with a named allow-list per model;
+* plain pickles (level mapping, concept split, logs) go through :func:`load_pickle`, which admits
+  lists, tuples, dicts, sets, strings, numbers and numpy arrays, and rebuilds the arrays itself:
+  no class or function named by the file is ever looked up.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import pickle
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cog.errors import CogError, UnsafeFileError
+
+if TYPE_CHECKING:
+    import torch
+
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    UnicodeDecodeError,
+    ImportError,
+    MemoryError,
+    OverflowError,
+    RecursionError,
+    struct.error,
+)
+
+
+class _Dtype:
+    """Stands for ``numpy.dtype(spec)`` while a pickle is read."""
+
+    def __init__(self, spec: str, align: Any = False, copy: Any = True) -> None:
+        if isinstance(spec, bytes):
+            spec = spec.decode("ascii")
+        if not re.fullmatch(r"[<>|=]?(b1|[iufc][0-9]{1,2}|[US][0-9]*|O8?|\?)", spec):
+            raise UnsafeFileError(f"numpy array of type {spec!r}")
+        self.spec = spec.lstrip("<>|=")
+        self.byte_order = spec[0] if spec[0] in "<>|=" else "="
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if isinstance(state[1], str | bytes):
+            order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
+            if order in ("<", ">", "|", "="):
+                self.byte_order = order
+
+    def numpy(self) -> np.dtype[Any]:
+        dtype = np.dtype(self.spec)
+        return dtype.newbyteorder(self.byte_order) if self.byte_order in "<>" else dtype
+
+
+class _Array:
+    """Stands for a numpy array while a pickle is read; becomes one in :func:`_finish`."""
+
+    def __init__(self) -> None:
+        self.state: tuple[Any, ...] = ()
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.state = state[-4:]  # (shape, dtype, is_fortran, data); an optional version comes first
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        shape, dtype, is_fortran, data = self.state
+        order = "F" if is_fortran else "C"
+        if dtype.spec.startswith("O"):
+            array = np.empty(len(data), dtype=object)
+            array[:] = [_finish(item) for item in data]
+        else:
+            if isinstance(data, str):  # protocol 0-2 pickles of Python 2 and 3 store bytes as text
+                data = data.encode("latin1")
+            array = np.frombuffer(data, dtype=dtype.numpy()) if len(data) else np.empty(0, dtype.numpy())
+        return array.reshape(shape, order=order)
+
+
+def _array(subtype: Any, shape: Any, typecode: Any) -> _Array:
+    if subtype is not _NDARRAY:
+        raise UnsafeFileError("array of a foreign class")
+    return _Array()
+
+
+def _array_from_buffer(data: Any, dtype: Any, shape: Any, order: str) -> _Array:
+    # numpy >= 1.24 writes contiguous arrays this way with pickle protocol 5.
+    array = _Array()
+    array.state = (shape, dtype, order == "F", bytes(data))
+    return array
+
+
+class _Scalar:
+    """Stands for a numpy scalar while a pickle is read."""
+
+    def __init__(self, dtype: _Dtype, data: Any = None) -> None:
+        if isinstance(data, str):
+            data = data.encode("latin1")
+        self.value = np.frombuffer(data, dtype=dtype.numpy(), count=1)[0].item()
+
+
+def _text_to_bytes(text: str, encoding: str = "latin1") -> bytes:
+    if encoding not in ("latin1", "utf8", "utf-8", "ascii"):
+        raise UnsafeFileError(f"encoding {encoding!r}")
+    return text.encode(encoding)
+
+
+class _NDARRAY:
+    """A name that pickles of arrays pass on; never made."""
+
+    def __init__(self) -> None:
+        raise UnsafeFileError("direct construction of numpy.ndarray")
+
+
+#: What a file may name, and what it gets: always something defined in this module.
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _text_to_bytes,
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("builtins", "bytearray"): bytearray,
+    ("builtins", "list"): list,
+    ("builtins", "dict"): dict,
+    ("__builtin__", "set"): set,
+    ("__builtin__", "list"): list,
+    ("__builtin__", "dict"): dict,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+}
+for _core in ("numpy.core", "numpy._core"):  # numpy 1 and numpy 2 spell the same module
+    _ALLOWED[_core + ".multiarray", "_reconstruct"] = _array
+    _ALLOWED[_core + ".multiarray", "scalar"] = _Scalar
+    _ALLOWED[_core + ".numeric", "_frombuffer"] = _array_from_buffer
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    """Refuses every global that is not in ``_ALLOWED``."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise UnsafeFileError(f"{module}.{name}") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise UnsafeFileError("a persistent id (a torch file?)")
+
+
+def _finish(data: Any) -> Any:
+    """Replace the stand-ins in ``data`` by numpy arrays and Python numbers."""
+    if isinstance(data, _Array):
+        return data.numpy()
+    if isinstance(data, _Scalar):
+        return data.value
+    if isinstance(data, dict):
+        return {_finish(key): _finish(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_finish(item) for item in data]
+    if isinstance(data, tuple):
+        return tuple(_finish(item) for item in data)
+    if isinstance(data, _Dtype | _NDARRAY) or data is _NDARRAY:
+        raise UnsafeFileError("a bare numpy type")
+    return data
+
+
+def load_pickle(path: str | os.PathLike[str]) -> Any:
+    """Read a pickle of lists, tuples, dicts, sets, strings, numbers and numpy arrays.
+
+    Files written with numpy 1 and numpy 2 and any pickle protocol are read; arrays come back
+    read-only where they share the file's buffer.
+
+    Args:
+        path: a pickle file.
+
+    Raises:
+        UnsafeFileError: when the file names any other class or function (the name is in the message;
+            nothing of it is imported or called).
+        CogError: when the file is missing or not a complete pickle.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as handle:
+            return _finish(_RestrictedUnpickler(handle).load())
+    except UnsafeFileError as error:
+        raise UnsafeFileError(
+            f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "
+            "strings, numbers and numpy arrays. Get the file from its authors again"
+        ) from None
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise CogError(f"{path} is not a readable pickle ({type(error).__name__}: {error}); is it complete?") from None
+
+
+def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
+    """Read a torch file with ``weights_only=True``, on the CPU.
+
+    Args:
+        path: a file of ``torch.save``.
+        allow: classes the file may name beside tensors and plain containers, for this call only
+            (entries as ``torch.serialization.safe_globals`` takes them).
+        mmap: map the file instead of reading it (files of torch >= 1.6 only).
+
+    Returns:
+        What was saved; tensors are on the CPU.
+
+    Raises:
+        UnsafeFileError: when the file names a class outside the allow-list (named in the message).
+        CogError: when the file is missing, truncated, or in a format that cannot be read safely.
+    """
+    import torch
+
+    path = Path(path)
+    if not path.is_file():
+        raise CogError(f"{path} does not exist or is not a file")
+    try:
+        with torch.serialization.safe_globals(list(allow)):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap or None)
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    except (RuntimeError, *_UNREADABLE) as error:
+        raise _torch_error(path, error) from None
+
+
+def _torch_error(path: Path, error: Exception) -> CogError:
+    """Put the many lines of a failed ``torch.load`` into one that says what to do."""
+    text = str(error)
+    named = re.search(r"(?:GLOBAL|global) (\S+) was not an allowed global", text) or re.search(
+        r"Trying to (?:load|call|instantiate) (?:un(?:supported|safe) )?(?:GLOBAL|global|class|function)? ?(\S+)", text
+    )
+    if "legacy .tar" in text or "tarfile" in text.lower():
+        return UnsafeFileError(
+            f"{path} is in the container of torch 0.1 (.tar), which cannot be read safely; "
+            "download the re-released file of the same weights"
+        )
+    if "TorchScript" in text:
+        return UnsafeFileError(f"{path} is a TorchScript archive, expected a file of torch.save")
+    if named:
+        return UnsafeFileError(
+            f"refused to read {path}: it contains {named.group(1).rstrip('.,')}, which is not on the "
+            "allow-list; expected only tensors in plain containers"
+        )
+    if isinstance(error, pickle.UnpicklingError) and "weights" in text.lower():
+        detail = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0].strip() or "unsafe content"
+        return UnsafeFileError(f"refused to read {path}: {detail[:200]}")
+    detail = text.strip().split("\n")[0][:200] or type(error).__name__
+    return CogError(f"{path} is not a readable torch file ({detail}); is the download complete?")
+
+
+def tensor_dict(data: Any, path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """Check that ``data`` maps names to tensors, and return it as a plain dict.
+
+    Raises:
+        CogError: when it does not.
+    """
+    import torch
+
+    if not isinstance(data, dict) or not data:
+        raise CogError(f"{path} holds {type(data).__name__}, expected a dict of parameter tensors")
+    wrong = [str(key) for key, value in data.items() if not isinstance(value, torch.Tensor)]
+    if wrong:
+        raise CogError(f"{path}: entries {', '.join(wrong[:3])} are not tensors, expected a dict of parameter tensors")
+    return dict(data)

@@ -1,0 +1,49 @@
+"""All configuration keys with their defaults.
+
+Precedence: this file < the model's own preprocessing (cog/models/zoo.py) < ``<model_name>.yaml`` in
+this folder < ``--config FILE`` < ``KEY VALUE`` pairs on the command line.
+"""
+
+from yacs.config import CfgNode
+
+_C = CfgNode()
+
+# Feature extraction.
+_C.FT_EXTRACT = CfgNode()
+# Length of the shortest image side after bicubic resizing, and of the sides of the centre crop, in pixels.
+_C.FT_EXTRACT.IMAGE_RESIZE_SIZE = 224
+_C.FT_EXTRACT.IMAGE_CROP_SIZE = 224
+# Per-channel (RGB) statistics; pixels are in [0, 1] before (x - MEAN) / STD.
+_C.FT_EXTRACT.IMAGE_NORM = CfgNode()
+_C.FT_EXTRACT.IMAGE_NORM.MEAN = [0.485, 0.456, 0.406]
+_C.FT_EXTRACT.IMAGE_NORM.STD = [0.229, 0.224, 0.225]
+# Truncated files: False counts them as failed images (Pillow's default), True fills the missing part
+# with grey, as the original toolkit does.
+_C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False
+_C.FT_EXTRACT.BATCH_SIZE = 128
+# Image decoding processes; 0 decodes in the main process.
+_C.FT_EXTRACT.N_WORKERS = 8
+# "fp32": exact float32 (TF32 off). "fp16" / "bf16": automatic mixed precision; saved features stay float32.
+_C.FT_EXTRACT.PRECISION = "fp32"
+
+# Evaluation.
+_C.EVAL = CfgNode()
+# Result folders are named eval_<NAME>[_N<n_shot>]/seed-<SEED>.
+_C.EVAL.NAME = "logreg"
+_C.EVAL.SEED = 22
+
+# Linear classifier (logistic regression trained by SGD).
+_C.CLF = CfgNode()
+_C.CLF.BATCH_SIZE = 1024
+_C.CLF.N_EPOCHS = 100
+# Hyper-parameter trials; 0 needs --lr and --wd.
+_C.CLF.N_TRIALS = 30
+# Training images per class; 0 uses all.
+_C.CLF.N_SHOT = 0
+# Fraction of each class held out of the training set to score trials.
+_C.CLF.VAL_PERC = 0.2
+# l2-normalise features.
+_C.CLF.NORM_FTS = True
+# Search intervals, both log-uniform.
+_C.CLF.LR_INTV = (1e-1, 1e2)
+_C.CLF.WD_INTV = (1e-12, 1e-4)
