@@ -30,9 +30,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, description: str, prog: str | None = None) -> None:
-        super().__init__(
-            prog=prog, description=description, epilog=CONFIG_HELP, allow_abbrev=False
-        )
+        super().__init__(prog=prog, description=description, epilog=CONFIG_HELP, allow_abbrev=False)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
@@ -103,6 +101,19 @@ def whole_number(minimum: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def add_common(group: argparse._ArgumentGroup) -> None:
+    """Add the flags of every script that writes an output folder."""
+    group.add_argument(
+        "--config", metavar="FILE", help="YAML file with configuration keys, such as CLF: {N_EPOCHS: 50}"
+    )
+    group.add_argument(
+        "--skip_complete",
+        action="store_true",
+        help="end at once, successfully, when the output is already there and was made the same way",
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 
 
 class _Formatter(logging.Formatter):

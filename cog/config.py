@@ -104,7 +104,9 @@ def _merge_file(cfg: CfgNode, path: Path) -> None:
     if tree is None:
         return
     if not isinstance(tree, dict):
-        raise CogError(f"{path} holds {type(tree).__name__}, expected a YAML mapping such as CLF: {{N_EPOCHS: 100}}")
+        raise CogError(
+            f"{path} holds {type(tree).__name__}, expected a YAML mapping such as CLF: {{N_EPOCHS: 100}}"
+        )
     for key, value in _flatten(tree):
         _set(cfg, key, _parse(value) if isinstance(value, str) else value, source=str(path))
 
@@ -182,9 +184,26 @@ def check_values(cfg: CfgNode) -> None:
         expect(key, lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
     expect("FT_EXTRACT.IMAGE_NORM.MEAN", lambda v: len(v) == 3 and all(isinstance(float(c), float) for c in v),
            "three numbers")  # fmt: skip
-    expect("FT_EXTRACT.IMAGE_NORM.STD", lambda v: len(v) == 3 and all(c > 0 for c in v), "three positive numbers")
+    expect(
+        "FT_EXTRACT.IMAGE_NORM.STD", lambda v: len(v) == 3 and all(c > 0 for c in v), "three positive numbers"
+    )
+    resize = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"]
+    expect("FT_EXTRACT.IMAGE_CROP_SIZE", lambda v: v <= resize, f"at most IMAGE_RESIZE_SIZE ({resize})")
     expect("FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "fp16", "bf16"), "fp32, fp16 or bf16")
+    expect("FT_EXTRACT.WORKER_START_METHOD", lambda v: v in ("", "fork", "spawn", "forkserver"),
+           "fork, spawn, forkserver or nothing")  # fmt: skip
     expect("EVAL.NAME", names.is_plain_name, "a plain folder name (letters, digits and ._+-)")
     expect("CLF.VAL_PERC", lambda v: 0 < v < 1, "a fraction between 0 and 1, both excluded")
     for key in ("CLF.LR_INTV", "CLF.WD_INTV"):
-        expect(key, lambda v: len(v) == 2 and 0 < v[0] <= v[1] < float("inf"), "(low, high) with 0 < low <= high")
+        expect(
+            key, lambda v: len(v) == 2 and 0 < v[0] <= v[1] < float("inf"), "(low, high) with 0 < low <= high"
+        )
+    for key in ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN", "LEVELS.N_WORKERS"):
+        expect(key, lambda value: value >= 1, "a whole number of at least 1")
+    n_test = values["LEVELS.N_TEST"]
+    expect("LEVELS.MIN_IMAGES", lambda v: v > n_test, f"more than LEVELS.N_TEST ({n_test})")
+    expect(
+        "LEVELS.EXCLUDED_ROOTS",
+        lambda v: all(isinstance(wnid, str) for wnid in v),
+        "a list of ids such as ['n00007846']",
+    )

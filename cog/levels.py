@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import numpy as np
+
 from cog import files, safe_load
 from cog.errors import CogError
+from cog.introsort import argsort_introsort
 from cog.wordnet.graph import is_wnid
 
 Levels = list[list[str]]
+
+#: How concepts of equal similarity are ordered: as in the published levels, or by id.
+TIES = ("introsort", "wnid")
 
 
 def read_levels(path: str | os.PathLike[str]) -> Levels:
@@ -73,3 +79,56 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple | dict) and not value:
         return f"an empty {type(value).__name__}"
     return f"a {type(value).__name__}"
+
+
+def rank(similarities: np.ndarray, *, ties: str) -> np.ndarray:
+    """Order concepts by falling similarity to the seen concepts.
+
+    Args:
+        similarities: float64 ``(n,)`` of concepts in ascending order of their ids, without NaN.
+        ties: ``introsort``, the order of the published levels (see :mod:`cog.introsort`), or ``wnid``:
+            ascending ids.
+
+    Returns:
+        int64 ``(n,)``: positions, most similar first.
+
+    Raises:
+        CogError: on an unknown ``ties``.
+    """
+    if ties not in TIES:
+        raise CogError(f"{ties!r} is not an order of ties, expected one of {', '.join(TIES)}")
+    if ties == "introsort":
+        return argsort_introsort(-similarities)
+    return np.argsort(-similarities, kind="stable")
+
+
+def shuffled(n: int, *, seed: int) -> np.ndarray:
+    """Return a random order of ``n`` concepts, the same on every machine and numpy version.
+
+    numpy promises the raw output of its bit generators, not the methods built on it; hence the sort of
+    raw numbers.
+    """
+    raw = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(n)
+    return np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable")
+
+
+def level_starts(n_concepts: int, *, n_levels: int, level_size: int) -> list[int]:
+    """Return the first rank (from 0) of every level.
+
+    Both ends of the ranking are used, with equal gaps in between as wide as they can be: ``(n_concepts -
+    n_levels * level_size) // (n_levels - 1)`` concepts; what the division leaves widens the last gap. For 5,146
+    concepts that is 0, 1036, 2072, 3108, 4146. A single level takes the most similar concepts.
+
+    Raises:
+        CogError: when there are too few concepts.
+    """
+    spare = n_concepts - n_levels * level_size
+    if spare < 0:
+        raise CogError(
+            f"{n_concepts:,} eligible concepts are too few for {n_levels} levels of {level_size:,}; lower --n_levels, "
+            "--level_size or LEVELS.MIN_IMAGES, or give more concepts"
+        )
+    if n_levels == 1:
+        return [0]
+    step = level_size + spare // (n_levels - 1)
+    return [*(number * step for number in range(n_levels - 1)), n_concepts - level_size]

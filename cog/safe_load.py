@@ -157,21 +157,38 @@ class _RestrictedUnpickler(pickle.Unpickler):
         raise UnsafeFileError("a persistent id (a torch file?)")
 
 
-def _finish(data: Any) -> Any:
-    """Replace the stand-ins in ``data`` by numpy arrays and Python numbers."""
+# Nearly everything in a file, so asked first.
+_PLAIN = frozenset({float, int, str, bytes, bool, type(None)})
+
+
+def _finish(data: Any, done: dict[int, Any] | None = None) -> Any:
+    """Replace the stand-ins in ``data`` by numpy arrays and Python numbers.
+
+    Containers are finished once each (``done``, by identity): a file of a few bytes can refer to one list
+    2 ** 40 times.
+    """
+    if type(data) in _PLAIN:
+        return data
+    done = {} if done is None else done
+    if id(data) in done:
+        return done[id(data)]
+    finished: Any
     if isinstance(data, _Array):
-        return data.numpy()
-    if isinstance(data, _Scalar):
+        finished = data.numpy()
+    elif isinstance(data, _Scalar):
         return data.value
-    if isinstance(data, dict):
-        return {_finish(key): _finish(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_finish(item) for item in data]
-    if isinstance(data, tuple):
-        return tuple(_finish(item) for item in data)
-    if isinstance(data, _Dtype | _NDARRAY) or data is _NDARRAY:
+    elif isinstance(data, dict):
+        finished = {_finish(key, done): _finish(value, done) for key, value in data.items()}
+    elif isinstance(data, list):
+        finished = [_finish(item, done) for item in data]
+    elif isinstance(data, tuple):
+        finished = tuple(_finish(item, done) for item in data)
+    elif isinstance(data, _Dtype | _NDARRAY) or data is _NDARRAY:
         raise UnsafeFileError("a bare numpy type")
-    return data
+    else:
+        return data
+    done[id(data)] = finished
+    return finished
 
 
 def load_pickle(path: str | os.PathLike[str]) -> Any:
@@ -200,7 +217,9 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
     except _UNREADABLE as error:
-        raise CogError(f"{path} is not a readable pickle ({type(error).__name__}: {error}); is it complete?") from None
+        raise CogError(
+            f"{path} is not a readable pickle ({type(error).__name__}: {error}); is it complete?"
+        ) from None
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
@@ -237,7 +256,8 @@ def _torch_error(path: Path, error: Exception) -> CogError:
     """Put the many lines of a failed ``torch.load`` into one that says what to do."""
     text = str(error)
     named = re.search(r"(?:GLOBAL|global) (\S+) was not an allowed global", text) or re.search(
-        r"Trying to (?:load|call|instantiate) (?:un(?:supported|safe) )?(?:GLOBAL|global|class|function)? ?(\S+)", text
+        r"Trying to (?:load|call|instantiate) (?:un(?:supported|safe) )?(?:GLOBAL|global|class|function)? ?(\S+)",
+        text,
     )
     if "legacy .tar" in text or "tarfile" in text.lower():
         return UnsafeFileError(
@@ -270,5 +290,7 @@ def tensor_dict(data: Any, path: str | os.PathLike[str]) -> dict[str, torch.Tens
         raise CogError(f"{path} holds {type(data).__name__}, expected a dict of parameter tensors")
     wrong = [str(key) for key, value in data.items() if not isinstance(value, torch.Tensor)]
     if wrong:
-        raise CogError(f"{path}: entries {', '.join(wrong[:3])} are not tensors, expected a dict of parameter tensors")
+        raise CogError(
+            f"{path}: entries {', '.join(wrong[:3])} are not tensors, expected a dict of parameter tensors"
+        )
     return dict(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,41 @@ def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, A
     for wnid, parts in plain.items():
         _check_concept(parts, f"the split of concept {wnid}")
     files.write_pickle(path, plain)
+
+
+def draw(
+    names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Choose the test and training images of one concept, once for all experiments (paper, Sec. 4.1, A.4).
+
+    The choice depends on the seed, the concept and the set of its images only: not on the order in which
+    a file system lists them, nor on other concepts. A smaller ``max_train`` keeps a subset of the training images,
+    and the test images.
+
+    Args:
+        names: file names, without repetition.
+        wnid: the concept.
+        n_test: number of test images.
+        max_train: cap on the number of training images, which are all the others.
+        seed: at least 0.
+
+    Returns:
+        ``{"train": array, "test": array}``, each ascending.
+
+    Raises:
+        CogError: when there are not enough images for ``n_test`` and one for training.
+    """
+    if len(names) <= n_test:
+        raise CogError(
+            f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}: {n_test} for testing and one "
+            "for training"
+        )
+    ordered = np.array(sorted(names))
+    # Raw numbers, because numpy promises those of a bit generator for good, unlike its shuffles.
+    raw = np.random.PCG64(np.random.SeedSequence([seed, int(wnid[1:])])).random_raw(len(ordered))
+    order = np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable")
+    test, train = order[:n_test], order[n_test : n_test + max_train]
+    return {"train": ordered[np.sort(train)], "test": ordered[np.sort(test)]}
 
 
 def _check_concept(parts: Any, where: str) -> dict[str, np.ndarray]:

@@ -21,8 +21,10 @@ _C.FT_EXTRACT.IMAGE_NORM.STD = [0.229, 0.224, 0.225]
 # with grey, as the original toolkit does.
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False
 _C.FT_EXTRACT.BATCH_SIZE = 128
-# Image decoding processes; 0 decodes in the main process.
+# Image decoding processes, at most one per available processor; 0 decodes in the main process.
 _C.FT_EXTRACT.N_WORKERS = 8
+# How these processes start: "fork", "spawn", "forkserver", or "" for Python's default.
+_C.FT_EXTRACT.WORKER_START_METHOD = ""
 # "fp32": exact float32 (TF32 off). "fp16" / "bf16": automatic mixed precision; saved features stay float32.
 _C.FT_EXTRACT.PRECISION = "fp32"
 
@@ -47,3 +49,15 @@ _C.CLF.NORM_FTS = True
 # Search intervals, both log-uniform.
 _C.CLF.LR_INTV = (1e-1, 1e2)
 _C.CLF.WD_INTV = (1e-12, 1e-4)
+
+# Building the levels (build_levels.py).
+_C.LEVELS = CfgNode()
+# Concepts with fewer images are not eligible (732 training + 50 test).
+_C.LEVELS.MIN_IMAGES = 782
+# Images per concept: N_TEST drawn for testing, the rest for training, at most MAX_TRAIN of them.
+_C.LEVELS.N_TEST = 50
+_C.LEVELS.MAX_TRAIN = 1300
+# Synsets that are not eligible, with everything below them: person.n.01.
+_C.LEVELS.EXCLUDED_ROOTS = ["n00007846"]
+# Folders listed, or images decoded, at the same time.
+_C.LEVELS.N_WORKERS = 8

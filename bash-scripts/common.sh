@@ -1,0 +1,83 @@
+# Shared by the drivers in this folder; sourced, not run.
+#
+# Every variable a driver declares can be set in three ways, the later ones winning: in the driver itself,
+# from the environment, or as name=value on the driver's command line. What is left on the command line
+# goes to the Python script unchanged (flags and KEY VALUE pairs).
+
+set -euo pipefail
+
+repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+# The Python to use: COG_PYTHON, else an activated environment, else the one quickstart.sh made.
+if [[ -n "${COG_PYTHON:-}" ]]; then
+    python="${COG_PYTHON}"
+elif [[ -z "${VIRTUAL_ENV:-}" && -z "${CONDA_PREFIX:-}" && -x "${repository}/.venv/bin/python" ]]; then
+    python="${repository}/.venv/bin/python"
+else
+    python="python"
+    command -v python > /dev/null || python="python3"
+fi
+
+die() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+# read_command_line NAME... -- "$@": assign name=value arguments, keep the rest in the array `extra` (and the
+# KEY VALUE pairs of it in `config_pairs`).
+read_command_line() {
+    local known=() argument name
+    while [[ $# -gt 0 && "$1" != "--" ]]; do
+        known+=("$1")
+        shift
+    done
+    shift
+    extra=()
+    config_pairs=()
+    local is_value=""
+    for argument in "$@"; do
+        if [[ -n "${is_value}" ]]; then
+            is_value=""
+            extra+=("${argument}")
+            config_pairs+=("${argument}")
+            continue
+        fi
+        if [[ "${argument}" =~ ^[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+$ ]]; then
+            is_value="yes"
+            extra+=("${argument}")
+            config_pairs+=("${argument}")
+            continue
+        fi
+        if [[ "${argument}" == "-h" || "${argument}" == "--help" ]]; then
+            sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+            echo "Variables: ${known[*]}"
+            exit 0
+        fi
+        if [[ "${argument}" =~ ^([a-z][a-z0-9_]*)=(.*)$ ]]; then
+            name="${BASH_REMATCH[1]}"
+            [[ " ${known[*]} " == *" ${name} "* ]] || die "unknown variable ${name}; expected one of: ${known[*]}"
+            printf -v "${name}" '%s' "${BASH_REMATCH[2]}"
+        else
+            extra+=("${argument}")
+        fi
+    done
+}
+
+# run_step DESCRIPTION COMMAND...: announce, run, and stop everything at the first failure.
+step_number=0
+run_step() {
+    local description="$1" status=0
+    shift
+    step_number=$((step_number + 1))
+    echo "[${step_number}/${n_steps}] ${description}"
+    "$@" || status=$?
+    if [[ ${status} -ne 0 ]]; then
+        echo "error: stopped at step ${step_number} of ${n_steps} (${description}), exit code ${status}; what is" \
+            "complete is kept, run the same command again to continue" >&2
+        exit "${status}"
+    fi
+}
+
+count_words() {
+    echo $#
+}

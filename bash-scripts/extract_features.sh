@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Extract the features of IN-1K and the five CoG levels with one model.
+# What is complete is skipped. Example:
+#   bash bash-scripts/extract_features.sh model_name=sup_resnet50 models_root_dir=/models \
+#       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
+#       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 16
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+model_name="${model_name:-sup_resnet50}"
+# Holds <model_title>/<architecture_name>/model.ckpt; features are written beside it.
+models_root_dir="${models_root_dir:-None}"
+in1k_images_root="${in1k_images_root:-None}"
+imagenet_images_root="${imagenet_images_root:-None}"
+cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
+cog_concepts_split_file="${cog_concepts_split_file:-None}"
+# A checkpoint elsewhere, and an output folder elsewhere (<output_dir>/<dataset>/features_<split>/).
+ckpt_file="${ckpt_file:-None}"
+output_dir="${output_dir:-None}"
+# A model of your own: FILE.py:load_my_model.
+model_loader="${model_loader:-None}"
+# A data set of your own: holds {train,test}/<class>/*; name it in datasets.
+images_root="${images_root:-None}"
+datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
+splits="${splits:-test train}"
+# -------------------------------------------------------------------------------------------
+
+read_command_line model_name models_root_dir in1k_images_root imagenet_images_root cog_levels_mapping_file \
+    cog_concepts_split_file ckpt_file output_dir model_loader images_root datasets splits -- "$@"
+
+n_steps=$(($(count_words ${datasets}) * $(count_words ${splits})))
+for dataset in ${datasets}; do
+    for split in ${splits}; do
+        features_dir="None"
+        [[ "${output_dir}" != "None" ]] && features_dir="${output_dir}/${dataset}/features_${split}"
+        run_step "features of ${model_name}: ${dataset} ${split}" \
+            "${python}" "${repository}/extract_features.py" \
+            --model="${model_name}" \
+            --dataset="${dataset}" \
+            --split="${split}" \
+            --models_root_dir="${models_root_dir}" \
+            --ckpt_file="${ckpt_file}" \
+            --output_dir="${features_dir}" \
+            --model_loader="${model_loader}" \
+            --in1k_images_root="${in1k_images_root}" \
+            --imagenet_images_root="${imagenet_images_root}" \
+            --cog_levels_mapping_file="${cog_levels_mapping_file}" \
+            --cog_concepts_split_file="${cog_concepts_split_file}" \
+            --images_root="${images_root}" \
+            --skip_complete \
+            ${extra[@]+"${extra[@]}"}
+    done
+done

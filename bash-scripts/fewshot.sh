@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Train classifiers on N images per class, for several N with five seeds each, and print the averages.
+# What is complete is skipped. Examples:
+#   bash bash-scripts/fewshot.sh models_root_dir=/models model_name=sup_resnet50 dataset=cog_l5
+#   bash bash-scripts/fewshot.sh models_root_dir=/models dataset="cog_l1 cog_l5" shots="1 8" seeds="22 37"
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# Either the root of all models, a model and a data set (or several, separated by spaces) ...
+models_root_dir="${models_root_dir:-None}"
+model_name="${model_name:-sup_resnet50}"
+dataset="${dataset:-None}"
+# ... or two folders that hold X_Y.pth each.
+train_features_dir="${train_features_dir:-None}"
+test_features_dir="${test_features_dir:-None}"
+# Results go to <output_dir>_N<n_shot>/seed-<seed>/ (several data sets: <output_dir>/<dataset>_N<n_shot>/...).
+# Optional with models_root_dir: default <dataset>/eval_logreg_N<n_shot>/seed-<seed>/ beside the features.
+output_dir="${output_dir:-None}"
+seeds="${seeds:-22 37 45 77 93}"
+shots="${shots:-1 2 4 8 16 32 64 128}"
+# -------------------------------------------------------------------------------------------
+
+read_command_line models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds shots \
+    -- "$@"
+
+n_datasets=$(count_words ${dataset})
+n_steps=$((n_datasets * $(count_words ${shots}) * $(count_words ${seeds})))
+output_of() {
+    if [[ "${output_dir}" == "None" ]]; then
+        echo "None"
+    elif [[ ${n_datasets} -gt 1 ]]; then
+        echo "${output_dir}/$1_N$2"
+    else
+        echo "${output_dir}_N$2"
+    fi
+}
+for dataset_ in ${dataset}; do
+    for n_shot in ${shots}; do
+        for seed in ${seeds}; do
+            run_dir="$(output_of "${dataset_}" "${n_shot}")"
+            [[ "${run_dir}" != "None" ]] && run_dir="${run_dir}/seed-${seed}"
+            run_step "logreg on ${dataset_}, N = ${n_shot}, seed ${seed}" \
+                "${python}" "${repository}/logreg.py" \
+                --models_root_dir="${models_root_dir}" \
+                --model="${model_name}" \
+                --dataset="${dataset_}" \
+                --train_features_dir="${train_features_dir}" \
+                --test_features_dir="${test_features_dir}" \
+                --output_dir="${run_dir}" \
+                --skip_complete \
+                ${extra[@]+"${extra[@]}"} \
+                EVAL.SEED "${seed}" \
+                CLF.N_SHOT "${n_shot}"
+        done
+    done
+done
+
+for dataset_ in ${dataset}; do
+    for n_shot in ${shots}; do
+        echo "Average over seeds ${seeds}: ${dataset_}, N = ${n_shot}"
+        "${python}" "${repository}/print_results.py" \
+            --logreg_root_dir="$(output_of "${dataset_}" "${n_shot}")" \
+            --models_root_dir="${models_root_dir}" \
+            --model="${model_name}" \
+            --dataset="${dataset_}" \
+            --seeds ${seeds} \
+            ${config_pairs[@]+"${config_pairs[@]}"} \
+            CLF.N_SHOT "${n_shot}"
+    done
+done

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Train classifiers on all training images with five seeds, and print the averages.
+# What is complete is skipped. Examples:
+#   bash bash-scripts/logreg.sh models_root_dir=/models model_name=sup_resnet50 dataset=cog_l5
+#   bash bash-scripts/logreg.sh train_features_dir=A test_features_dir=B output_dir=C CLF.N_TRIALS 30
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# Either the root of all models, a model and a data set (or several, separated by spaces) ...
+models_root_dir="${models_root_dir:-None}"
+model_name="${model_name:-sup_resnet50}"
+dataset="${dataset:-None}"
+# ... or two folders that hold X_Y.pth each.
+train_features_dir="${train_features_dir:-None}"
+test_features_dir="${test_features_dir:-None}"
+# Results go to <output_dir>/seed-<seed>/ (several data sets: <output_dir>/<dataset>/seed-<seed>/).
+# Optional with models_root_dir: default <dataset>/eval_logreg/seed-<seed>/ beside the features.
+output_dir="${output_dir:-None}"
+seeds="${seeds:-22 37 45 77 93}"
+# -------------------------------------------------------------------------------------------
+
+read_command_line models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds -- "$@"
+
+n_datasets=$(count_words ${dataset})
+n_steps=$((n_datasets * $(count_words ${seeds})))
+output_of() {
+    if [[ "${output_dir}" == "None" ]]; then
+        echo "None"
+    elif [[ ${n_datasets} -gt 1 ]]; then
+        echo "${output_dir}/$1"
+    else
+        echo "${output_dir}"
+    fi
+}
+for dataset_ in ${dataset}; do
+    for seed in ${seeds}; do
+        run_dir="$(output_of "${dataset_}")"
+        [[ "${run_dir}" != "None" ]] && run_dir="${run_dir}/seed-${seed}"
+        run_step "logreg on ${dataset_}, seed ${seed}" \
+            "${python}" "${repository}/logreg.py" \
+            --models_root_dir="${models_root_dir}" \
+            --model="${model_name}" \
+            --dataset="${dataset_}" \
+            --train_features_dir="${train_features_dir}" \
+            --test_features_dir="${test_features_dir}" \
+            --output_dir="${run_dir}" \
+            --skip_complete \
+            ${extra[@]+"${extra[@]}"} \
+            EVAL.SEED "${seed}"
+    done
+done
+
+for dataset_ in ${dataset}; do
+    echo "Average over seeds ${seeds}: ${dataset_}, all training images"
+    "${python}" "${repository}/print_results.py" \
+        --logreg_root_dir="$(output_of "${dataset_}")" \
+        --models_root_dir="${models_root_dir}" \
+        --model="${model_name}" \
+        --dataset="${dataset_}" \
+        --seeds ${seeds} \
+        ${config_pairs[@]+"${config_pairs[@]}"}
+done

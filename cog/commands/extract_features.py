@@ -1,0 +1,274 @@
+"""Extract the features of one data set split with a frozen model into ``X_Y.pth``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cog import cli as cli_tools
+from cog import config, files, names
+from cog.errors import CogError
+from cog.feature_folder import METADATA_FILE, FeatureFolder
+from cog.models.zoo import MODELS, get_spec
+from cog.paths import ModelDir, check_dataset_name, split_model_name
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+    from cog.data.image_lists import ImageList
+    from cog.staging import Stage
+
+logger = logging.getLogger(__name__)
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse flags; touches no file."""
+    parser = cli_tools.Parser(__doc__ or "")
+    what = parser.add_argument_group("what to extract")
+    what.add_argument(
+        "--model", required=True, help="<model_title>_<architecture_name>, such as sup_resnet50"
+    )
+    what.add_argument(
+        "--dataset",
+        required=True,
+        help=f"{', '.join(names.DATASETS)}, or with --images_root a name of your own",
+    )
+    what.add_argument(
+        "--split", required=True, choices=names.SPLITS, help="test of in1k is its official val folder"
+    )
+    where = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
+    where.add_argument(
+        "--models_root_dir",
+        help="reads <root>/<model_title>/<architecture_name>/model.ckpt and writes <dataset>/features_<split>/ beside it",
+    )
+    where.add_argument("--ckpt_file", help="checkpoint to load instead")
+    where.add_argument("--output_dir", help="folder to write to instead")
+    where.add_argument(
+        "--model_loader",
+        metavar="FILE.py:FUNCTION",
+        help="a model of your own: load_my_model(init_args) -> (backbone, forward); init_args has model_name, ckpt_file, model_dir",
+    )
+    images = parser.add_argument_group("images")
+    images.add_argument("--in1k_images_root", help="for in1k: holds {train,val}/<wnid>/*.JPEG")
+    images.add_argument("--imagenet_images_root", help="for cog_l*: ImageNet-21K, holds <wnid>/*.JPEG")
+    images.add_argument("--cog_levels_mapping_file", help="for cog_l*: cog_levels_mapping_file.pkl")
+    images.add_argument("--cog_concepts_split_file", help="for cog_l*: cog_concepts_split_file.pkl")
+    images.add_argument("--images_root", help="for a data set of your own: holds {train,test}/<class>/*")
+    images.add_argument(
+        "--strict_counts",
+        action="store_true",
+        help="stop when class or image counts differ from the official data (default: warn)",
+    )
+    images.add_argument(
+        "--allow_failures",
+        type=cli_tools.whole_number(0),
+        default=0,
+        metavar="N",
+        help="accept up to N images that cannot be decoded (default: 0; more end with exit code 3)",
+    )
+    run = parser.add_argument_group("run")
+    run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
+    cli_tools.add_common(run)
+    return parser.parse_args(argv)
+
+
+def resolve_paths(args: argparse.Namespace) -> tuple[Path | None, Path | None, Path]:
+    """Return checkpoint (None: the custom loader does without), model folder and output folder."""
+    split_model_name(args.model)
+    if args.models_root_dir is None and args.output_dir is None:
+        raise CogError("nowhere to write: give --models_root_dir, or --ckpt_file with --output_dir")
+    model_dir = checkpoint = None
+    if args.models_root_dir is not None:
+        files.require_dir(args.models_root_dir, "--models_root_dir")
+        model_dir = ModelDir(args.models_root_dir, args.model)
+        checkpoint = model_dir.checkpoint
+    if args.ckpt_file is not None:
+        checkpoint = files.require_file(args.ckpt_file, "--ckpt_file")
+    elif checkpoint is None and args.model_loader is None:
+        raise CogError("no checkpoint: give --ckpt_file, or --models_root_dir")
+    elif checkpoint is not None and not checkpoint.is_file():
+        if args.model_loader is None:
+            raise CogError(
+                f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it, or give --ckpt_file"
+            )
+        checkpoint = None
+    if args.output_dir is not None:
+        output = Path(args.output_dir)
+    else:
+        assert model_dir is not None
+        output = model_dir.features(args.dataset, args.split)
+    return checkpoint, model_dir.path if model_dir else None, output
+
+
+def list_images(args: argparse.Namespace) -> ImageList:
+    """Find the images of ``--dataset`` and ``--split``; report counts that differ from the official data."""
+    from cog.data import image_lists
+
+    check_dataset_name(args.dataset)
+
+    def need(flag: str) -> str:
+        value = getattr(args, flag)
+        if value is None:
+            raise CogError(f"--dataset {args.dataset} needs --{flag}")
+        return value
+
+    if args.images_root is not None:
+        files.require_dir(args.images_root, "--images_root")
+        images = image_lists.image_folder(args.dataset, args.images_root, args.split)
+    elif args.dataset == names.IN1K:
+        root = files.require_dir(need("in1k_images_root"), "--in1k_images_root")
+        images = image_lists.in1k(root, args.split)
+    elif names.cog_level(args.dataset) is not None:
+        images = image_lists.cog_level(
+            args.dataset,
+            args.split,
+            images_root=files.require_dir(need("imagenet_images_root"), "--imagenet_images_root"),
+            levels_file=files.require_file(need("cog_levels_mapping_file"), "--cog_levels_mapping_file"),
+            split_file=files.require_file(need("cog_concepts_split_file"), "--cog_concepts_split_file"),
+        )
+    else:
+        raise CogError(
+            f"--dataset {args.dataset} is not one of {', '.join(names.DATASETS)}; for a data set of your own give "
+            "--images_root DIR with DIR/{train,test}/<class>/*"
+        )
+    differences = image_lists.count_differences(images)
+    if differences and args.strict_counts:
+        raise CogError(f"counts differ from the official data: {'; '.join(differences)} (--strict_counts)")
+    for line in differences:
+        logger.warning("%s", line)
+    return images
+
+
+def describe(
+    args: argparse.Namespace, cfg: CfgNode, images: ImageList, checkpoint: Path | None
+) -> dict[str, Any]:
+    """Return the part of features.json that says which features these are."""
+    fx = cfg.FT_EXTRACT
+    loader_file = Path(args.model_loader.rpartition(":")[0]) if args.model_loader else None
+    return {
+        "model": args.model,
+        "checkpoint": str(checkpoint) if checkpoint else None,
+        "checkpoint_sha256": files.sha256(checkpoint) if checkpoint else None,
+        "loader": args.model_loader,
+        "loader_sha256": files.sha256(loader_file) if loader_file else None,
+        "dataset": args.dataset,
+        "split": args.split,
+        "preprocessing": {
+            "resize": fx.IMAGE_RESIZE_SIZE,
+            "crop": fx.IMAGE_CROP_SIZE,
+            "interpolation": "bicubic (Pillow)",
+            "mean": list(fx.IMAGE_NORM.MEAN),
+            "std": list(fx.IMAGE_NORM.STD),
+            "load_truncated_images": fx.LOAD_TRUNCATED_IMAGES,
+        },
+        "precision": fx.PRECISION,
+        "image_list_sha256": images.digest(),
+        "images_root": str(images.root),
+        "n_classes": len(images.classes),
+        "n_images": len(images),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the script; returns its exit code."""
+    args = parse_args(argv)
+    spec = MODELS.get(args.model) if args.model_loader else get_spec(args.model)
+    cfg = config.get_cfg(model=spec, model_name=args.model, config_file=args.config, opts=args.opts)
+    checkpoint, model_dir, output = resolve_paths(args)
+    folder = FeatureFolder(output)
+    if not args.skip_complete:
+        folder.check_free(overwrite=args.overwrite)
+    images = list_images(args)
+    identity = describe(args, cfg, images, checkpoint)
+    if args.skip_complete and not args.overwrite and folder.is_complete():
+        changed = folder.differences(identity) if folder.metadata() else []
+        if changed:
+            raise CogError(
+                f"{folder.features_file} was made differently ({'; '.join(changed)}); add --overwrite to replace it"
+            )
+        logger.info("%s is complete, skipped", folder.features_file)
+        return 0
+    accepted = folder.accept_incomplete(identity, allow_failures=args.allow_failures)
+    if accepted:
+        logger.info("%s: accepted without %d failed images", folder.features_file, accepted["n_failed"])
+        return 0
+
+    from cog.staging import staged
+
+    with staged(output, marker=METADATA_FILE, flag="--output_dir") as stage:
+        run(args, cfg, images, checkpoint, model_dir, identity, folder, stage)
+    folder.require_complete()
+    return 0
+
+
+def run(
+    args: argparse.Namespace,
+    cfg: CfgNode,
+    images: ImageList,
+    checkpoint: Path | None,
+    model_dir: Path | None,
+    identity: dict[str, Any],
+    folder: FeatureFolder,
+    stage: Stage,
+) -> None:
+    """Load the network, extract, and stage the files."""
+    import torch
+
+    from cog import extract, features, record
+    from cog.data.loader import usable_workers
+    from cog.device import resolve_device
+    from cog.models.backbone import load_backbone
+
+    device = resolve_device(args.device)
+    fx = cfg.FT_EXTRACT
+    workers = usable_workers(fx.N_WORKERS)
+    backbone = load_backbone(args.model, checkpoint, device, args.model_loader, model_dir=model_dir)
+    logger.info(
+        "%s on %s %s: %d images of %d classes, %s, %s, %d workers",
+        args.model, args.dataset, args.split, len(images), len(images.classes), device, fx.PRECISION, workers,
+    )  # fmt: skip
+    result = extract.extract(
+        backbone,
+        images,
+        resize=fx.IMAGE_RESIZE_SIZE,
+        crop=fx.IMAGE_CROP_SIZE,
+        mean=fx.IMAGE_NORM.MEAN,
+        std=fx.IMAGE_NORM.STD,
+        device=device,
+        batch_size=fx.BATCH_SIZE,
+        n_workers=workers,
+        precision=fx.PRECISION,
+        load_truncated=fx.LOAD_TRUNCATED_IMAGES,
+        start_method=fx.WORKER_START_METHOD or None,
+    )
+    rate = len(images) / max(result.seconds, 1e-9)
+    labels = torch.from_numpy(images.labels[result.rows])
+    folder.write(
+        stage,
+        features.FeatureSet(result.x, labels, f"{args.model}_{args.dataset}_{args.split}"),
+        metadata=identity
+        | {
+            "n_rows": len(result.rows),
+            "feature_dim": result.x.shape[1],
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+            "versions": record.versions(("torch", "torchvision", "pillow", "numpy")),
+            "seconds": round(result.seconds, 3),
+            "images_per_second": round(rate, 1),
+            "finished": record.now(),
+        },
+        image_paths=[images.file(row) for row in result.rows],
+        failures=result.failures,
+        allow_failures=args.allow_failures,
+    )
+    logger.info(
+        "%s: %d x %d features, %d failed images, %.1f images/s",
+        folder.path, *result.x.shape, len(result.failures), rate,
+    )  # fmt: skip
+
+
+def cli() -> None:
+    """Console script ``cog-extract-features``."""
+    cli_tools.run(main)

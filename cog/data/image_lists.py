@@ -1,0 +1,225 @@
+"""Which image files make up a data set, in which order, with which labels; and the official counts.
+
+Rows are ordered as in the original toolkit: classes sorted by name (WordNet id), files sorted within a
+class; labels are 0..C-1 in that class order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cog import names
+from cog.errors import CogError
+
+#: Suffixes (lower case) of what counts as an image in a class folder.
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+
+# Listing folders waits for the file system, not for a processor.
+_SCAN_THREADS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class ImageList:
+    """The image files of one split of a data set.
+
+    Attributes:
+        dataset: name, such as ``cog_l1``.
+        split: ``train`` or ``test``.
+        root: folder the files are relative to.
+        files: bytes ``[n]`` (numpy dtype S, file system encoding): one compact block, because worker
+            processes get a copy and a data set has a million files.
+        labels: int64 ``[n]``, 0..C-1.
+        classes: the C class names, sorted.
+    """
+
+    dataset: str
+    split: str
+    root: Path
+    files: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def file(self, row: int) -> str:
+        """Return the path of one image relative to ``root``."""
+        return os.fsdecode(bytes(self.files[row]))
+
+    def counts(self) -> np.ndarray:
+        """Return the number of images per class, int64 ``[C]``."""
+        return np.bincount(self.labels, minlength=len(self.classes))
+
+    def digest(self) -> str:
+        """Return a SHA-256 over file names and labels: equal for equal lists, wherever the root is."""
+        digest = hashlib.sha256()
+        digest.update("\n".join(self.classes).encode())
+        digest.update(self.labels.tobytes())
+        for row in range(len(self)):
+            digest.update(bytes(self.files[row]) + b"\n")
+        return digest.hexdigest()
+
+
+def _image_list(
+    dataset: str, split: str, root: Path, classes: Sequence[str], files: Sequence[Sequence[str]]
+) -> ImageList:
+    flat = [os.fsencode(file) for class_files in files for file in class_files]
+    return ImageList(
+        dataset=dataset,
+        split=split,
+        root=root,
+        files=np.array(flat, dtype=bytes),
+        labels=np.repeat(np.arange(len(classes), dtype=np.int64), [len(f) for f in files]),
+        classes=tuple(classes),
+    )
+
+
+def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:
+    """List ``<folder>/<class>/<image>``, one class per sub-folder.
+
+    Hidden files and files without an image suffix are not images. Classes and files are sorted.
+
+    Args:
+        dataset: name of the data set.
+        split: ``train`` or ``test``.
+        folder: holds one sub-folder per class.
+        flag: how the user gave the folder, for messages.
+
+    Raises:
+        CogError: no such folder, no class folders, or class folders without images.
+    """
+    if not folder.is_dir():
+        raise CogError(
+            f"{flag}: {folder} does not exist or is not a folder; it should hold one folder per class"
+        )
+    try:
+        with os.scandir(folder) as entries:
+            classes = sorted(
+                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+            )
+        with ThreadPoolExecutor(_SCAN_THREADS) as pool:
+            files = list(pool.map(lambda name: _images_in(folder, name), classes))
+    except OSError as error:
+        raise CogError(f"{flag}: cannot list {error.filename or folder}: {error.strerror}") from error
+    if not classes:
+        raise CogError(f"{flag}: {folder} holds no class folders; expected {folder}/<class>/<image>")
+    empty = [name for name, found in zip(classes, files, strict=True) if not found]
+    if empty:
+        raise CogError(
+            f"{flag}: {len(empty)} of {len(classes)} class folders in {folder} hold no images "
+            f"({', '.join(empty[:3])}); add images or remove the folders"
+        )
+    return _image_list(dataset, split, folder, classes, files)
+
+
+def _images_in(folder: Path, name: str) -> list[str]:
+    with os.scandir(folder / name) as entries:
+        found = [
+            e.name for e in entries if e.name.lower().endswith(IMAGE_SUFFIXES) and not e.name.startswith(".")
+        ]
+    return [f"{name}/{file}" for file in sorted(found)]
+
+
+def in1k(images_root: str | os.PathLike[str], split: str) -> ImageList:
+    """List IN-1K: ``<images_root>/{train,val}/<wnid>/*``; split ``test`` is the official validation set.
+
+    Raises:
+        CogError: see :func:`from_class_folders`.
+    """
+    folder = Path(images_root) / names.IN1K_FOLDERS[split]
+    return from_class_folders(names.IN1K, split, folder, flag="--in1k_images_root")
+
+
+def image_folder(dataset: str, images_root: str | os.PathLike[str], split: str) -> ImageList:
+    """List a data set of the user's own: ``<images_root>/{train,test}/<class>/*``.
+
+    Raises:
+        CogError: see :func:`from_class_folders`.
+    """
+    return from_class_folders(dataset, split, Path(images_root) / split, flag="--images_root")
+
+
+def cog_level(
+    dataset: str,
+    split: str,
+    *,
+    images_root: str | os.PathLike[str],
+    levels_file: str | os.PathLike[str],
+    split_file: str | os.PathLike[str],
+) -> ImageList:
+    """List one concept generalization level, ``cog_l<k>``.
+
+    Args:
+        dataset: ``cog_l1`` for the first list of the levels file, and so on.
+        split: ``train`` or ``test``.
+        images_root: ImageNet-21K, one folder per synset.
+        levels_file: ``cog_levels_mapping_file.pkl``.
+        split_file: ``cog_concepts_split_file.pkl``.
+
+    Raises:
+        CogError: unreadable files, no such level, a concept without files or without a folder.
+    """
+    from cog.levels import read_levels
+    from cog.splits import read_split
+
+    root = Path(images_root)
+    level = names.cog_level(dataset)
+    levels = read_levels(levels_file)
+    if level is None or level > len(levels):
+        raise CogError(
+            f"--dataset {dataset}: {levels_file} has {len(levels)} levels, cog_l1 to cog_l{len(levels)}"
+        )
+    concepts = sorted(levels[level - 1])
+    concept_split = read_split(split_file, concepts=concepts)
+    files = [sorted(map(str, concept_split[wnid][split])) for wnid in concepts]
+    empty = [wnid for wnid, found in zip(concepts, files, strict=True) if not found]
+    if empty:
+        raise CogError(
+            f"{split_file} has no {split} files for {len(empty)} concepts ({', '.join(empty[:3])})"
+        )
+    with ThreadPoolExecutor(_SCAN_THREADS) as pool:
+        present = list(pool.map(lambda found: (root / found[0]).parent.is_dir(), files))
+    lost = [wnid for wnid, there in zip(concepts, present, strict=True) if not there]
+    if lost:
+        raise CogError(
+            f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "
+            f"{dataset} ({', '.join(lost[:3])}); expected {root}/<wnid>/*.JPEG"
+        )
+    return _image_list(dataset, split, root, concepts, files)
+
+
+def count_differences(images: ImageList) -> list[str]:
+    """Compare with the official data and return one line per difference (none: all as expected).
+
+    IN-1K: 1000 classes, 1,281,167 training and 50,000 validation images (ILSVRC-2012). A level: 1000
+    concepts with 50 test and 732 to 1300 training images each (paper Sec. 3.2, 4.1, A.1). Other data
+    sets have no official counts.
+    """
+    counts = images.counts()
+    differences: list[str] = []
+
+    def compare(what: str, found: int, expected: int) -> None:
+        if found != expected:
+            differences.append(f"{images.dataset} {images.split}: expected {expected} {what}, found {found}")
+
+    if images.dataset == names.IN1K:
+        compare("classes", len(counts), 1000)
+        compare("images", len(images), {"train": 1_281_167, "test": 50_000}[images.split])
+    elif names.cog_level(images.dataset) is not None:
+        low, high = {"train": (732, 1300), "test": (50, 50)}[images.split]
+        compare("concepts", len(counts), 1000)
+        outside = int(((counts < low) | (counts > high)).sum())
+        if outside:
+            wanted = f"{low}" if low == high else f"{low} to {high}"
+            differences.append(
+                f"{images.dataset} {images.split}: expected {wanted} images per concept, found {counts.min()} to "
+                f"{counts.max()} ({outside} of {len(counts)} concepts outside)"
+            )
+    return differences

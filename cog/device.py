@@ -1,0 +1,32 @@
+"""Choosing where to compute."""
+
+from __future__ import annotations
+
+import torch
+
+from cog.errors import CogError
+
+
+def resolve_device(name: str | None) -> torch.device:
+    """Return the device called ``name``; None means CUDA when there is a GPU, else the CPU.
+
+    Raises:
+        CogError: when the name is no device, or the device is not there. A job that asks for a GPU
+            must not spend a week on a CPU.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise CogError(f"--device {name!r} is not a device; expected cpu, cuda or cuda:<index>") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise CogError(
+            f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices here; leave the flag out to use "
+            "what there is"
+        )
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise CogError(f"--device {name} cannot be used: {str(error).splitlines()[0]}") from None
+    return device

@@ -1,0 +1,153 @@
+"""The output folder of an extraction: ``features_<split>/``.
+
+::
+
+    X_Y.pth            the features, contract of the benchmark
+    features.json      how they were made; written last: its "status" tells whether the folder is complete
+    image_paths.txt    one image path per row of X
+    failed_images.txt  "<path>\\t<reason>" per image that could not be decoded (only when there are any)
+
+When more images failed than were allowed, the features of the others are kept as ``X_Y.incomplete.pth``,
+which nothing mistakes for a result; the same command with ``--allow_failures`` turns it into ``X_Y.pth``
+without another extraction.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from cog import features, files, names
+from cog.errors import CogError, FailedImagesError
+from cog.staging import Stage
+
+METADATA_FILE = "features.json"
+PATHS_FILE = "image_paths.txt"
+FAILURES_FILE = "failed_images.txt"
+INCOMPLETE_FILE = "X_Y.incomplete.pth"
+
+#: Entries of features.json that must agree for two extractions to be the same.
+IDENTITY = (
+    "model",
+    "checkpoint_sha256",
+    "loader_sha256",
+    "dataset",
+    "split",
+    "preprocessing",
+    "precision",
+    "image_list_sha256",
+)
+
+
+class FeatureFolder:
+    """Reads and writes one such folder."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @property
+    def features_file(self) -> Path:
+        """``X_Y.pth``."""
+        return self.path / names.FEATURES_FILE
+
+    def metadata(self) -> dict[str, Any] | None:
+        """Return features.json, or None when there is none (features of the original toolkit)."""
+        path = self.path / METADATA_FILE
+        return files.read_json(path) if path.is_file() else None
+
+    def is_complete(self) -> bool:
+        """Whether ``X_Y.pth`` is there; it only ever appears whole."""
+        return self.features_file.is_file()
+
+    def differences(self, identity: dict[str, Any]) -> list[str]:
+        """Compare what is on disk with what is asked for; one ``key: old -> new`` per difference."""
+        stored = self.metadata() or {}
+        return [
+            f"{key}: {stored.get(key)} -> {identity[key]}"
+            for key in IDENTITY
+            if stored.get(key) != identity[key]
+        ]
+
+    def check_free(self, *, overwrite: bool) -> None:
+        """Refuse to write over existing features.
+
+        Raises:
+            CogError: when there are features and ``overwrite`` is False.
+        """
+        if self.is_complete() and not overwrite:
+            raise CogError(
+                f"{self.features_file} exists; add --overwrite to replace it, or --skip_complete to keep it"
+            )
+
+    def accept_incomplete(self, identity: dict[str, Any], *, allow_failures: int) -> dict[str, Any] | None:
+        """Turn the kept features of an earlier run into the result, when they match and are now allowed.
+
+        Args:
+            identity: the entries named in ``IDENTITY`` of what is asked for.
+            allow_failures: number of failed images that is acceptable.
+
+        Returns:
+            The metadata, or None when there is nothing to accept.
+        """
+        stored = self.metadata()
+        kept = self.path / INCOMPLETE_FILE
+        if not stored or stored.get("status") != "incomplete" or not kept.is_file() or self.is_complete():
+            return None
+        if self.differences(identity) or stored["n_failed"] > allow_failures:
+            return None
+        os.replace(kept, self.features_file)
+        stored |= {"status": "complete", "allow_failures": allow_failures}
+        files.write_json(self.path / METADATA_FILE, stored)
+        return stored
+
+    def write(
+        self,
+        stage: Stage,
+        feature_set: features.FeatureSet,
+        *,
+        metadata: dict[str, Any],
+        image_paths: list[str],
+        failures: list[tuple[str, str]],
+        allow_failures: int,
+    ) -> None:
+        """Put everything into ``stage``, to be published together.
+
+        Args:
+            stage: see :func:`cog.staging.staged` (marker: ``features.json``).
+            feature_set: the features, one row per decoded image.
+            metadata: goes into features.json.
+            image_paths: path of each row, relative to the images' root.
+            failures: ``(path, reason)`` of the images that are missing from the features.
+            allow_failures: how many of those are acceptable; with more, the features are called
+                ``X_Y.incomplete.pth``.
+        """
+        accepted = len(failures) <= allow_failures
+        stage.replaces = [names.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE]
+        if failures:
+            lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
+            files.write_text(stage.path / FAILURES_FILE, lines)
+        files.write_text(stage.path / PATHS_FILE, "".join(f"{path}\n" for path in image_paths))
+        if image_paths:
+            features.save(feature_set, stage.path / (names.FEATURES_FILE if accepted else INCOMPLETE_FILE))
+        status = "complete" if accepted else "incomplete"
+        metadata = {"status": status, "n_failed": len(failures), "allow_failures": allow_failures} | metadata
+        files.write_json(stage.path / METADATA_FILE, metadata)
+
+    def require_complete(self) -> None:
+        """Say what to do about images that could not be decoded.
+
+        Raises:
+            FailedImagesError: when more failed than were allowed.
+        """
+        stored = self.metadata() or {}
+        if stored.get("status") != "incomplete":
+            return
+        kept = (self.path / INCOMPLETE_FILE).is_file()
+        raise FailedImagesError(
+            f"{stored['n_failed']} of {stored['n_images']} images could not be decoded (listed with the reason in "
+            f"{self.path / FAILURES_FILE}); "
+            + (f"the features of the others are kept in {INCOMPLETE_FILE}; " if kept else "")
+            + "mend the images and run again"
+            + (f", or accept the loss with --allow_failures {stored['n_failed']}" if kept else "")
+        )

@@ -1,0 +1,224 @@
+"""Feature files (``X_Y.pth``), and the three things done to features before a classifier sees them:
+l2 normalisation, the validation split, the few-shot draw.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cog import files, names
+from cog.errors import CogError
+from cog.safe_load import load_torch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Features and labels of one split.
+
+    Attributes:
+        x: float32 ``(n, d)``.
+        y: int64 ``(n,)``.
+        name: ``<model>_<dataset>_<split>``.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
+    """Write ``X_Y.pth`` (``X`` float32, ``Y`` int64, ``name``), whole or not at all.
+
+    Raises:
+        CogError: when it cannot be written.
+    """
+    with files.atomic_write(path) as handle:
+        torch.save(
+            {"X": features.x.contiguous(), "Y": features.y.contiguous(), "name": features.name}, handle
+        )
+
+
+def load(path: str | os.PathLike[str], *, normalize: bool = False) -> FeatureSet:
+    """Read ``X_Y.pth``, written by this toolkit or by the original one.
+
+    Args:
+        path: the file, or the folder that holds it.
+        normalize: l2-normalise the rows.
+
+    Returns:
+        Features as float32 (float16, bfloat16 and float64 files are converted), labels as int64.
+
+    Raises:
+        CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
+            whole numbers, NaN or infinite values (the first rows are named).
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / names.FEATURES_FILE
+    if not path.is_file():
+        raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
+    data = load_torch(path)
+    if not isinstance(data, dict) or not {"X", "Y"} <= set(data):
+        found = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
+        raise CogError(f"{path} holds {found}, expected a dict with X and Y")
+    x, y = data["X"], data["Y"]
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
+        raise CogError(f"{path}: X and Y must be tensors, found {type(x).__name__} and {type(y).__name__}")
+    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
+        raise CogError(
+            f"{path}: X has shape {tuple(x.shape)} and Y {tuple(y.shape)}, expected (n, d) and (n,) with equal n"
+        )
+    if len(x) == 0 or x.shape[1] == 0:
+        raise CogError(f"{path}: X has shape {tuple(x.shape)}: there is nothing in it")
+    if not x.is_floating_point():
+        raise CogError(f"{path}: X is {x.dtype}, expected float32")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise CogError(f"{path}: Y is {y.dtype}, expected whole-number labels (int64)")
+    x = x.float()
+    check_finite(x, str(path))
+    if normalize:
+        l2_normalize_(x)
+    name = data.get("name")
+    return FeatureSet(x, y.long(), name if isinstance(name, str) else path.parent.name)
+
+
+def check_finite(x: torch.Tensor, source: str) -> None:
+    """Refuse NaN and infinite features.
+
+    Args:
+        x: float ``(n, d)``.
+        source: what the message calls them.
+
+    Raises:
+        CogError: naming how many rows, and the first ones.
+    """
+    bad = torch.cat([~torch.isfinite(chunk).all(dim=1) for chunk in x.split(65536)]).nonzero().flatten()
+    if len(bad):
+        rows = ", ".join(str(int(row)) for row in bad[:5])
+        raise CogError(
+            f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (rows {rows}"
+            f"{', ...' if len(bad) > 5 else ''}); extract these features again"
+        )
+
+
+def l2_normalize_(x: torch.Tensor) -> None:
+    """Scale the rows of ``x`` ``(n, d)`` to unit length in place; zero rows stay zero (paper Sec. 4.1).
+
+    In place and in chunks, because the features of a level take 9 GB. Equal to
+    ``torch.nn.functional.normalize``.
+    """
+    for chunk in x.split(65536):
+        chunk /= chunk.norm(dim=1, keepdim=True).clamp_min(1e-12)
+
+
+def to_consecutive_labels(
+    train_y: torch.Tensor, test_y: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """Map labels to 0..C-1 in ascending order of the training labels.
+
+    Labels as extraction writes them come back unchanged.
+
+    Args:
+        train_y: int64 ``(n,)``, any values.
+        test_y: int64 ``(m,)``.
+
+    Returns:
+        Both label vectors in 0..C-1, and the C original labels.
+
+    Raises:
+        CogError: when the test set has a class without training images, or there is only one class.
+    """
+    labels = torch.unique(train_y)
+    untrained = [int(label) for label in torch.unique(test_y) if not (labels == label).any()]
+    if untrained:
+        raise CogError(
+            f"test labels {', '.join(map(str, untrained[:5]))} ({len(untrained)} in all) have no training features: no "
+            "classifier can be trained for them; extract both splits of the same data set"
+        )
+    if len(labels) < 2:
+        raise CogError(
+            f"all training features have label {int(labels[0])}; a classifier needs two classes or more"
+        )
+    untested = len(labels) - len(torch.unique(test_y))
+    if untested:
+        logger.warning(
+            "%d of %d classes have no test features; accuracy is over the others", untested, len(labels)
+        )
+    if labels[0] != 0 or labels[-1] != len(labels) - 1:
+        logger.warning("labels are not 0..%d; they are renumbered in ascending order", len(labels) - 1)
+    return torch.searchsorted(labels, train_y), torch.searchsorted(labels, test_y), labels.tolist()
+
+
+def split_train_val(
+    y: torch.Tensor, *, val_frac: float, rng: np.random.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hold out a random part of every class to score hyper-parameters on (paper Sec. 4.1).
+
+    ``int(n * val_frac)`` images of each class, as in the original toolkit, but at least one when the class
+    has two or more (the original code lost classes of fewer than ``1 / val_frac`` images from training); a
+    class with one image stays in training only.
+
+    Args:
+        y: int64 ``(n,)``.
+        val_frac: fraction held out.
+        rng: source of the random choice.
+
+    Returns:
+        Rows of the training and of the validation part, int64, grouped by class.
+
+    Raises:
+        CogError: when no class has two images: nothing could be held out.
+    """
+    train, val = [], []
+    for rows in _rows_by_class(y):
+        rows = rng.permutation(rows)
+        n_val = max(int(len(rows) * val_frac), 1) if len(rows) > 1 else 0
+        train.append(rows[: len(rows) - n_val])
+        val.append(rows[len(rows) - n_val :])
+    if not any(map(len, val)):
+        raise CogError(
+            "every class has a single training image, so none can be held out to tune hyper-parameters; give --lr "
+            "and --wd with CLF.N_TRIALS 0"
+        )
+    return torch.from_numpy(np.concatenate(train)), torch.from_numpy(np.concatenate(val))
+
+
+def draw_few_shot(
+    y: torch.Tensor, rows: torch.Tensor, *, n_shot: int, rng: np.random.Generator
+) -> tuple[torch.Tensor, int]:
+    """Draw ``n_shot`` random rows of every class (paper Sec. 4.2.2).
+
+    Args:
+        y: int64 ``(n,)``, labels of all rows.
+        rows: int64, the rows to draw from.
+        n_shot: images per class, 1 or more.
+        rng: source of the random choice.
+
+    Returns:
+        The drawn rows, int64, grouped by class, and the number of classes that had fewer than ``n_shot``
+        (all of their rows are taken).
+    """
+    drawn, short = [], 0
+    for local in _rows_by_class(y[rows]):
+        drawn.append(rng.permutation(local)[:n_shot])
+        short += len(local) < n_shot
+    return rows[torch.from_numpy(np.concatenate(drawn))], short
+
+
+def _rows_by_class(y: torch.Tensor) -> list[np.ndarray]:
+    """Rows of each class in ascending order of label, each list ascending."""
+    labels = y.numpy()
+    order = np.argsort(labels, kind="stable")
+    boundaries = np.flatnonzero(np.diff(labels[order])) + 1
+    return np.split(order, boundaries)

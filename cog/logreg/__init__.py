@@ -1,0 +1,1 @@
+"""Logistic regression on features: training (``sgd``), search (``tune``), the whole (``protocol``)."""

@@ -1,0 +1,1 @@
+"""Models: one declaration each (``zoo``), how files become modules (``checkpoint``, ``backbone``)."""

@@ -1,0 +1,204 @@
+"""Frozen networks that map images to features: from the zoo, or from a user's loader."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cog import files
+from cog.errors import CogError
+from cog.models.checkpoint import load_strictly, read_state_dict, remove_head
+from cog.models.spec import ModelSpec
+from cog.models.zoo import get_spec
+from cog.paths import split_model_name
+
+#: ``load_my_model(init_args)``: takes ``model_name``, ``ckpt_file``, ``model_dir``; returns
+#: ``(backbone, forward)``, where ``forward`` may be None (then the module itself is called).
+Loader = Callable[[dict[str, Any]], tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor] | None]]
+
+
+class Backbone(nn.Module):
+    """A frozen network: float32 ``(B, 3, H, W)`` in, float32 ``(B, D)`` out, always in eval mode.
+
+    Attributes:
+        name: model name.
+        feature_dim: declared D, or None when a user's loader does not declare it.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        *,
+        name: str,
+        feature_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.name = name
+        self.feature_dim = feature_dim
+        self._forward = forward
+        self.requires_grad_(False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Stay in eval mode: the benchmark measures frozen features."""
+        return super().train(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the features of a batch.
+
+        Args:
+            x: normalised images, float32 ``(B, 3, H, W)``.
+
+        Returns:
+            Features ``(B, D)``, float32 unless autocast is on.
+
+        Raises:
+            CogError: when the network returns anything else than one vector per image.
+        """
+        y = self.network(x) if self._forward is None else self._forward(x)
+        if not isinstance(y, torch.Tensor):
+            raise CogError(f"model {self.name} returned {type(y).__name__}, expected a tensor (B, D)")
+        if y.ndim == 4 and y.shape[2:] == (1, 1):
+            y = y.flatten(1)  # globally pooled features that kept their two spatial axes
+        if y.ndim != 2 or y.shape[0] != x.shape[0] or self.feature_dim not in (None, y.shape[1]):
+            wanted = f"({x.shape[0]}, {self.feature_dim or 'D'})"
+            raise CogError(
+                f"model {self.name} returned features of shape {tuple(y.shape)}, expected {wanted}"
+            )
+        return y
+
+
+def load_backbone(
+    model_name: str,
+    ckpt_file: str | os.PathLike[str] | None,
+    device: str | torch.device = "cpu",
+    loader: str | Loader | None = None,
+    *,
+    model_dir: str | os.PathLike[str] | None = None,
+) -> Backbone:
+    """Load a model and freeze it.
+
+    Args:
+        model_name: ``<model_title>_<architecture_name>``; one of :func:`cog.list_models` unless
+            ``loader`` is given.
+        ckpt_file: its checkpoint. A custom loader may do without (None).
+        device: where the network goes, such as ``"cuda:0"``.
+        loader: for a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
+        model_dir: passed on to a custom loader (default: the folder of ``ckpt_file``).
+
+    Returns:
+        A module in eval mode that maps float32 ``(B, 3, H, W)`` to ``(B, D)``.
+
+    Raises:
+        CogError: unknown model, missing, unsafe or unfitting checkpoint, failing loader.
+    """
+    if loader is None:
+        spec = get_spec(model_name)
+        if ckpt_file is None:
+            raise CogError(f"model {model_name} needs a checkpoint file")
+        path = files.require_file(ckpt_file, "--ckpt_file")
+        if spec.loader:
+            backbone = _load_with(_import(spec.loader), spec.name, path, model_dir, spec.feature_dim)
+        else:
+            backbone = _load_spec(spec, path)
+    else:
+        split_model_name(model_name)
+        backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir, None)
+    try:
+        return backbone.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise CogError(f"cannot use --device {device}: {str(error).splitlines()[0]}") from error
+
+
+def _load_spec(spec: ModelSpec, path: Path) -> Backbone:
+    with torch.device("meta"):  # no memory and no random initialisation for weights about to be loaded
+        network = _import(spec.arch)(**spec.arch_args)
+    remove_head(network, spec.head)
+    load_strictly(network, read_state_dict(path, spec.unwrap), path)
+    return Backbone(network, name=spec.name, feature_dim=spec.feature_dim)
+
+
+def _import(target: str) -> Any:
+    """Import ``"module:attribute"``."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def resolve_loader(loader: str | Loader) -> Loader:
+    """Return the function behind ``FILE.py:function`` (or the function itself).
+
+    The file is the user's own code: it is executed.
+
+    Raises:
+        CogError: wrong form, missing file, failing import, no such function.
+    """
+    if not isinstance(loader, str):
+        return loader
+    file, separator, function = loader.rpartition(":")
+    if not separator or not file or not function.isidentifier():
+        raise CogError(f"--model_loader {loader!r} is not of the form FILE.py:load_my_model")
+    path = files.require_file(file, "--model_loader")
+    module_name = f"cog_user_loader_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise CogError(f"--model_loader {path} is not a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    # Registered before execution so that dataclasses and pickling inside the file work; its folder goes
+    # on the path so that it can import its neighbours.
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CogError(
+            f"--model_loader {path} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise CogError(f"--model_loader {path} has no function {function!r}")
+    return found
+
+
+def _load_with(
+    loader: Loader,
+    name: str,
+    ckpt_file: str | os.PathLike[str] | None,
+    model_dir: str | os.PathLike[str] | None,
+    feature_dim: int | None,
+) -> Backbone:
+    """Call a loader as the original toolkit does and check what it returns."""
+    if model_dir is None and ckpt_file is not None:
+        model_dir = Path(ckpt_file).parent
+    init_args = {
+        "model_name": name,
+        "ckpt_file": None if ckpt_file is None else str(ckpt_file),
+        "model_dir": None if model_dir is None else str(model_dir),
+    }
+    try:
+        loaded = loader(init_args)
+    except CogError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise CogError(
+            f"the loader of model {name} failed with {type(error).__name__}: {first} (COG_DEBUG=1 shows where)"
+        ) from error
+    network, forward = loaded if isinstance(loaded, tuple) and len(loaded) == 2 else (None, None)
+    if not isinstance(network, nn.Module) or not (forward is None or callable(forward)):
+        raise CogError(
+            f"the loader of model {name} returned {type(loaded).__name__}, expected (backbone, forward): "
+            "a torch.nn.Module and a function or None"
+        )
+    return Backbone(network, forward, name=name, feature_dim=feature_dim)

@@ -1,0 +1,82 @@
+"""Progress of long work: a bar on a terminal, a plain line now and then in a log file."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+_LINE_INTERVAL = 30.0  # seconds between plain lines: a day of work stays readable
+
+
+class Progress:
+    """Counts units of work and shows the count, the rate and the time left.
+
+    Args:
+        total: number of units.
+        label: what is being done.
+        unit: plural name of a unit.
+        interval: seconds between plain lines when standard error is not a terminal.
+    """
+
+    def __init__(
+        self, total: int, label: str, *, unit: str = "images", interval: float = _LINE_INTERVAL
+    ) -> None:
+        self.total = total
+        self.done = 0
+        self._label = label
+        self._unit = unit
+        self._interval = interval
+        self._start = self._last_line = time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, desc=label, unit=f" {unit}", smoothing=0.1, dynamic_ncols=True)
+
+    def update(self, count: int = 1) -> None:
+        """Report ``count`` more finished units."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(count)
+            return
+        now = time.monotonic()
+        if now - self._last_line >= self._interval and self.done < self.total:
+            self._last_line = now
+            left = (self.total - self.done) / max(self.rate, 1e-9)
+            logger.info(
+                "%s: %d of %d %s, %.1f %s/s, %s left",
+                self._label, self.done, self.total, self._unit, self.rate, self._unit, duration(left),
+            )  # fmt: skip
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start."""
+        return time.monotonic() - self._start
+
+    @property
+    def rate(self) -> float:
+        """Units per second since the start."""
+        return self.done / max(self.seconds, 1e-9)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as ``42s``, ``3m12s`` or ``2h05m``."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"

@@ -1,0 +1,49 @@
+"""What every run notes about itself: versions, time, a log file."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.metadata
+import logging
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cog
+
+_PACKAGES = ("torch", "torchvision", "pillow", "numpy", "optuna")
+
+
+def versions(packages: tuple[str, ...] = _PACKAGES) -> dict[str, str | None]:
+    """Return the versions of Python, of this toolkit and of ``packages`` (None: not installed)."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+@contextlib.contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Copy the package's log into ``path`` (appending) while the block runs, command line first."""
+    handler = logging.FileHandler(path, mode="a", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logger = logging.getLogger("cog")
+    logger.addHandler(handler)
+    handler.handle(
+        logging.LogRecord("cog", logging.INFO, __file__, 0, "command: %s", (" ".join(sys.argv),), None)
+    )
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()

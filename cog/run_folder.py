@@ -1,0 +1,148 @@
+"""What a classifier run leaves in ``seed-<seed>/``: the original toolkit's files, and ``results.json``.
+
+::
+
+    results.json                     settings, sizes, search, final accuracies, versions; written last
+    final-lr-<lr>_wd-<wd>/logs.pkl   one value per epoch
+    final-lr-<lr>_wd-<wd>/model.pth  {"model": state dict of the linear layer}
+    final-lr-<lr>_wd-<wd>/preds.pkl  classes predicted for the test set after the last epoch
+    final-lr-<lr>_wd-<wd>/{args.pkl, model.txt}
+    study.pkl, arguments.json, config.txt, program.log
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cog import files
+from cog.errors import CogError
+from cog.logreg.protocol import Outcome, Settings
+
+RESULTS_FILE = "results.json"
+
+_OWN_FILES = ("study.pkl", "arguments.json", "config.txt", "program.log")
+_FINAL_FOLDER = re.compile(r"final-lr-.*_wd-.*")
+
+
+class RunFolder:
+    """Reads and writes one such folder."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def results(self) -> dict[str, Any] | None:
+        """Return results.json of a complete run, or None."""
+        path = self.path / RESULTS_FILE
+        return files.read_json(path) if path.is_file() else None
+
+    def existing(self) -> list[str]:
+        """Return the names of this toolkit's (or the original's) outputs in the folder, sorted."""
+        if not self.path.is_dir():
+            return []
+        own = (RESULTS_FILE, *_OWN_FILES)
+        return sorted(e for e in os.listdir(self.path) if e in own or _FINAL_FOLDER.fullmatch(e))
+
+    def check_free(self, *, overwrite: bool) -> None:
+        """Refuse to write over an existing run.
+
+        Raises:
+            CogError: when there is one and ``overwrite`` is False.
+        """
+        existing = self.existing()
+        if existing and not overwrite:
+            raise CogError(
+                f"{self.path} holds a run already ({', '.join(existing[:3])}); add --overwrite to replace it, or "
+                "--skip_complete to keep it"
+            )
+
+    def differences(self, identity: dict[str, Any]) -> list[str]:
+        """Compare a finished run with what is asked for; one ``key: old -> new`` per difference."""
+        stored = (self.results() or {}).get("identity", {})
+        return [
+            f"{key}: {stored.get(key)} -> {value}"
+            for key, value in identity.items()
+            if stored.get(key) != value
+        ]  # fmt: skip
+
+
+def final_folder(lr: float, wd: float) -> str:
+    """Return the name of the folder of the final training, as the original toolkit spells it."""
+    return f"final-lr-{lr}_wd-{wd}"
+
+
+def write(
+    stage: Path,
+    outcome: Outcome,
+    *,
+    settings: Settings,
+    identity: dict[str, Any],
+    arguments: dict[str, Any],
+    config_text: str,
+    metadata: dict[str, Any],
+) -> None:
+    """Write a finished run.
+
+    Args:
+        stage: folder to write into, see :func:`cog.staging.staged`.
+        outcome: of the protocol.
+        settings: of the protocol.
+        identity: what makes two runs the same, for a later comparison.
+        arguments: the command line's flags.
+        config_text: the configuration as YAML.
+        metadata: further entries of results.json.
+    """
+    fit = outcome.fit
+    assert fit.history is not None and fit.predictions is not None
+    logs = fit.history.logs
+    folder = final_folder(outcome.lr, outcome.wd)
+    final = stage / folder
+    final.mkdir()
+    weight, bias = fit.weight.cpu(), fit.bias.cpu()
+    n_classes, dim = weight.shape
+    files.write_pickle(final / "logs.pkl", logs)
+    # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
+    files.write_pickle(final / "preds.pkl", [fit.predictions.numpy()])
+    files.write_pickle(
+        final / "args.pkl",
+        arguments | {"lr": outcome.lr, "wd": outcome.wd, "n_classes": n_classes, "val": False, "logs": logs},
+    )
+    files.write_text(final / "model.txt", f"Linear(in_features={dim}, out_features={n_classes}, bias=True)\n")
+    with files.atomic_write(final / "model.pth") as handle:
+        torch.save({"model": collections.OrderedDict(weight=weight, bias=bias)}, handle)
+    if outcome.study is not None:
+        files.write_pickle(stage / "study.pkl", outcome.study)
+    files.write_json(stage / "arguments.json", arguments)
+    files.write_text(stage / "config.txt", config_text)
+    files.write_json(
+        stage / RESULTS_FILE,
+        {"status": "complete"}
+        | metadata
+        | {
+            "seed": settings.seed,
+            "n_shot": settings.n_shot,
+            "identity": identity,
+            "n_classes": n_classes,
+            "feature_dim": dim,
+            "labels": None if outcome.labels == list(range(n_classes)) else outcome.labels,
+            "rows": outcome.sizes,
+            "final": {
+                "folder": folder,
+                "lr": outcome.lr,
+                "wd": outcome.wd,
+                "test_top1": logs["test/top1"][-1],
+                "test_top5": logs["test/top5"][-1],
+                "diverged": fit.diverged,
+            },
+            "best_trial": next(
+                (t.number for t in outcome.trials if (t.lr, t.wd) == (outcome.lr, outcome.wd)), None
+            ),
+            "trials": [trial.as_dict() for trial in outcome.trials],
+            "seconds": {stage_name: round(value, 3) for stage_name, value in outcome.seconds.items()},
+        },
+    )
