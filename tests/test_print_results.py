@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -385,7 +386,7 @@ BAD = [
     (["--models_root_dir", "{root}", "--no_such_flag"], "--no_such_flag"),
     (["--models_root_dir", "{root}", "--output", "{root}"], "is a folder"),
     (["--models_root_dir", "{root}", "--output", "{root}/nowhere/x.csv"], "does not exist"),
-    (["--models_root_dir", "{root}", "--output", "/dev/null", "--overwrite"], "not a regular file"),
+    (["--models_root_dir", "{root}", "--output", "{root}/pipe", "--overwrite"], "not a regular file"),
 ]  # fmt: skip
 
 
@@ -395,6 +396,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, argv, message):
     make_seed_folder(root / "net/big/in1k/eval_logreg/seed_22")
     (root / "net/big/model.ckpt").write_bytes(b"")
     (root / "empty").mkdir()
+    os.mkfifo(root / "pipe")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as exit_:
         cli.run(print_results.main, [argument.format(root=root) for argument in argv])

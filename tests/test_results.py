@@ -289,6 +289,7 @@ def test_order_is_natural_and_puts_the_benchmark_first(tmp_path):
 def test_order_does_not_depend_on_the_listing(tmp_path, monkeypatch):
     make_study(tmp_path)
     make_seed_folder(tmp_path / "b/net9/in1k/eval_logreg/seed_22")
+    make_seed_folder(tmp_path / "b/net9/in1k/eval_logreg/seed-022")
     forward = results.find_runs(tmp_path)
     scandir = os.scandir
 
@@ -305,7 +306,7 @@ def test_order_does_not_depend_on_the_listing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(results.os, "scandir", Backwards)
     assert results.find_runs(tmp_path) == forward
-    assert len(forward[1]) == 2
+    assert len(forward[1]) == 3
 
 
 def test_filters(tmp_path):
@@ -447,3 +448,11 @@ def test_natural_key_sorts_any_names():
 def test_reading_results_never_imports_torch():
     code = "import sys, cog.results, cog.tables; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_small_file_cannot_unfold_into_a_huge_one(tmp_path):
+    nested: list = []
+    for _ in range(100):
+        nested = [nested, nested]
+    make_seed_folder(tmp_path / "seed_22", logs={**make_logs(71.25), "train/loss": nested})
+    assert only(results.read_evaluation(tmp_path)).top1 == 71.25
