@@ -1,0 +1,120 @@
+"""What all tests share: which ones run, one thread, and small inputs (see ``tiny.py``)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--slow", action="store_true", help="run the tests marked slow as well (always when CI=true)"
+    )
+
+
+def pytest_configure(config):
+    # Child processes of tests inherit it; torch in this process is told below.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(config, items):
+    slow = config.getoption("--slow") or os.environ.get("CI", "").lower() in ("true", "1")
+    needs_gpu = [item for item in items if "gpu" in item.keywords]
+    cuda = False
+    if needs_gpu:
+        import torch
+
+        cuda = torch.cuda.is_available()
+    for item in items:
+        if "slow" in item.keywords and not slow:
+            item.add_marker(pytest.mark.skip(reason="slow; give --slow"))
+        if "gpu" in item.keywords and not cuda:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """The machine's processors are shared with other work, and sums are then the same everywhere."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_logging():
+    """Let each test log to the standard error of its own time, and caplog see it."""
+    logger = logging.getLogger("cog")
+    before = (logger.handlers, logger.level, logger.propagate)
+    logger.handlers = []
+    yield
+    logger.handlers, logger.level, logger.propagate = before
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of real inputs beside the checkout; tests that need it are skipped elsewhere."""
+    path = REPOSITORY.parent / "shared"
+    if not path.is_dir():
+        pytest.skip(f"{path} is not there")
+    return path
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    """The interpreter for child processes."""
+    return sys.executable
+
+
+@pytest.fixture(scope="session")
+def _workshop_original(tmp_path_factory) -> tiny.Workshop:
+    return tiny.build_workshop(tmp_path_factory.mktemp("workshop") / "original")
+
+
+@pytest.fixture
+def workshop(_workshop_original, tmp_path) -> tiny.Workshop:
+    """A :class:`tiny.Workshop` of the test's own, in ``tmp_path / "workshop"``."""
+    original = _workshop_original
+    root = tmp_path / "workshop"
+    shutil.copytree(original.root, root)
+    return tiny.Workshop(
+        root, *(root / Path(p).relative_to(original.root) for p in list(vars(original).values())[1:])
+    )
+
+
+@pytest.fixture
+def image_tree(tmp_path) -> Path:
+    """``{train,test}/<class>/*.png``: 3 classes of 3 images in each split."""
+    for split, seed in (("train", 1), ("test", 2)):
+        tiny.write_class_folders(
+            tmp_path / "images" / split, classes=("crow", "duck", "wren"), suffix=".png", seed=seed
+        )
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def loader_file(tmp_path) -> Path:
+    """A file whose ``load_my_model`` makes a 4-dimensional network without a checkpoint."""
+    return tiny.write_loader(tmp_path / "my_net.py")
+
+
+@pytest.fixture
+def feature_folders(tmp_path) -> tuple[Path, Path]:
+    """Folders of training and test features: 3 classes, 10 images each, 8 dimensions, easy to separate."""
+    return (
+        tiny.write_features(tmp_path / "features_train", seed=0, name="tiny_net_birds_train"),
+        tiny.write_features(tmp_path / "features_test", seed=1, name="tiny_net_birds_test"),
+    )

@@ -1,0 +1,181 @@
+"""Inputs of a few kilobytes in every format the scripts read: images, a model, level files, features."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+#: Classes of the trees below, sorted as extraction sorts them.
+WNIDS = ("n01440764", "n01443537", "n01484850")
+
+#: A model of a user's own: D is 4, deterministic, no checkpoint needed (one that is given must be safe).
+LOADER_SOURCE = '''
+"""A tiny network: mean colours and one mixed channel."""
+import torch
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Parameter(torch.tensor([0.5, -0.25, 0.125]))
+
+    def forward(self, x):
+        mean = x.mean((2, 3))
+        return torch.cat([mean, mean @ self.mix[:, None]], dim=1)
+
+
+def load_my_model(init_args):
+    assert set(init_args) == {"model_name", "ckpt_file", "model_dir"}
+    model = Tiny()
+    if init_args["ckpt_file"]:
+        model.load_state_dict(torch.load(init_args["ckpt_file"], map_location="cpu", weights_only=True))
+    return model, None
+'''
+
+
+def write_image(path: Path, *, size: tuple[int, int] = (20, 16), seed: int = 0) -> Path:
+    """Write a small RGB image; the suffix chooses the format."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def write_class_folders(
+    folder: Path, *, classes: Sequence[str] = WNIDS, n_images: int = 3, suffix: str = ".JPEG", seed: int = 0
+) -> Path:
+    """Write ``<folder>/<class>/<class>_<i><suffix>``."""
+    for row, name in enumerate(classes):
+        for index in range(n_images):
+            write_image(folder / name / f"{name}_{index}{suffix}", seed=1000 * seed + 100 * row + index)
+    return folder
+
+
+def write_loader(path: Path) -> Path:
+    """Write the file of :data:`LOADER_SOURCE`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(LOADER_SOURCE)
+    return path
+
+
+def write_levels_file(path: Path, levels: Sequence[Sequence[str]]) -> Path:
+    """Write a levels file with plain pickle, as the original toolkit's file was."""
+    path.write_bytes(pickle.dumps([list(level) for level in levels], protocol=4))
+    return path
+
+
+def write_split_file(path: Path, images_root: Path, *, n_test: int = 1) -> Path:
+    """Write a split file over all class folders of ``images_root``: the first files are for testing."""
+    split = {}
+    for folder in sorted(images_root.iterdir()):
+        files = np.array(sorted(f"{folder.name}/{file.name}" for file in folder.iterdir()))
+        split[folder.name] = {"train": files[n_test:], "test": files[:n_test]}
+    path.write_bytes(pickle.dumps(split, protocol=4))
+    return path
+
+
+def make_xy(*, n_per_class: int = 10, n_classes: int = 3, dim: int = 8, seed: int = 0, spread: float = 0.5):
+    """Return ``X`` float32 ``(n, d)`` and ``Y`` int64 ``(n,)``: one Gaussian cloud per class.
+
+    The clouds' centres do not depend on ``seed``, so that different seeds make a training and a test set.
+    """
+    import torch
+
+    centres = torch.randn(n_classes, dim, generator=torch.Generator().manual_seed(12345))
+    y = torch.arange(n_classes).repeat_interleave(n_per_class)
+    noise = torch.randn(len(y), dim, generator=torch.Generator().manual_seed(seed))
+    return centres[y] + spread * noise, y
+
+
+def write_features(folder: Path, x=None, y=None, *, name: str = "tiny_net_birds_train", **kwargs) -> Path:
+    """Write ``X_Y.pth`` as the original toolkit does; returns the folder."""
+    import torch
+
+    if x is None:
+        x, y = make_xy(**kwargs)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save({"X": x, "Y": y, "name": name}, folder / "X_Y.pth")
+    return folder
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """One folder with everything a script may ask for.
+
+    Attributes:
+        root: contains all of the others.
+        models: ``<models_root_dir>``; ``tiny_net`` has a checkpoint and features of ``birds``.
+        loader: file with ``load_my_model``.
+        birds: ``{train,test}/<class>/*.png``: a data set of a user's own.
+        in1k: ``{train,val}/<wnid>/*.JPEG``.
+        in21k: ``<wnid>/*.JPEG``.
+        levels_file: two levels over ``in21k``.
+        split_file: one test image per concept.
+    """
+
+    root: Path
+    models: Path
+    loader: Path
+    birds: Path
+    in1k: Path
+    in21k: Path
+    levels_file: Path
+    split_file: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.models / "tiny/net/model.ckpt"
+
+    def features(self, split: str) -> Path:
+        return self.models / f"tiny/net/birds/features_{split}"
+
+
+def build_workshop(root: Path) -> Workshop:
+    """Write a :class:`Workshop` into an empty folder."""
+    import torch
+
+    birds = root / "birds"
+    for split, seed in (("train", 1), ("test", 2)):
+        write_class_folders(birds / split, classes=("crow", "duck", "wren"), suffix=".png", seed=seed)
+    in1k = root / "in1k"
+    for split, seed in (("train", 3), ("val", 4)):
+        write_class_folders(in1k / split, n_images=2, seed=seed)
+    in21k = write_class_folders(root / "in21k", classes=("n02000001", *WNIDS), n_images=3, seed=5)
+    models = root / "models"
+    workshop = Workshop(
+        root=root,
+        models=models,
+        loader=write_loader(root / "my_net.py"),
+        birds=birds,
+        in1k=in1k,
+        in21k=in21k,
+        levels_file=write_levels_file(root / "levels.pkl", [WNIDS[:2], ("n02000001", WNIDS[2])]),
+        split_file=write_split_file(root / "split.pkl", in21k),
+    )
+    for split, seed in (("train", 0), ("test", 1)):
+        write_features(workshop.features(split), name=f"tiny_net_birds_{split}", seed=seed)
+    torch.save({"mix": torch.tensor([1.0, 2.0, 3.0])}, workshop.checkpoint)
+    return workshop
+
+
+def snapshot(root: Path) -> dict[str, tuple[str, str]]:
+    """Return kind and content digest of everything below ``root``: equal before and after means untouched."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            found[name] = ("link", str(path.readlink()))
+        elif path.is_dir():
+            found[name] = ("folder", "")
+        elif path.is_file():
+            found[name] = ("file", hashlib.sha256(path.read_bytes()).hexdigest())
+        else:
+            found[name] = ("other", "")
+    return found
