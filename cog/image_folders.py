@@ -20,7 +20,8 @@ def read_counts(path: Path) -> dict[str, int]:
     """Read ``wnid,count`` rows; a first row without an id is a header, further columns are ignored.
 
     Raises:
-        CogError: when the file cannot be read, or a row has no id, no count, a negative count, or an id that an
+        CogError: when the file cannot be read, or a row has no id, no count, a negative count, or an id that
+        an
             earlier row has.
     """
     counts: dict[str, int] = {}
@@ -81,7 +82,8 @@ def count_images(root: Path, *, n_workers: int) -> tuple[dict[str, int], list[st
     others = [name for name, is_folder in found if not (is_folder and is_wnid(name)) and name[0] != "."]
     if not wnids:
         raise CogError(
-            f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per synset such "
+            f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per "
+            f"synset such "
             f"as {Path(root) / 'n02084071'}"
         )
     counts: dict[str, int] = {}
@@ -112,7 +114,8 @@ def _names(root: Path, wnid: str) -> list[str]:
             ]
     except OSError as error:
         raise CogError(
-            f"cannot list the images in {root / wnid}: {error.strerror or error}; check the folder and its permissions"
+            f"cannot list the images in {root / wnid}: {error.strerror or error}; check the folder and "
+            f"its permissions"
         ) from error
 
 

@@ -116,8 +116,8 @@ def level_starts(n_concepts: int, *, n_levels: int, level_size: int) -> list[int
     """Return the first rank (from 0) of every level.
 
     Both ends of the ranking are used, with equal gaps in between as wide as they can be: ``(n_concepts -
-    n_levels * level_size) // (n_levels - 1)`` concepts; what the division leaves widens the last gap. For 5,146
-    concepts that is 0, 1036, 2072, 3108, 4146. A single level takes the most similar concepts.
+    n_levels * level_size) // (n_levels - 1)`` concepts; what the division leaves widens the last gap. For
+    5,146 concepts that is 0, 1036, 2072, 3108, 4146. A single level takes the most similar concepts.
 
     Raises:
         CogError: when there are too few concepts.
@@ -125,10 +125,32 @@ def level_starts(n_concepts: int, *, n_levels: int, level_size: int) -> list[int
     spare = n_concepts - n_levels * level_size
     if spare < 0:
         raise CogError(
-            f"{n_concepts:,} eligible concepts are too few for {n_levels} levels of {level_size:,}; lower --n_levels, "
+            f"{n_concepts:,} eligible concepts are too few for {n_levels} levels of {level_size:,}; "
+            f"lower --n_levels, "
             "--level_size or LEVELS.MIN_IMAGES, or give more concepts"
         )
     if n_levels == 1:
         return [0]
     step = level_size + spare // (n_levels - 1)
     return [*(number * step for number in range(n_levels - 1)), n_concepts - level_size]
+
+
+def cut(ranked: Sequence[str], *, n_levels: int, level_size: int) -> tuple[Levels, list[int | None]]:
+    """Cut a ranking into levels.
+
+    Args:
+        ranked: wnids, most similar to the seen concepts first.
+        n_levels: number of levels.
+        level_size: concepts per level.
+
+    Returns:
+        The levels, each in the order of the ranking, and per rank the level (from 1), None in a gap.
+
+    Raises:
+        CogError: see :func:`level_starts`.
+    """
+    starts = level_starts(len(ranked), n_levels=n_levels, level_size=level_size)
+    level_of: list[int | None] = [None] * len(ranked)
+    for number, start in enumerate(starts, start=1):
+        level_of[start : start + level_size] = [number] * level_size
+    return [list(ranked[start : start + level_size]) for start in starts], level_of

@@ -65,10 +65,10 @@ def select(
     """Select the eligible concepts.
 
     Protocol v2 removes, one after the other: the seen concepts; concepts with fewer than ``min_images``
-    images; the sub-trees of ``excluded_roots`` (persons); every concept that is an ancestor, at any depth, of any
-    other concept, eligible or not, seen or not; the ``discarded`` ones. Protocol v1: the seen concepts; their
-    ancestors; too few images; excluded sub-trees; every concept that is an ancestor of another one of those
-    that are left.
+    images; the sub-trees of ``excluded_roots`` (persons); every concept that is an ancestor, at any depth,
+    of any other concept, eligible or not, seen or not; the ``discarded`` ones. Protocol v1: the seen
+    concepts; their ancestors; too few images; excluded sub-trees; every concept that is an ancestor of
+    another one of those that are left.
 
     Args:
         graph: the nouns.
@@ -141,7 +141,7 @@ def select(
         remove(
             "discarded",
             "discarded by hand",
-            {wnid: "in the list of discarded concepts" for wnid in sorted(set(discarded) & left.keys())},
+            dict.fromkeys(sorted(set(discarded) & left.keys()), "in the list of discarded concepts"),
         )
     else:
         remove("ancestor", "ancestors of concepts left", ancestors(left.values(), "the concept"))
@@ -171,7 +171,8 @@ def read_wnids(path: Path) -> list[str]:
         wnid = line.replace(",", " ").split()[0].strip("\"'") if line.replace(",", " ").split() else ""
         if not is_wnid(wnid):
             raise CogError(
-                f"{path}, line {number}: {line.strip()[:60]!r} does not start with a noun id such as n02084071"
+                f"{path}, line {number}: {line.strip()[:60]!r} does not start with a noun id such as "
+                f"n02084071"
             )
         found[wnid] = None
     return list(found)

@@ -39,14 +39,16 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
     data = safe_load.load_pickle(path)
     if not isinstance(data, dict) or not data:
         raise CogError(
-            f"{path} holds a {type(data).__name__}{' without entries' if data == {} else ''}, expected a split file: "
+            f"{path} holds a {type(data).__name__}{' without entries' if data == {} else ''}, expected "
+            f"a split file: "
             "a dict from ids to {'train': file names, 'test': file names}"
         )
     wanted = list(data if concepts is None else dict.fromkeys(concepts))
     missing = [wnid for wnid in wanted if wnid not in data]
     if missing:
         raise CogError(
-            f"{path} has no images for {len(missing):,} of {len(wanted):,} concepts, the first is {missing[0]}; "
+            f"{path} has no images for {len(missing):,} of {len(wanted):,} concepts, the first is "
+            f"{missing[0]}; "
             "the split and the levels must belong together"
         )
     return {wnid: _check_concept(data[wnid], f"{path}: concept {wnid}") for wnid in wanted}
@@ -67,14 +69,12 @@ def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, A
     files.write_pickle(path, plain)
 
 
-def draw(
-    names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: int
-) -> dict[str, np.ndarray]:
+def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: int) -> dict[str, np.ndarray]:
     """Choose the test and training images of one concept, once for all experiments (paper, Sec. 4.1, A.4).
 
     The choice depends on the seed, the concept and the set of its images only: not on the order in which
-    a file system lists them, nor on other concepts. A smaller ``max_train`` keeps a subset of the training images,
-    and the test images.
+    a file system lists them, nor on other concepts. A smaller ``max_train`` keeps a subset of the training
+    images, and the test images.
 
     Args:
         names: file names, without repetition.
@@ -91,7 +91,8 @@ def draw(
     """
     if len(names) <= n_test:
         raise CogError(
-            f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}: {n_test} for testing and one "
+            f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}: {n_test} for "
+            f"testing and one "
             "for training"
         )
     ordered = np.array(sorted(names))

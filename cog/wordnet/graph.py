@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -149,7 +149,7 @@ class NounGraph:
             )
         return order
 
-    def _depths(self, choose: type[max] | type[min]) -> np.ndarray:  # type: ignore[valid-type]
+    def _depths(self, choose: Callable[[Iterable[int]], int]) -> np.ndarray:
         depths = [0] * len(self)
         for node in self.topological_order:
             if self._parents[node]:

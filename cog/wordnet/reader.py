@@ -7,6 +7,8 @@ of its synset objects takes several times longer than :func:`load_wordnet`.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import re
 import sys
@@ -75,7 +77,7 @@ def _nltk_places() -> Iterator[Path]:
     else:
         prefix = sys.prefix
         roots = [entry for entry in os.environ.get("NLTK_DATA", "").split(os.pathsep) if entry]
-        roots += [os.path.expanduser("~/nltk_data"), f"{prefix}/nltk_data", f"{prefix}/share/nltk_data",
+        roots += [str(Path.home() / "nltk_data"), f"{prefix}/nltk_data", f"{prefix}/share/nltk_data",
                   f"{prefix}/lib/nltk_data", "/usr/share/nltk_data", "/usr/local/share/nltk_data",
                   "/usr/lib/nltk_data", "/usr/local/lib/nltk_data"]  # fmt: skip
     for root in roots:
@@ -112,7 +114,20 @@ def _read(place: Path) -> NounGraph:
         raise CogError(f"{place} is not a readable zip archive ({error}); download it again") from error
     except OSError as error:
         raise CogError(f"cannot read WordNet from {place}: {error.strerror or error}") from error
-    return parse(data, index, source=str(place), files=files)
+    with _without_garbage_collection():
+        return parse(data, index, source=str(place), files=files)
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Make a million small objects a third faster: nothing made here is garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> str:
@@ -184,7 +199,7 @@ def parse(
     graph = NounGraph(
         wnids=wnids, parents=parents, names=names, lemmas=lemmas, glosses=glosses, source=source, files=files
     )
-    _ = graph.topological_order  # a damaged file can hold a cycle: say so now
+    _ = graph.max_depths  # a damaged file can hold a cycle: say so now
     return graph
 
 
@@ -218,7 +233,8 @@ def _check_version(data: bytes, source: str) -> None:
     version = match.group(1).decode("ascii")
     if version != VERSION:
         raise CogError(
-            f"{source} is WordNet {version}, expected WordNet {VERSION}: ImageNet ids are byte offsets of {VERSION} "
+            f"{source} is WordNet {version}, expected WordNet {VERSION}: ImageNet ids are byte offsets "
+            f"of {VERSION} "
             f"and mean other synsets in {version}; {_HELP}"
         )
 

@@ -1,0 +1,206 @@
+"""From concepts, image counts and seen concepts to levels: the whole construction, without any file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cog import levels as level_lists
+from cog.errors import CogError
+from cog.selection import Selection, select
+from cog.wordnet import embeddings, similarity
+from cog.wordnet.graph import NounGraph
+from cog.wordnet.ic import build_taxonomy
+
+#: Everything --similarity takes -> what it is.
+SIMILARITIES = {
+    **similarity.MEASURES,
+    "embedding": "cosine of text embeddings of names and glosses (needs --embeddings)",
+    "random": "no similarity: a random order (needs a --seed per draw)",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How levels are built; the defaults are those of the paper (protocol v2).
+
+    Attributes:
+        protocol: how eligible concepts are selected: ``v2`` or ``v1``.
+        similarity: a key of ``SIMILARITIES``.
+        ties: ``introsort`` or ``wnid``; see :func:`cog.levels.rank`.
+        n_levels: number of levels.
+        level_size: concepts per level.
+        min_images: concepts with fewer images are not eligible.
+        excluded_roots: wnids that are not eligible, with everything below them.
+        discarded: wnids discarded by hand (protocol v2).
+        embeddings: file of word vectors for ``embedding``.
+        seed: of the order ``random``.
+    """
+
+    protocol: str = "v2"
+    similarity: str = "lin"
+    ties: str = "introsort"
+    n_levels: int = 5
+    level_size: int = 1000
+    min_images: int = 782
+    excluded_roots: tuple[str, ...] = ("n00007846",)
+    discarded: Collection[str] = ()
+    embeddings: Path | None = None
+    seed: int = 22
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Concepts by falling similarity to the seen concepts.
+
+    Attributes:
+        wnids: n ids, most similar first.
+        similarities: float64 ``(n,)``; None for a random order.
+        nearest: the most similar seen concept of each (of equals the lowest id); None for a random order.
+        facts: what a report says about the similarity.
+    """
+
+    wnids: list[str]
+    similarities: np.ndarray | None
+    nearest: list[str] | None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BuiltLevels:
+    """The result.
+
+    Attributes:
+        levels: the levels file.
+        level_of: per rank the level (from 1), None in a gap.
+        ranking: the ranking that was cut.
+        selection: how the eligible concepts were selected; None when they were given.
+        seen: seen concepts compared with, ascending.
+        seen_outside: seen concepts that are not among the concepts and were left out, ascending.
+    """
+
+    levels: level_lists.Levels
+    level_of: list[int | None]
+    ranking: Ranking
+    selection: Selection | None
+    seen: list[str]
+    seen_outside: list[str]
+
+
+def build(
+    graph: NounGraph,
+    *,
+    counts: Mapping[str, int] | None,
+    seen: Collection[str],
+    options: Options,
+    concepts: Collection[str] | None = None,
+    pool: Collection[str] | None = None,
+) -> BuiltLevels:
+    """Build levels.
+
+    Args:
+        graph: the nouns.
+        counts: wnid -> number of images of the concepts to select from; may be None with ``pool``.
+        seen: wnids the networks were trained on. Those that are not among the concepts are left out, as the
+        one
+            class of IN-1K that IN-21K lacks; when none is among them, all are used and join the taxonomy.
+        options: how.
+        concepts: all concepts of the data set, which span the taxonomy (default: those of ``counts``).
+        pool: rank these concepts instead of selecting eligible ones.
+
+    Raises:
+        CogError: unknown ids, no seen concept, too few eligible concepts, unknown options.
+    """
+    if options.similarity not in SIMILARITIES:
+        raise CogError(
+            f"{options.similarity!r} is not a similarity, expected one of {', '.join(SIMILARITIES)}"
+        )
+    universe = set(counts or ()) if concepts is None else set(concepts)
+    graph.indices(sorted(universe), "the concepts")
+    graph.indices(sorted(seen), "the seen concepts")
+    if not seen:
+        raise CogError("the list of seen concepts is empty, expected at least one id")
+    inside = sorted(universe & set(seen)) if universe else []
+    seen_used = inside or sorted(set(seen))
+    seen_outside = sorted(set(seen) - set(seen_used))
+    selection = None
+    if pool is None:
+        if counts is None:
+            raise CogError("no image counts were given to select the eligible concepts by")
+        selection = select(
+            graph,
+            counts={wnid: counts[wnid] for wnid in sorted(universe)},
+            seen=seen_used,
+            protocol=options.protocol,
+            min_images=options.min_images,
+            excluded_roots=options.excluded_roots,
+            discarded=options.discarded,
+        )
+        pool = selection.eligible
+    # Before the similarities, so that the error comes at once.
+    level_lists.level_starts(len(set(pool)), n_levels=options.n_levels, level_size=options.level_size)
+    ranking = _rank(graph, sorted(set(pool)), seen=seen_used, universe=universe, options=options)
+    cut, level_of = level_lists.cut(ranking.wnids, n_levels=options.n_levels, level_size=options.level_size)
+    return BuiltLevels(cut, level_of, ranking, selection, seen_used, seen_outside)
+
+
+def _rank(
+    graph: NounGraph, pool: list[str], *, seen: list[str], universe: set[str], options: Options
+) -> Ranking:
+    """Rank ``pool`` (ascending ids: the order within ties depends on it)."""
+    nodes = graph.indices(pool, "the concepts to rank")
+    if options.similarity == "random":
+        order = level_lists.shuffled(len(pool), seed=options.seed)
+        return Ranking([pool[i] for i in order], None, None, {"measure": "random", "seed": options.seed})
+    seen_nodes = graph.indices(seen, "the seen concepts")
+    spanning = sorted({*graph.indices(sorted(universe), "the concepts").tolist(), *seen_nodes.tolist()})
+    facts: dict[str, Any] = {
+        "measure": options.similarity,
+        "definition": SIMILARITIES[options.similarity],
+        "ties": options.ties,
+    }
+    if options.similarity == "embedding":
+        values = _cosines(graph, nodes, seen_nodes, spanning, options.embeddings, facts)
+    else:
+        if options.similarity in similarity.NEEDS_TAXONOMY and not universe:
+            raise CogError(
+                f"--similarity {options.similarity} needs all concepts of the data set, which span the "
+                f"taxonomy; give "
+                "--image_counts, --concepts or --imagenet_images_root"
+            )
+        taxonomy = build_taxonomy(graph, spanning)
+        if options.similarity in similarity.NEEDS_TAXONOMY:
+            facts["taxonomy_synsets"] = len(taxonomy.nodes)
+            facts["taxonomy_synsets_with_several_parents"] = sum(
+                len(graph.parents(node)) > 1 for node in taxonomy.nodes.tolist()
+            )
+        values = similarity.similarities(taxonomy, nodes, seen_nodes, measure=options.similarity)
+    best = values.max(axis=1)
+    nearest = values.argmax(axis=1)  # of equals the first, and the seen concepts ascend
+    facts["distinct_values"] = len(np.unique(best))
+    order = level_lists.rank(best, ties=options.ties)
+    return Ranking([pool[i] for i in order], best[order], [seen[nearest[i]] for i in order], facts)
+
+
+def _cosines(
+    graph: NounGraph,
+    nodes: np.ndarray,
+    seen_nodes: np.ndarray,
+    documents: list[int],
+    path: Path | None,
+    facts: dict[str, Any],
+) -> np.ndarray:
+    if path is None:
+        raise CogError("--similarity embedding needs a file of word vectors: give --embeddings FILE")
+    wanted = embeddings.vocabulary(graph, {*nodes.tolist(), *seen_nodes.tolist()})
+    vectors = embeddings.read_vectors(path, wanted)
+    learned_on = sorted({*documents, *nodes.tolist()})
+    both = np.concatenate([nodes, seen_nodes])
+    embedded = embeddings.embed_concepts(graph, both.tolist(), learned_on, vectors)
+    facts["embeddings"] = embedded.coverage
+    facts["tf_idf_documents"] = len(learned_on)
+    return embeddings.cosine_similarities(embedded.vectors[: len(nodes)], embedded.vectors[len(nodes) :])

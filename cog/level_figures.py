@@ -1,0 +1,113 @@
+"""Figures of built levels: similarity by rank (paper, Fig. 2) and images per concept (Fig. 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cog.level_builder import BuiltLevels
+from cog.levels import Levels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_GREY = "#d9d9d9"
+_DPI = 150
+
+
+def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
+    """Plot similarity to the seen concepts by rank, with a band per level; gaps are grey.
+
+    Raises:
+        ImportError: when matplotlib is not installed.
+        ValueError: when the order is random: there is no similarity to plot.
+    """
+    values = built.ranking.similarities
+    if values is None:
+        raise ValueError("a random order has no similarities")
+    figure = _figure(8.0, 3.6)
+    axes = figure.add_subplot()
+    finite = np.where(np.isfinite(values), values, np.nan)
+    axes.axvspan(-0.5, len(values) - 0.5, color=_GREY, lw=0, zorder=0)
+    for number, colour in enumerate(_colours(len(built.levels)), start=1):
+        ranks = [rank for rank, level in enumerate(built.level_of) if level == number]
+        axes.axvspan(ranks[0] - 0.5, ranks[-1] + 0.5, color="white", lw=0, zorder=1)
+        axes.axvspan(ranks[0] - 0.5, ranks[-1] + 0.5, color=colour, alpha=0.35, lw=0, zorder=1)
+        axes.annotate(
+            f"L{number}",
+            ((ranks[0] + ranks[-1]) / 2, 0.97),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="top",
+            fontsize=11,
+            fontweight="bold",
+        )
+    axes.plot(np.arange(len(values)), finite, color="black", lw=1.6, zorder=3)
+    axes.set_xlim(-0.5, len(values) - 0.5)
+    axes.margins(y=0.12)
+    axes.set_xlabel(f"{len(values):,} concepts ranked by similarity to {len(built.seen):,} seen concepts")
+    axes.set_ylabel(f"highest similarity ({built.ranking.facts['measure']})")
+    if None in built.level_of:
+        axes.set_title("grey: concepts between levels, in none of them", fontsize=9, loc="right")
+    _save(figure, path)
+
+
+def save_images_figure(
+    path: Path, levels: Levels, counts: Mapping[str, int], *, n_test: int, max_train: int
+) -> None:
+    """Plot, level by level, the images of every concept that the split uses, most first.
+
+    Args:
+        path: the PNG file.
+        levels: the levels.
+        counts: images on disk per concept.
+        n_test: test images per concept.
+        max_train: cap on training images.
+
+    Raises:
+        ImportError: when matplotlib is not installed.
+    """
+    columns = min(5, len(levels))
+    rows = -(-len(levels) // columns)
+    figure = _figure(2.3 * columns + 0.8, 2.5 * rows + 0.3)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for panel in panels.flat[len(levels) :]:
+        panel.set_axis_off()
+    for number, (level, colour, panel) in enumerate(
+        zip(levels, _colours(len(levels)), panels.flat, strict=False), start=1
+    ):
+        used = np.sort([min(counts[wnid], n_test + max_train) for wnid in level])[::-1]
+        panel.fill_between(np.arange(len(used)), used, color=colour, alpha=0.5, lw=0, step="mid")
+        panel.plot(np.arange(len(used)), used, color="black", lw=1, drawstyle="steps-mid")
+        panel.set_title(f"L{number}: {_short(int(used.sum()))} images", fontsize=10)
+        panel.set_xlim(0, max(1, len(used) - 1))
+        panel.set_ylim(0, None)
+        panel.label_outer()
+    figure.supxlabel("concepts, most images first", fontsize=10)
+    figure.supylabel("images (test + training)", fontsize=10)
+    _save(figure, path)
+
+
+def _short(number: int) -> str:
+    return f"{number / 1e6:.3f} M" if number >= 100_000 else f"{number:,}"
+
+
+def _colours(n: int) -> list[Any]:
+    """Return ``n`` colours, dark to light: near to far."""
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](position) for position in np.linspace(0.15, 0.95, n)]
+
+
+def _figure(width: float, height: float) -> Figure:
+    # Not through pyplot: no global state, no window system.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=_DPI, metadata={"Software": None})

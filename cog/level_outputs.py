@@ -1,0 +1,146 @@
+"""The tables and reports that explain built levels."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cog import files
+from cog.level_builder import BuiltLevels
+from cog.wordnet.graph import NounGraph
+
+LEVELS_CSV = "levels.csv"
+CONCEPTS_CSV = "concepts.csv"
+REPORT = "report.json"
+COUNTS_CSV = "image_counts.csv"
+UNREADABLE_CSV = "unreadable_images.csv"
+COMPARISON_CSV = "comparison.csv"
+SIMILARITY_FIGURE = "similarity.png"
+IMAGES_FIGURE = "images.png"
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV table (UTF-8, line feeds) atomically."""
+    with files.atomic_write(path, "w") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def write_levels_csv(
+    path: Path, built: BuiltLevels, graph: NounGraph, counts: Mapping[str, int] | None
+) -> None:
+    """Write one row per ranked concept: the levels and the gaps between them.
+
+    Ranks count from 0; similarities have all digits; ``images`` is empty when no counts are known.
+    """
+    ranking = built.ranking
+    rows = []
+    for rank, (wnid, level) in enumerate(zip(ranking.wnids, built.level_of, strict=True)):
+        nearest = ranking.nearest[rank] if ranking.nearest is not None else None
+        rows.append(
+            (
+                rank,
+                wnid,
+                graph.words(graph.index(wnid)),
+                "" if ranking.similarities is None else repr(float(ranking.similarities[rank])),
+                nearest or "",
+                graph.words(graph.index(nearest)) if nearest else "",
+                "gap" if level is None else f"L{level}",
+                "" if counts is None else counts.get(wnid, ""),
+            )
+        )
+    header = ("rank", "wnid", "names", "similarity", "nearest_seen", "nearest_seen_names", "level", "images")
+    write_csv(path, header, rows)
+
+
+def write_concepts_csv(path: Path, built: BuiltLevels, graph: NounGraph, counts: Mapping[str, int]) -> None:
+    """Write one row per concept, ids ascending: eligible, or the step that removed it and the reason."""
+    assert built.selection is not None
+    removed = built.selection.removed
+    rows = []
+    for wnid in sorted({*built.selection.eligible, *removed}):
+        status, reason = removed.get(wnid, ("eligible", ""))
+        rows.append((wnid, graph.words(graph.index(wnid)), counts[wnid], status, reason))
+    write_csv(path, ("wnid", "names", "images", "status", "reason"), rows)
+
+
+def level_facts(
+    built: BuiltLevels, counts: Mapping[str, int] | None, *, n_test: int, max_train: int
+) -> list[dict[str, Any]]:
+    """Return per level: ranks, range of similarity, and the images that a split uses."""
+    facts = []
+    similarities = built.ranking.similarities
+    for number, level in enumerate(built.levels, start=1):
+        ranks = [rank for rank, found in enumerate(built.level_of) if found == number]
+        fact: dict[str, Any] = {
+            "level": number,
+            "concepts": len(level),
+            "first_rank": ranks[0],
+            "last_rank": ranks[-1],
+        }
+        if similarities is not None:
+            fact["highest_similarity"] = _plain(similarities[ranks[0]])
+            fact["lowest_similarity"] = _plain(similarities[ranks[-1]])
+        if counts is not None and all(wnid in counts for wnid in level):
+            available = np.array([counts[wnid] for wnid in level])
+            fact["training_images"] = int(np.clip(available - n_test, 0, max_train).sum())
+            fact["test_images"] = int(np.minimum(available, n_test).sum())
+        facts.append(fact)
+    return facts
+
+
+def _plain(value: float) -> float | str:
+    """Return a number JSON knows: infinity (Jiang-Conrath of equal synsets) has none."""
+    return float(value) if np.isfinite(value) else str(float(value))
+
+
+def describe(
+    built: BuiltLevels, graph: NounGraph, level_rows: Sequence[Mapping[str, Any]], protocol: str
+) -> str:
+    """Return selection, similarity and levels as text for people."""
+    lines: list[str] = []
+    selection = built.selection
+    if selection is not None:
+        lines.append(f"Selection (protocol {protocol}){'removed':>27} {'left':>9}")
+        lines.append(f"  {'concepts':<34}{'':>15} {selection.n_concepts:>9,}")
+        for step in selection.steps:
+            lines.append(f"  {step.description:<40.40}{-step.n_removed:>9,} {step.n_left:>9,}")
+        lines.append(f"  {'eligible':<34}{'':>15} {len(selection.eligible):>9,}")
+    facts = built.ranking.facts
+    what = f"Order: random, seed {facts['seed']}" if facts["measure"] == "random" else (
+        f"Similarity: {facts['measure']}, highest over {len(built.seen):,} seen concepts, "
+        f"{facts['distinct_values']:,} different values, ties by {facts['ties']}"
+    )  # fmt: skip
+    if "taxonomy_synsets" in facts:
+        what += f"; taxonomy of {facts['taxonomy_synsets']:,} synsets"
+    lines += ["", what]
+    if "embeddings" in facts:
+        words = facts["embeddings"]
+        lines.append(
+            f"Word vectors: {words['distinct_words_without_vector']:,} of {words['distinct_words']:,} "
+            f"different words "
+            f"({words['words_without_vector']:,} of {words['words']:,} occurrences) have none; "
+            f"{words['concepts_without_vector']:,} concepts are left without a vector"
+        )
+    lines += [
+        "",
+        f"{'Level':<7}{'concepts':>9} {'ranks':>13} {'similarity':>17} {'training':>11} {'test':>9}",
+    ]
+    for row in level_rows:
+        ranks = f"{row['first_rank']:,}-{row['last_rank']:,}"
+        values = [row.get("highest_similarity"), row.get("lowest_similarity")]
+        similar = " to ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in values)
+        train, test = (f"{row[key]:,}" if key in row else "?" for key in ("training_images", "test_images"))
+        lines.append(
+            f"L{row['level']:<6}{row['concepts']:>9,} {ranks:>13} "
+            f"{similar if values[0] is not None else '':>17} "
+            f"{train:>11} {test:>9}"
+        )
+    in_gaps = built.level_of.count(None)
+    lines.append(f"{'gaps':<7}{in_gaps:>9,}")
+    return "\n".join(lines)
