@@ -62,7 +62,8 @@ def get_cfg(
     if model is not None:
         model.preprocess.apply_to(cfg)
     model_name = model_name or (model.name if model is not None else None)
-    check_config_names(model_name)
+    if model_name:
+        check_config_names(model_name)
     model_file = configs_dir() / f"{model_name}.yaml"
     if model_name and model_file.is_file():
         _merge_file(cfg, model_file)

@@ -31,6 +31,9 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
         CogError: when the file cannot be written (missing folder, no permission, full disk).
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        # os.replace would put a regular file in the place of a device such as /dev/null.
+        raise CogError(f"cannot write {path}: it exists and is not a regular file")
     tmp_name = ""
     try:
         descriptor, tmp_name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")

@@ -1,0 +1,94 @@
+# Environment for the drivers that must run on a bare machine (quickstart.sh, test.sh); sourced, not run.
+#
+#   ensure_environment EXTRA   sets `python` to an environment with this package and its extra installed
+#   ensure_wordnet             makes WordNet 3.0 available, sets COG_WORDNET_DIR when it had to be fetched
+
+set -euo pipefail
+
+repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+# A virtual environment at .venv, made once; COG_PYTHON names another environment that is used as it is.
+ensure_environment() {
+    local extra="$1" venv="${repository}/.venv" base stamp
+    if [[ -n "${COG_PYTHON:-}" ]]; then
+        python="${COG_PYTHON}"
+        "${python}" -c "import cog, torch, torchvision, optuna" 2> /dev/null ||
+            fail "COG_PYTHON=${python} lacks this package; install it there with: ${python} -m pip install -e '${repository}[${extra}]'"
+        return
+    fi
+    base="$(find_python)"
+    if [[ ! -x "${venv}/bin/python" ]]; then
+        echo "Making the virtual environment ${venv} ..."
+        "${base}" -m venv "${venv}" ||
+            fail "python3 -m venv failed; on Debian or Ubuntu: apt-get install python3-venv"
+    fi
+    python="${venv}/bin/python"
+    # Installed again only when the requirements change or the extra is new.
+    stamp="${venv}/.installed-${extra}"
+    if [[ ! -f "${stamp}" || "${repository}/setup.py" -nt "${stamp}" ]]; then
+        echo "Installing imagenet-cog with its requirements (PyTorch is large: several GB, a few minutes) ..."
+        "${python}" -m pip install --quiet --disable-pip-version-check --editable "${repository}[${extra}]" ||
+            fail "pip could not install the requirements; check the network or the package index"
+        touch "${stamp}"
+    fi
+    export COG_PYTHON="${python}"
+}
+
+find_python() {
+    local candidate
+    for candidate in python3 python python3.13 python3.12 python3.11 python3.10; do
+        if command -v "${candidate}" > /dev/null &&
+            "${candidate}" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null; then
+            command -v "${candidate}"
+            return
+        fi
+    done
+    fail "Python 3.10 or newer is needed and was not found"
+}
+
+# WordNet 3.0: what is installed, else NLTK's download, else Debian's package (no root needed: it is unpacked).
+ensure_wordnet() {
+    local folder="${repository}/.venv/share/wordnet" work
+    if wordnet_found; then
+        return
+    fi
+    if [[ -f "${folder}/data.noun" ]]; then
+        export COG_WORDNET_DIR="${folder}"
+        return
+    fi
+    echo "Fetching WordNet 3.0 ..."
+    timeout 60 "${python}" -m nltk.downloader -q wordnet > /dev/null 2>&1 || true
+    if wordnet_found; then
+        return
+    fi
+    if command -v apt-get > /dev/null && command -v dpkg-deb > /dev/null; then
+        work="$(mktemp -d)"
+        # Unpacked into the environment instead of installed: the same with and without root.
+        if (cd "${work}" && fetch_debian_package wordnet-base && dpkg-deb -x wordnet-base_*.deb .) > "${work}/log" 2>&1; then
+            mkdir -p "${folder}"
+            cp "${work}/usr/share/wordnet/"{data,index}.noun "${folder}/"
+            export COG_WORDNET_DIR="${folder}"
+        fi
+        rm -rf "${work}"
+    fi
+    wordnet_found || fail "WordNet 3.0 was not found and could not be fetched. Do one of: python -m nltk.downloader wordnet;" \
+        "apt-get install wordnet-base; or set COG_WORDNET_DIR to a folder that holds WordNet 3.0's data.noun and index.noun"
+}
+
+wordnet_found() {
+    "${python}" -c "import cog.wordnet; cog.wordnet.load_wordnet()" 2> /dev/null
+}
+
+# apt-get download needs package lists; a bare container has none, and without root they go elsewhere.
+fetch_debian_package() {
+    apt-get download "$1" && return
+    local lists="${PWD}/lists"
+    mkdir -p "${lists}/partial"
+    apt-get -o Dir::State::Lists="${lists}" -o Debug::NoLocking=1 update &&
+        apt-get -o Dir::State::Lists="${lists}" download "$1"
+}

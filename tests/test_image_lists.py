@@ -1,0 +1,126 @@
+"""Which files make up a data set, in which order."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from torchvision.datasets import ImageFolder
+
+from cog.data import image_lists
+from cog.errors import CogError
+
+
+def touch(root, *files):
+    for file in files:
+        path = root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def listed(images):
+    return [images.file(row) for row in range(len(images))]
+
+
+def test_in1k_order_equals_torchvisions_image_folder(tmp_path):
+    touch(
+        tmp_path / "val",
+        "n02/n02_10.JPEG", "n02/n02_9.JPEG", "n01/b.JPEG", "n01/B.JPEG", "n01/a.jpg", "n10/é.png", "n10/z.JPEG",
+    )  # fmt: skip
+    images = image_lists.in1k(tmp_path, "test")
+    reference = ImageFolder(tmp_path / "val")
+    assert [str(tmp_path / "val" / file) for file in listed(images)] == [path for path, _ in reference.samples]
+    assert images.labels.tolist() == reference.targets
+    assert list(images.classes) == reference.classes
+    assert images.counts().tolist() == [3, 2, 2]
+
+
+def test_hidden_files_and_other_files_are_not_images(tmp_path):
+    touch(tmp_path / "train", "a/1.png", "a/._1.png", "a/notes.txt", ".cache/1.png")
+    images = image_lists.image_folder("own", tmp_path, "train")
+    assert listed(images) == ["a/1.png"]
+    assert images.dataset == "own"
+
+
+def test_empty_class_folder_is_an_error(tmp_path):
+    touch(tmp_path / "train", "a/1.png")
+    (tmp_path / "train" / "b").mkdir()
+    with pytest.raises(CogError, match="1 of 2 class folders.*b"):
+        image_lists.image_folder("own", tmp_path, "train")
+
+
+@pytest.fixture
+def level_files(tmp_path):
+    levels = [["n3", "n1"], ["n2"]]
+    levels = [[f"n0000000{wnid[1]}" for wnid in level] for level in levels]
+    wnids = sorted(sum(levels, []))
+    split = {
+        wnid: {
+            "train": np.array([f"/{wnid}/{wnid}_10.JPEG", f"{wnid}/{wnid}_2.JPEG"]),
+            "test": np.array([f"\\{wnid}/{wnid}_1.JPEG"]),
+        }
+        for wnid in wnids
+    }
+    touch(tmp_path / "images", *(f"{wnid}/{wnid}_1.JPEG" for wnid in wnids))
+    (tmp_path / "levels.pkl").write_bytes(pickle.dumps(levels))
+    (tmp_path / "split.pkl").write_bytes(pickle.dumps(split))
+    return {
+        "images_root": tmp_path / "images",
+        "levels_file": tmp_path / "levels.pkl",
+        "split_file": tmp_path / "split.pkl",
+    }
+
+
+def test_level_sorts_concepts_and_files_and_drops_leading_slashes(level_files):
+    images = image_lists.cog_level("cog_l1", "train", **level_files)
+    assert images.classes == ("n00000001", "n00000003")
+    assert listed(images) == [
+        "n00000001/n00000001_10.JPEG", "n00000001/n00000001_2.JPEG",
+        "n00000003/n00000003_10.JPEG", "n00000003/n00000003_2.JPEG",
+    ]  # fmt: skip
+    assert images.labels.tolist() == [0, 0, 1, 1]
+    assert listed(image_lists.cog_level("cog_l2", "test", **level_files)) == ["n00000002/n00000002_1.JPEG"]
+
+
+def test_level_that_does_not_exist(level_files):
+    with pytest.raises(CogError, match="has 2 levels"):
+        image_lists.cog_level("cog_l3", "train", **level_files)
+
+
+def test_concept_without_folder(level_files):
+    (level_files["images_root"] / "n00000003" / "n00000003_1.JPEG").unlink()
+    (level_files["images_root"] / "n00000003").rmdir()
+    with pytest.raises(CogError, match=r"1 of the 2 concepts of cog_l1 \(n00000003\)"):
+        image_lists.cog_level("cog_l1", "test", **level_files)
+
+
+def fake(dataset, split, counts):
+    return image_lists.ImageList(
+        dataset=dataset,
+        split=split,
+        root=None,
+        files=np.array([b""] * sum(counts)),
+        labels=np.repeat(np.arange(len(counts)), counts),
+        classes=tuple(map(str, range(len(counts)))),
+    )
+
+
+def test_official_counts():
+    assert image_lists.count_differences(fake("in1k", "test", [50] * 1000)) == []
+    assert image_lists.count_differences(fake("cog_l3", "test", [50] * 1000)) == []
+    assert image_lists.count_differences(fake("cog_l3", "train", [732] * 500 + [1300] * 500)) == []
+    assert image_lists.count_differences(fake("own", "train", [1, 2])) == []
+    (line,) = image_lists.count_differences(fake("cog_l3", "train", [731] + [1301] + [800] * 998))
+    assert "expected 732 to 1300 images per concept, found 731 to 1301 (2 of 1000" in line
+    classes, total = image_lists.count_differences(fake("in1k", "train", [10] * 999))
+    assert "expected 1000 classes, found 999" in classes
+    assert "expected 1281167 images, found 9990" in total
+
+
+def test_digest_tells_lists_apart(tmp_path):
+    touch(tmp_path / "train", "a/1.png", "b/1.png")
+    first = image_lists.image_folder("own", tmp_path, "train").digest()
+    assert image_lists.image_folder("other", tmp_path, "train").digest() == first
+    touch(tmp_path / "train", "b/2.png")
+    assert image_lists.image_folder("own", tmp_path, "train").digest() != first
