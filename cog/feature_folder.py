@@ -15,6 +15,7 @@ without another extraction.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,16 @@ class FeatureFolder:
                 f"{self.features_file} exists; add --overwrite to replace it, or --skip_complete to keep it"
             )
 
-    def accept_incomplete(self, identity: dict[str, Any], *, allow_failures: int) -> dict[str, Any] | None:
+    def accept_incomplete(
+        self, identity: dict[str, Any], *, allow_failures: int, is_broken: Callable[[str], bool]
+    ) -> dict[str, Any] | None:
         """Turn the kept features of an earlier run into the result, when they match and are now allowed.
 
         Args:
             identity: the entries named in ``IDENTITY`` of what is asked for.
             allow_failures: number of failed images that is acceptable.
+            is_broken: whether an image (by its path in the list) still cannot be decoded; a mended one
+                deserves a new extraction.
 
         Returns:
             The metadata, or None when there is nothing to accept.
@@ -95,6 +100,9 @@ class FeatureFolder:
         if not stored or stored.get("status") != "incomplete" or not kept.is_file() or self.is_complete():
             return None
         if self.differences(identity) or stored["n_failed"] > allow_failures:
+            return None
+        failed = (self.path / FAILURES_FILE).read_text(encoding="utf-8").splitlines()
+        if not all(is_broken(line.split("\t")[0]) for line in failed):
             return None
         os.replace(kept, self.features_file)
         stored |= {"status": "complete", "allow_failures": allow_failures}

@@ -26,6 +26,8 @@ RESULTS_FILE = "results.json"
 METRICS = {"top1": "test/top1", "top5": "test/top5"}
 
 # Folders of the original toolkit may lack the hyper-parameters in their name: any "final*" is read.
+# (model, data set, shots or None when the runs must say, seed) -> seed folders
+_Candidates = dict[tuple[str, str, int | None, int], list[Path]]
 _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
 
 # Accuracies computed in float32 may exceed 100 by rounding.
@@ -137,7 +139,7 @@ def find_runs(
     wanted_datasets = None if datasets is None else {paths.check_dataset_name(name) for name in datasets}
     wanted_shots = None if n_shots is None else set(n_shots)
     problems: list[Problem] = []
-    candidates: dict[tuple[str, str, int, int], list[Path]] = {}
+    candidates: _Candidates = {}
     for model, model_path in _model_folders(root, models, problems):
         for dataset in _folders(model_path, problems, missing_ok=True):
             if wanted_datasets is not None and dataset not in wanted_datasets:
@@ -159,7 +161,7 @@ def read_evaluation(
     """Read the runs of one evaluation folder (``.../eval_logreg_N8``, or any folder of seed folders).
 
     Model, data set and shots come from the path when it ends as the layout does; otherwise the names
-    are empty and the shots 0.
+    are empty and the shots are those the runs record (original toolkit: those of the folder's name).
 
     Raises:
         CogError: when ``folder`` is not a readable folder.
@@ -167,20 +169,19 @@ def read_evaluation(
     folder = files.require_dir(folder, "--logreg_root_dir")
     model, dataset, n_shot = _describe(folder)
     problems: list[Problem] = []
-    candidates: dict[tuple[str, str, int, int], list[Path]] = {}
+    candidates: _Candidates = {}
     for seed, path in _seed_folders(folder, seeds, problems):
         candidates.setdefault((model, dataset, n_shot, seed), []).append(path)
     return _read_all(candidates, problems)
 
 
-def _describe(folder: Path) -> tuple[str, str, int]:
+def _describe(folder: Path) -> tuple[str, str, int | None]:
+    """Model, data set and shots of an evaluation folder in the layout; empty and None elsewhere."""
     parts = Path(os.path.abspath(folder)).parts[-4:]
     parsed = paths.parse_evaluation_folder(parts[-1]) if parts else None
-    if parsed is None:
-        return "", "", 0
     model = "_".join(parts[:2])
-    if len(parts) < 4 or not names.is_model_name(model) or "_" in parts[0]:
-        return "", "", parsed[1]
+    if parsed is None or len(parts) < 4 or not names.is_model_name(model) or "_" in parts[0]:
+        return "", "", None
     return model, parts[2], parsed[1]
 
 
@@ -247,7 +248,7 @@ def _seed_folders(
 
 
 def _read_all(
-    candidates: Mapping[tuple[str, str, int, int], Sequence[Path]], problems: list[Problem]
+    candidates: _Candidates, problems: list[Problem]
 ) -> tuple[list[Run], list[Problem]]:
     runs: list[Run] = []
     for (model, dataset, n_shot, seed), found in candidates.items():
@@ -272,7 +273,7 @@ def read_run(
     *,
     model: str,
     dataset: str,
-    n_shot: int,
+    n_shot: int | None,
     seed: int,
     problems: list[Problem] | None = None,
 ) -> Run:
@@ -285,7 +286,8 @@ def read_run(
         path: the seed folder.
         model: what the folder's place says about the run (same for the next three).
         dataset: data set.
-        n_shot: training images per class, 0 = all.
+        n_shot: training images per class, 0 = all; None: as the run records it, else as the evaluation
+            folder's name has it.
         seed: seed.
         problems: receives leftovers inside the folder that do not make the run unusable.
 
@@ -320,6 +322,9 @@ def read_run(
     if n_epochs != n_epochs_top5:
         raise CogError(f"{where} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
     recorded = record["final"] if record is not None else {}
+    if n_shot is None:
+        named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
+        n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
     named = _FINAL_FOLDER.fullmatch(final)
     return Run(
         model=model,
@@ -337,7 +342,7 @@ def read_run(
     )
 
 
-def _read_record(path: Path, *, seed: int, n_shot: int) -> dict[str, Any]:
+def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]:
     """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
     try:
         record = json.loads((path / RESULTS_FILE).read_bytes())
@@ -350,7 +355,7 @@ def _read_record(path: Path, *, seed: int, n_shot: int) -> dict[str, Any]:
     if record.get("status") != "complete":
         raise CogError(f"{RESULTS_FILE} says status {record.get('status')!r}, expected 'complete'")
     for key, expected in (("seed", seed), ("n_shot", n_shot)):
-        if record.get(key, expected) != expected:
+        if expected is not None and record.get(key, expected) != expected:
             raise CogError(f"{RESULTS_FILE} says {key} {record[key]!r}, the folder's name {expected}")
     return record
 

@@ -48,6 +48,13 @@ class RunFolder:
         own = (RESULTS_FILE, *_OWN_FILES)
         return sorted(e for e in os.listdir(self.path) if e in own or _FINAL_FOLDER.fullmatch(e))
 
+    def is_complete(self) -> bool:
+        """Whether a finished run is there, of this toolkit or of the original one.
+
+        The original toolkit writes ``logs.pkl`` once, after the last epoch of the final training.
+        """
+        return self.results() is not None or len(list(self.path.glob("final-lr-*_wd-*/logs.pkl"))) == 1
+
     def check_free(self, *, overwrite: bool) -> None:
         """Refuse to write over an existing run.
 
@@ -62,8 +69,14 @@ class RunFolder:
             )
 
     def differences(self, identity: dict[str, Any]) -> list[str]:
-        """Compare a finished run with what is asked for; one ``key: old -> new`` per difference."""
-        stored = (self.results() or {}).get("identity", {})
+        """Compare a finished run with what is asked for; one ``key: old -> new`` per difference.
+
+        A run of the original toolkit, whose settings are not recorded in a readable form, has none.
+        """
+        results = self.results()
+        if results is None:
+            return []
+        stored = results.get("identity", {})
         return [
             f"{key}: {stored.get(key)} -> {value}"
             for key, value in identity.items()

@@ -212,8 +212,16 @@ def test_leftovers_of_an_interrupted_run(tmp_path):
     ],
 )
 def test_results_json_that_contradicts_its_folder(tmp_path, change, reason):
-    make_record(make_seed_folder(tmp_path / "seed-22"), **change)
-    assert reason in reasons(results.read_evaluation(tmp_path))["seed-22"]
+    evaluation = tmp_path / "sup" / "resnet50" / "in1k" / "eval_logreg"
+    make_record(make_seed_folder(evaluation / "seed-22"), **change)
+    assert reason in reasons(results.read_evaluation(evaluation))["seed-22"]
+
+
+def test_shots_of_a_folder_outside_the_layout_are_those_the_run_records(tmp_path):
+    make_record(make_seed_folder(tmp_path / "mine_N4" / "seed-22"), n_shot=4)
+    make_seed_folder(tmp_path / "copies" / "eval_logreg-N8" / "seed_22")
+    assert only(results.read_evaluation(tmp_path / "mine_N4")).n_shot == 4
+    assert only(results.read_evaluation(tmp_path / "copies" / "eval_logreg-N8")).n_shot == 8
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,9 @@ def describe(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
+    from cog.data.pixels import can_decode
+    from cog.staging import staged
+
     args = parse_args(argv)
     spec = MODELS.get(args.model) if args.model_loader else get_spec(args.model)
     cfg = config.get_cfg(model=spec, model_name=args.model, config_file=args.config, opts=args.opts)
@@ -183,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.check_free(overwrite=args.overwrite)
     images = list_images(args)
     identity = describe(args, cfg, images, checkpoint)
+    load_truncated = cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
     if args.skip_complete and not args.overwrite and folder.is_complete():
         changed = folder.differences(identity) if folder.metadata() else []
         if changed:
@@ -191,12 +195,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         logger.info("%s is complete, skipped", folder.features_file)
         return 0
-    accepted = folder.accept_incomplete(identity, allow_failures=args.allow_failures)
+    accepted = folder.accept_incomplete(
+        identity,
+        allow_failures=args.allow_failures,
+        is_broken=lambda file: not can_decode(images.root / file, load_truncated=load_truncated),
+    )
     if accepted:
         logger.info("%s: accepted without %d failed images", folder.features_file, accepted["n_failed"])
         return 0
-
-    from cog.staging import staged
 
     with staged(output, marker=METADATA_FILE, flag="--output_dir") as stage:
         run(args, cfg, images, checkpoint, model_dir, identity, folder, stage)

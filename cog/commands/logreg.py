@@ -128,12 +128,17 @@ def get_settings(args: argparse.Namespace, cfg: CfgNode) -> Settings:
         batch_size=clf.BATCH_SIZE,
         momentum=args.mom,
         val_frac=clf.VAL_PERC,
-        lr_interval=tuple(map(float, clf.LR_INTV)),
-        wd_interval=tuple(map(float, clf.WD_INTV)),
+        lr_interval=_interval(clf.LR_INTV),
+        wd_interval=_interval(clf.WD_INTV),
         normalize=clf.NORM_FTS,
         lr=args.lr,
         wd=args.wd,
     )
+
+
+def _interval(pair: Sequence[float]) -> tuple[float, float]:
+    low, high = pair
+    return float(low), float(high)
 
 
 def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
@@ -165,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = get_settings(args, cfg)
     identity = identify(settings, train, test)
     folder = RunFolder(output)
-    if args.skip_complete and not args.overwrite and folder.results():
+    if args.skip_complete and not args.overwrite and folder.is_complete():
         changed = folder.differences(identity)
         if changed:
             raise CogError(

@@ -40,6 +40,15 @@ def load_rgb(path: str | os.PathLike[str], *, load_truncated: bool = False) -> I
             return image.convert("RGB")
 
 
+def can_decode(path: str | os.PathLike[str], *, load_truncated: bool = False) -> bool:
+    """Whether :func:`load_rgb` succeeds."""
+    try:
+        load_rgb(path, load_truncated=load_truncated)
+    except Exception:
+        return False
+    return True
+
+
 def resize_and_crop(image: Image.Image, *, resize: int, crop: int) -> np.ndarray:
     """Resize the shortest side (bicubic, antialiased) and cut out the centre.
 

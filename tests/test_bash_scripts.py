@@ -1,0 +1,107 @@
+"""The bash drivers: variables, loops, stopping, skipping; and that they spell names as the package does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from cog import names
+
+QUICK = ["CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2", "--device", "cpu"]
+
+
+@pytest.fixture
+def bash(repository, python):
+    def run(script, *arguments, **environment):
+        return subprocess.run(
+            ["bash", str(repository / "bash-scripts" / script), *arguments],
+            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1", **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return run
+
+
+def defaults(repository, script):
+    text = (repository / "bash-scripts" / script).read_text()
+    return dict(re.findall(r'^(\w+)="\$\{\1:-([^}]*)\}"$', text, re.MULTILINE))
+
+
+def test_names_are_those_of_the_package(repository):
+    seeds, shots = " ".join(map(str, names.SEEDS)), " ".join(map(str, names.SHOTS))
+    assert defaults(repository, "logreg.sh")["seeds"] == seeds
+    assert defaults(repository, "fewshot.sh")["seeds"] == seeds
+    assert defaults(repository, "fewshot.sh")["shots"] == shots
+    extraction = defaults(repository, "extract_features.sh")
+    assert extraction["datasets"].split() == list(names.DATASETS)
+    assert sorted(extraction["splits"].split()) == sorted(names.SPLITS)
+
+
+def test_extraction_of_all_splits_then_skipped(bash, workshop):
+    variables = [
+        "model_name=tiny_net", f"models_root_dir={workshop.models}", f"model_loader={workshop.loader}:load_my_model",
+        "images_root=None", f"in1k_images_root={workshop.in1k}", "datasets=in1k",
+    ]  # fmt: skip
+    options = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0"]
+    done = bash("extract_features.sh", *variables, *options)
+    assert done.returncode == 0, done.stderr
+    assert "[2/2] features of tiny_net: in1k train" in done.stdout
+    written = [workshop.models / "tiny" / "net" / "in1k" / f"features_{s}" / "X_Y.pth" for s in names.SPLITS]
+    before = [path.stat().st_mtime_ns for path in written]
+    again = bash("extract_features.sh", *variables, *options)
+    assert again.returncode == 0
+    assert again.stderr.count("is complete, skipped") == 2
+    assert [path.stat().st_mtime_ns for path in written] == before
+
+
+def test_logreg_from_environment_and_command_line(bash, workshop):
+    """Variables from both places; averages at the end; the environment loses to the command line."""
+    done = bash(
+        "logreg.sh", "seeds=1 2", "dataset=birds", *QUICK,
+        models_root_dir=str(workshop.models), model_name="tiny_net", dataset="other",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Average over seeds 1 2: birds" in done.stdout
+    assert re.search(r"top-1: \d+\.\d\d \+- \d+\.\d\d", done.stdout)
+    evaluation = workshop.models / "tiny" / "net" / "birds" / "eval_logreg"
+    assert sorted(path.name for path in evaluation.iterdir()) == ["seed-1", "seed-2"]
+
+
+def test_fewshot_with_feature_folders_and_output_dir(bash, feature_folders, tmp_path):
+    done = bash(
+        "fewshot.sh", f"train_features_dir={feature_folders[0]}", f"test_features_dir={feature_folders[1]}",
+        f"output_dir={tmp_path / 'eval'}", "seeds=1", "shots=1 2", *QUICK,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "eval_N1" / "seed-1" / "results.json").is_file()
+    assert (tmp_path / "eval_N2" / "seed-1" / "results.json").is_file()
+    assert done.stdout.count("Average over seeds") == 2
+
+
+def test_first_failure_stops_everything(bash, workshop):
+    done = bash("logreg.sh", f"models_root_dir={workshop.models}", "model_name=tiny_net", "dataset=none_such birds")
+    assert done.returncode == 2
+    assert "stopped at step 1 of 10 (logreg on none_such, seed 22)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (workshop.models / "tiny" / "net" / "birds" / "eval_logreg").exists()
+
+
+@pytest.mark.parametrize("script", ["extract_features.sh", "logreg.sh", "fewshot.sh"])
+def test_help_and_unknown_variables(bash, script):
+    shown = bash(script, "--help")
+    assert shown.returncode == 0
+    assert "Variables: " in shown.stdout
+    assert "Example" in shown.stdout
+    wrong = bash(script, "modle_name=x")
+    assert wrong.returncode == 2
+    assert "unknown variable modle_name" in wrong.stderr
+
+
+def test_scripts_parse(repository):
+    for script in [*repository.glob("bash-scripts/*.sh"), *repository.glob("prepare_models/*.sh")]:
+        subprocess.run(["bash", "-n", str(script)], check=True)

@@ -1,0 +1,170 @@
+"""logreg.py: the files it leaves, in both directions between this toolkit and the original one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from cog.commands import logreg, print_results
+from cog.errors import CogError
+
+QUICK = ["CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu", "--print_freq", "0"]
+LOG_KEYS = {"train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr"}
+
+
+def command(feature_folders, output, *extra):
+    train, test = feature_folders
+    return [
+        "--train_features_dir", str(train), "--test_features_dir", str(test), "--output_dir", str(output),
+        *QUICK, *extra,
+    ]  # fmt: skip
+
+
+def logs_of(folder):
+    (final,) = folder.glob("final-lr-*_wd-*")
+    return pickle.loads((final / "logs.pkl").read_bytes())  # plain pickle, as other tools read it
+
+
+def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
+    out = tmp_path / "seed-22"
+    assert logreg.main(command(feature_folders, out)) == 0
+    names = {path.name for path in out.iterdir()}
+    (final,) = out.glob("final-lr-*_wd-*")
+    assert names == {
+        final.name, "results.json", "study.pkl", "arguments.json", "config.txt", "program.log",
+    }  # fmt: skip
+    logs = logs_of(out)
+    assert type(logs) is dict
+    assert set(logs) == LOG_KEYS
+    assert all(type(value) is float for values in logs.values() for value in values)
+    assert {len(values) for values in logs.values()} == {4}
+    model = torch.load(final / "model.pth", weights_only=True)
+    assert set(model) == {"model"}
+    assert {key: tuple(value.shape) for key, value in model["model"].items()} == {"weight": (3, 8), "bias": (3,)}
+    torch.nn.Linear(8, 3).load_state_dict(model["model"])
+    predictions = pickle.loads((final / "preds.pkl").read_bytes())[-1]
+    test = torch.load(feature_folders[1] / "X_Y.pth", weights_only=True)
+    assert 100 * (np.asarray(predictions) == test["Y"].numpy()).mean() == pytest.approx(logs["test/top1"][-1])
+    # the saved classifier is the one that was scored
+    x = torch.nn.functional.normalize(test["X"])
+    logits = x @ model["model"]["weight"].T + model["model"]["bias"]
+    assert (logits.argmax(1).numpy() == predictions).all()
+    lr, wd = final.name.removeprefix("final-lr-").split("_wd-")
+    assert pickle.loads((final / "args.pkl").read_bytes())["lr"] == float(lr)
+    study = pickle.loads((out / "study.pkl").read_bytes())
+    assert study.best_params == {"lr": float(lr), "wd": float(wd)}
+    printed = capsys.readouterr().out
+    assert f"top-1: {logs['test/top1'][-1]:.2f}" in printed
+    assert f"top-5: {logs['test/top5'][-1]:.2f}" in printed
+    assert not list(out.glob(".*"))
+
+
+def test_results_json(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out, "EVAL.SEED", "37", "CLF.N_SHOT", "4"))
+    data = json.loads((out / "results.json").read_text())
+    assert data["status"] == "complete"
+    assert (data["seed"], data["n_shot"], data["n_classes"], data["feature_dim"]) == (37, 4, 3, 8)
+    assert data["rows"] == {"search_train": 12, "search_val": 6, "final_train": 12, "test": 30}
+    assert len(data["trials"]) == 3
+    assert data["trials"][data["best_trial"]]["lr"] == data["final"]["lr"]
+    assert data["final"]["test_top1"] == logs_of(out)["test/top1"][-1]
+    assert data["configuration"]["CLF.N_EPOCHS"] == 4
+    assert set(data["seconds"]) == {"search", "final"}
+    assert data["versions"]["torch"]
+
+
+def test_same_command_twice_is_identical(feature_folders, tmp_path):
+    for name in "ab":
+        logreg.main(command(feature_folders, tmp_path / name))
+    a, b = tmp_path / "a", tmp_path / "b"
+    (final,) = (path.name for path in a.glob("final-*"))
+    assert (a / final / "logs.pkl").read_bytes() == (b / final / "logs.pkl").read_bytes()
+    weights = [torch.load(folder / final / "model.pth", weights_only=True)["model"]["weight"] for folder in (a, b)]
+    assert torch.equal(*weights)
+
+
+def test_default_output_is_beside_the_features(workshop):
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *QUICK]
+    logreg.main([*base, "EVAL.SEED", "5"])
+    logreg.main([*base, "EVAL.SEED", "5", "CLF.N_SHOT", "2", "EVAL.NAME", "mine"])
+    model = workshop.models / "tiny" / "net" / "birds"
+    assert (model / "eval_logreg" / "seed-5" / "results.json").is_file()
+    assert (model / "eval_mine_N2" / "seed-5" / "results.json").is_file()
+
+
+def test_fixed_hyper_parameters(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    logreg.main([*command(feature_folders, out, "--lr", "2.5", "--wd", "1e-6"), "CLF.N_TRIALS", "0"])
+    assert (out / "final-lr-2.5_wd-1e-06" / "logs.pkl").is_file()
+    assert not (out / "study.pkl").exists()
+    assert json.loads((out / "results.json").read_text())["trials"] == []
+
+
+def test_existing_run_is_kept_skipped_or_replaced(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out))
+    before = tiny.snapshot(out)
+    with pytest.raises(CogError, match="--overwrite"):
+        logreg.main(command(feature_folders, out))
+    assert logreg.main(command(feature_folders, out, "--skip_complete")) == 0
+    with pytest.raises(CogError, match="n_epochs: 4 -> 5"):
+        logreg.main(command(feature_folders, out, "--skip_complete", "CLF.N_EPOCHS", "5"))
+    assert tiny.snapshot(out) == before
+    (out / "notes.txt").write_text("the user's own")
+    logreg.main(command(feature_folders, out, "--overwrite", "EVAL.SEED", "1"))
+    assert len(list(out.glob("final-*"))) == 1  # the older run's folder is gone
+    assert (out / "notes.txt").read_text() == "the user's own"
+    assert json.loads((out / "results.json").read_text())["seed"] == 1
+
+
+def test_features_of_the_original_toolkit(tmp_path):
+    """``torch.save`` of X, Y and name, nothing beside it."""
+    folders = [
+        tiny.write_features(tmp_path / f"features_{split}", seed=seed, name=f"sup_resnet50_in1k_{split}")
+        for split, seed in (("train", 0), ("test", 1))
+    ]
+    logreg.main(command(folders, tmp_path / "run"))
+    assert logs_of(tmp_path / "run")["test/top1"][-1] > 50
+
+
+def test_run_folders_of_both_toolkits_are_averaged_together(workshop, capsys):
+    """A run written here, and one as the original code writes it: seed_22 in eval_logreg-N8, logs.pkl alone."""
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds"]
+    logreg.main([*base, *QUICK, "EVAL.SEED", "37", "CLF.N_SHOT", "8"])
+    data_set = workshop.models / "tiny" / "net" / "birds"
+    ours = logs_of(data_set / "eval_logreg_N8" / "seed-37")["test/top1"][-1]
+    theirs = data_set / "eval_logreg-N8" / "seed_22" / "final-lr-10.5_wd-1e-08"
+    theirs.mkdir(parents=True)
+    logs = {key: [1.0, 2.0] for key in LOG_KEYS} | {"test/top1": [10.0, 60.0]}
+    (theirs / "logs.pkl").write_bytes(pickle.dumps(logs))
+    capsys.readouterr()
+    assert print_results.main([*base, "CLF.N_SHOT", "8"]) == 0
+    printed = capsys.readouterr().out
+    expected = f"{np.mean([ours, 60.0]):.2f} +- {np.std([ours, 60.0]):.2f}"
+    assert expected in printed
+
+
+def test_overwritten_study_of_a_killed_run_does_not_count(feature_folders, tmp_path):
+    """Files of a run without results.json are not a finished run: refused, and replaced on request."""
+    out = tmp_path / "run"
+    (out / "final-lr-1.0_wd-1e-06").mkdir(parents=True)
+    with pytest.raises(CogError, match="holds a run already"):
+        logreg.main(command(feature_folders, out, "--skip_complete"))
+    logreg.main(command(feature_folders, out, "--overwrite"))
+    assert not (out / "final-lr-1.0_wd-1e-06").exists()
+
+
+def test_run_of_the_original_toolkit_counts_as_complete(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    final = out / "final-lr-1.0_wd-1e-06"
+    final.mkdir(parents=True)
+    (final / "logs.pkl").write_bytes(pickle.dumps({key: [1.0] for key in LOG_KEYS}))
+    before = tiny.snapshot(out)
+    assert logreg.main(command(feature_folders, out, "--skip_complete")) == 0
+    assert tiny.snapshot(out) == before
