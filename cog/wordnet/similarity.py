@@ -172,9 +172,9 @@ def _lengths_to(graph: NounGraph, nodes: np.ndarray, subsumers: np.ndarray) -> n
     distinct = np.flatnonzero(used[:-1])
     number = np.zeros(len(graph) + 1, dtype=np.int32)
     number[distinct] = np.arange(len(distinct))
-    table = path_lengths(graph, nodes, distinct)
-    if not table.size:
+    if not distinct.size:
         return np.zeros(subsumers.shape, dtype=np.int32)
+    table = np.maximum(path_lengths(graph, nodes, distinct), 0)
     return np.take_along_axis(table, number[subsumers], axis=1)
 
 

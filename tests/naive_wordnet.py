@@ -1,0 +1,213 @@
+"""Slow, plain, independent implementations that the fast ones are compared with; and toy WordNet files."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from functools import lru_cache
+from pathlib import Path
+
+LICENCE = (
+    b"  1 This is a toy.\n  2 WordNet 3.0 Copyright 2006 by Princeton University.  All rights reserved.\n"
+)
+
+
+def toy_files(synsets, *, licence: bytes = LICENCE) -> tuple[bytes, bytes]:
+    """Return data.noun and index.noun of ``(words, hypernym rows, instance rows, gloss)`` rows.
+
+    Every line has the same length whatever the offsets, so offsets can be computed first.
+    """
+
+    def line(offset: int, row, offset_of) -> str:
+        words, above, instances, gloss = row
+        pointers = [f"@ {offset_of(i):08d} n 0000" for i in above]
+        pointers += [f"@i {offset_of(i):08d} n 0000" for i in instances]
+        fields = [f"{offset:08d}", "03", "n", f"{len(words):02x}", *(f"{word} 0" for word in words)]
+        return " ".join([*fields, f"{len(pointers):03d}", *pointers]) + f" | {gloss}  \n"
+
+    offsets, position = [], len(licence)
+    for row in synsets:
+        offsets.append(position)
+        position += len(line(0, row, lambda i: 0))
+    data = licence.decode() + "".join(
+        line(offset, row, offsets.__getitem__) for offset, row in zip(offsets, synsets, strict=True)
+    )
+    senses: dict[str, list[int]] = {}
+    for offset, (words, *_) in zip(offsets, synsets, strict=True):
+        for word in words:
+            senses.setdefault(word.lower(), []).append(offset)
+    index = licence.decode()
+    for word, found in sorted(senses.items()):
+        index += f"{word} n {len(found)} 1 @ {len(found)} 0 {' '.join(f'{o:08d}' for o in found)}  \n"
+    return data.encode(), index.encode()
+
+
+def read_parents(data_noun: Path) -> dict[str, list[str]]:
+    """Read hypernyms and instance hypernyms by a regular expression instead of by fields."""
+    parents = {}
+    for line in data_noun.read_text().splitlines():
+        if line.startswith(" "):
+            continue
+        head = line.split(" | ")[0]
+        parents["n" + line[:8]] = ["n" + offset for offset in re.findall(r" @i? (\d{8}) n \d{4}", head)]
+    return parents
+
+
+class Naive:
+    """Definitions straight from the papers and from NLTK's documentation, one pair at a time."""
+
+    def __init__(self, parents: dict, names: dict, concepts=None):
+        self.parents, self.names = parents, names
+        self.ancestors = lru_cache(None)(self._ancestors)
+        self.max_depth = lru_cache(None)(
+            lambda x: max((1 + self.max_depth(p) for p in parents[x]), default=0)
+        )
+        self.min_depth = lru_cache(None)(
+            lambda x: min((1 + self.min_depth(p) for p in parents[x]), default=0)
+        )
+        if concepts is not None:
+            self.taxonomy = set().union(*(self.ancestors(c) for c in concepts))
+            self.below = dict.fromkeys(self.taxonomy, 0)
+            for node in self.taxonomy:
+                for ancestor in self.ancestors(node):
+                    self.below[ancestor] += 1
+
+    def _ancestors(self, x) -> frozenset:
+        found = {x}
+        for parent in self.parents[x]:
+            found |= self.ancestors(parent)
+        return frozenset(found)
+
+    def ic(self, x) -> float:
+        return -math.log(self.below[x] / len(self.taxonomy))
+
+    def _deepest(self, a, b, depth):
+        common = self.ancestors(a) & self.ancestors(b)
+        deepest = max((depth(s) for s in common), default=None)
+        return sorted((s for s in common if depth(s) == deepest), key=self.names.__getitem__)
+
+    def climb(self, x) -> dict:
+        steps = {x: 0}
+        for parent in self.parents[x]:
+            for node, n in self.climb(parent).items():
+                steps[node] = min(steps.get(node, math.inf), n + 1)
+        return steps
+
+    def distance(self, a, b):
+        up_a, up_b = self.climb(a), self.climb(b)
+        return min((up_a[s] + up_b[s] for s in up_a.keys() & up_b.keys()), default=None)
+
+    def _ratio(self, a, b, shared: float) -> float:
+        total = self.ic(a) + self.ic(b)
+        return 1.0 if total == 0 else 2 * shared / total
+
+    def lin(self, a, b) -> float:
+        deepest = self._deepest(a, b, self.max_depth)
+        return self._ratio(a, b, self.ic(deepest[0])) if deepest else 0.0
+
+    def _best_ic(self, a, b) -> float:
+        return max((self.ic(s) for s in self.ancestors(a) & self.ancestors(b)), default=0.0)
+
+    def lin_max_ic(self, a, b) -> float:
+        return self._ratio(a, b, self._best_ic(a, b)) if self.ancestors(a) & self.ancestors(b) else 0.0
+
+    def resnik(self, a, b) -> float:
+        return self._best_ic(a, b)
+
+    def jcn(self, a, b) -> float:
+        if a == b:
+            return math.inf
+        if not self.ancestors(a) & self.ancestors(b) or self.ic(a) == 0 or self.ic(b) == 0:
+            return 0.0
+        distance = self.ic(a) + self.ic(b) - 2 * self._best_ic(a, b)
+        return math.inf if distance == 0 else 1 / distance
+
+    def wup(self, a, b) -> float:
+        deepest = self._deepest(a, b, self.min_depth)
+        if not deepest:
+            return 0.0
+        subsumer = a if a in deepest else deepest[0]
+        depth = self.max_depth(subsumer) + 1
+        return 2 * depth / (self.distance(a, subsumer) + self.distance(b, subsumer) + 2 * depth)
+
+    def path(self, a, b) -> float:
+        distance = self.distance(a, b)
+        return 0.0 if distance is None else 1 / (distance + 1)
+
+    def lch(self, a, b) -> float:
+        distance, depth = self.distance(a, b), max(map(self.max_depth, self.parents))
+        return 0.0 if distance is None or depth == 0 else -math.log((distance + 1) / (2 * depth))
+
+
+LEXNAMES = [
+    "adj.all",
+    "adj.pert",
+    "adv.all",
+    "noun.Tops",
+    "noun.act",
+    "noun.animal",
+    "noun.artifact",
+    "noun.attribute",
+    "noun.body",
+    "noun.cognition",
+    "noun.communication",
+    "noun.event",
+    "noun.feeling",
+    "noun.food",
+    "noun.group",
+    "noun.location",
+    "noun.motive",
+    "noun.object",
+    "noun.person",
+    "noun.phenomenon",
+    "noun.plant",
+    "noun.possession",
+    "noun.process",
+    "noun.quantity",
+    "noun.relation",
+    "noun.shape",
+    "noun.state",
+    "noun.substance",
+    "noun.time",
+    "verb.body",
+    "verb.change",
+    "verb.cognition",
+    "verb.communication",
+    "verb.competition",
+    "verb.consumption",
+    "verb.contact",
+    "verb.creation",
+    "verb.emotion",
+    "verb.motion",
+    "verb.perception",
+    "verb.possession",
+    "verb.social",
+    "verb.stative",
+    "verb.weather",
+    "adj.ppl",
+]
+
+
+def open_with_nltk(wordnet_dir: Path, work_dir: Path):
+    """Return NLTK's reader of the files in ``wordnet_dir`` (NLTK reads only below its data folders: one is added)."""
+    import shutil
+
+    import nltk.data
+    from nltk.corpus.reader.wordnet import WordNetCorpusReader
+
+    class Reader(WordNetCorpusReader):
+        def map_wn(self, version="wordnet"):  # maps between versions; Debian lacks the file it needs
+            return None
+
+    root = work_dir / "corpora" / "wordnet"
+    root.mkdir(parents=True)
+    for path in wordnet_dir.iterdir():
+        if path.is_file():
+            shutil.copy(path, root / path.name)
+    if not (root / "lexnames").exists():
+        (root / "lexnames").write_text("".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate(LEXNAMES)))
+    nltk.data.path.append(str(work_dir))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Reader(nltk.data.FileSystemPathPointer(str(root)), None)
