@@ -16,9 +16,9 @@ import os
 import pickle
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from cog.errors import CogError, UnsafeFileError
 if TYPE_CHECKING:
     import torch
 
-_UNREADABLE = (
+#: What a damaged or foreign file can raise in the course of being read.
+UNREADABLE = (
     pickle.UnpicklingError,
     EOFError,
     ValueError,
@@ -67,7 +68,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for a numpy array while a pickle is read; becomes one in :func:`_finish`."""
+    """Stands for a numpy array while a pickle is read; becomes one in :func:`finish`."""
 
     def __init__(self) -> None:
         self.state: tuple[Any, ...] = ()
@@ -80,7 +81,7 @@ class _Array:
         order = "F" if is_fortran else "C"
         if dtype.spec.startswith("O"):
             array = np.empty(len(data), dtype=object)
-            array[:] = [_finish(item) for item in data]
+            array[:] = [finish(item) for item in data]
         else:
             if isinstance(data, str):  # protocol 0-2 pickles of Python 2 and 3 store bytes as text
                 data = data.encode("latin1")
@@ -144,10 +145,22 @@ for _core in ("numpy.core", "numpy._core"):  # numpy 1 and numpy 2 spell the sam
     _ALLOWED[_core + ".numeric", "_frombuffer"] = _array_from_buffer
 
 
-class _RestrictedUnpickler(pickle.Unpickler):
-    """Refuses every global that is not in ``_ALLOWED``."""
+class RestrictedUnpickler(pickle.Unpickler):
+    """Refuses every global that is neither in ``_ALLOWED`` nor in ``extra``.
+
+    Args:
+        file: opened for reading, binary.
+        extra: ``(module, name)`` -> stand-in, for formats that name more than plain data does. The values
+            must be harmless to call with whatever the file says.
+    """
+
+    def __init__(self, file: IO[bytes], extra: Mapping[tuple[str, str], Any] | None = None) -> None:
+        super().__init__(file)
+        self._extra = extra or {}
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in self._extra:
+            return self._extra[module, name]
         try:
             return _ALLOWED[module, name]
         except KeyError:
@@ -161,7 +174,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
 _PLAIN = frozenset({float, int, str, bytes, bool, type(None)})
 
 
-def _finish(data: Any, done: dict[int, Any] | None = None) -> Any:
+def finish(data: Any, done: dict[int, Any] | None = None) -> Any:
     """Replace the stand-ins in ``data`` by numpy arrays and Python numbers.
 
     Containers are finished once each (``done``, by identity): a file of a few bytes can refer to one list
@@ -178,11 +191,11 @@ def _finish(data: Any, done: dict[int, Any] | None = None) -> Any:
     elif isinstance(data, _Scalar):
         return data.value
     elif isinstance(data, dict):
-        finished = {_finish(key, done): _finish(value, done) for key, value in data.items()}
+        finished = {finish(key, done): finish(value, done) for key, value in data.items()}
     elif isinstance(data, list):
-        finished = [_finish(item, done) for item in data]
+        finished = [finish(item, done) for item in data]
     elif isinstance(data, tuple):
-        finished = tuple(_finish(item, done) for item in data)
+        finished = tuple(finish(item, done) for item in data)
     elif isinstance(data, _Dtype | _NDARRAY) or data is _NDARRAY:
         raise UnsafeFileError("a bare numpy type")
     else:
@@ -208,7 +221,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
     path = Path(path)
     try:
         with open(path, "rb") as handle:
-            return _finish(_RestrictedUnpickler(handle).load())
+            return finish(RestrictedUnpickler(handle).load())
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "
@@ -216,7 +229,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
         ) from None
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CogError(
             f"{path} is not a readable pickle ({type(error).__name__}: {error}); is it complete?"
         ) from None
@@ -248,7 +261,7 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap or None)
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except (RuntimeError, *_UNREADABLE) as error:
+    except (RuntimeError, *UNREADABLE) as error:
         raise _torch_error(path, error) from None
 
 
