@@ -4,9 +4,9 @@ Files from the internet are hostile until checked. Unpickling can import any mod
 function, so nothing here unpickles without restriction:
 
 * torch files go through ``torch.load(weights_only=True)`` with a named allow-list per model;
-* plain pickles (level mapping, concept split, logs) go through :func:`load_pickle`, which admits
-  lists, tuples, dicts, sets, strings, numbers and numpy arrays, and rebuilds the arrays itself:
-  no class or function named by the file is ever looked up.
+* plain pickles (level mapping, concept split, logs) go through :func:`load_pickle`, which reads
+  lists, tuples, dicts, sets, strings, numbers and numpy arrays with an interpreter of its own
+  (:mod:`cog.safe_pickle`): no class or function named by the file is ever looked up.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import collections
 import os
 import pickle
 import re
+import stat
 import struct
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from cog import safe_pickle
 from cog.errors import CogError, UnsafeFileError
 
 if TYPE_CHECKING:
@@ -31,17 +34,10 @@ if TYPE_CHECKING:
 UNREADABLE = (
     pickle.UnpicklingError,
     EOFError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
     AttributeError,
-    UnicodeDecodeError,
     ImportError,
-    MemoryError,
-    OverflowError,
-    RecursionError,
     struct.error,
+    *safe_pickle.MALFORMED,
 )
 
 
@@ -159,6 +155,7 @@ class RestrictedUnpickler(pickle.Unpickler):
         self._extra = extra or {}
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a global."""
         if (module, name) in self._extra:
             return self._extra[module, name]
         try:
@@ -167,6 +164,7 @@ class RestrictedUnpickler(pickle.Unpickler):
             raise UnsafeFileError(f"{module}.{name}") from None
 
     def persistent_load(self, pid: Any) -> Any:
+        """Refuse persistent ids."""
         raise UnsafeFileError("a persistent id (a torch file?)")
 
 
@@ -207,8 +205,8 @@ def finish(data: Any, done: dict[int, Any] | None = None) -> Any:
 def load_pickle(path: str | os.PathLike[str]) -> Any:
     """Read a pickle of lists, tuples, dicts, sets, strings, numbers and numpy arrays.
 
-    Files written with numpy 1 and numpy 2 and any pickle protocol are read; arrays come back
-    read-only where they share the file's buffer.
+    Files written with numpy 1 and numpy 2 and any pickle protocol are read; see
+    :func:`cog.safe_pickle.load`.
 
     Args:
         path: a pickle file.
@@ -218,10 +216,10 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
             nothing of it is imported or called).
         CogError: when the file is missing or not a complete pickle.
     """
-    path = Path(path)
+    _require_regular(path)
     try:
         with open(path, "rb") as handle:
-            return finish(RestrictedUnpickler(handle).load())
+            return safe_pickle.load(handle)
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "
@@ -229,10 +227,28 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
         ) from None
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except UNREADABLE as error:
+    except safe_pickle.MALFORMED as error:
         raise CogError(
-            f"{path} is not a readable pickle ({type(error).__name__}: {error}); is it complete?"
+            f"{path} is not a readable pickle ({type(error).__name__}: {str(error)[:200]}); is it complete?"
         ) from None
+
+
+def _require_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse what open() would wait on (a pipe) or never finish reading (a device).
+
+    Raises:
+        CogError: for anything but a file with something in it.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise CogError(f"cannot read {path}: it is a folder, expected a file")
+    if not stat.S_ISREG(found.st_mode):
+        raise CogError(f"cannot read {path}: it is not a regular file")
+    if found.st_size == 0:
+        raise CogError(f"cannot read {path}: the file is empty; is the download or copy complete?")
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
@@ -254,14 +270,14 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
     import torch
 
     path = Path(path)
-    if not path.is_file():
-        raise CogError(f"{path} does not exist or is not a file")
+    _require_regular(path)
     try:
-        with torch.serialization.safe_globals(list(allow)):
+        with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # hints to programmers; what matters to a user is an error here
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap or None)
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except (RuntimeError, *UNREADABLE) as error:
+    except Exception as error:  # torch documents no list, and broken files raise nearly everything
         raise _torch_error(path, error) from None
 
 
