@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
 from test_sgd import clusters
 
+from cog import features, randomness
 from cog.errors import CogError
 from cog.features import FeatureSet
 from cog.logreg import protocol, sgd, tune
@@ -27,12 +29,14 @@ class Spy(sgd.SgdTrainer):
     def __init__(self):
         super().__init__("cpu")
         self.runs = []
+        self.fits = []
         self.tested = []
 
     def fit(self, x, y, run, *, test=None, **settings):
         self.runs.append(run)
         self.tested.append(test is not None)
-        return super().fit(x, y, run, test=test, **settings)
+        self.fits.append(super().fit(x, y, run, test=test, **settings))
+        return self.fits[-1]
 
 
 def run(settings, train=None, test=None):
@@ -55,6 +59,15 @@ def test_search_holds_out_a_fifth_and_the_final_run_uses_everything():
     assert len(outcome.fit.history.logs["test/top1"]) == 8
 
 
+def test_trials_are_scored_on_the_held_out_rows_after_the_last_epoch():
+    train = feature_set()
+    outcome, spy = run(QUICK)
+    held_out = torch.tensor(sorted(set(range(120)) - set(spy.runs[0].rows.tolist())))
+    for trial, fit in zip(outcome.trials, spy.fits[:4], strict=True):
+        predicted = (train.x[held_out] @ fit.weight.T + fit.bias).argmax(1)
+        assert trial.val_top1 == pytest.approx(100 * (predicted == train.y[held_out]).float().mean().item())
+
+
 def test_few_shot_draws_after_the_cut_and_again_from_everything():
     y = feature_set().y
     _, plain = run(QUICK)
@@ -65,6 +78,10 @@ def test_few_shot_draws_after_the_cut_and_again_from_everything():
     assert set(search.tolist()) <= set(plain.runs[0].rows.tolist())  # same validation part as with all images
     assert set(search.tolist()) != set(final.tolist())
     assert outcome.sizes["search_val"] == 24
+    # each stage draws with a stream of its own
+    for rows, pool, stage in ((search, plain.runs[0].rows, "search"), (final, torch.arange(120), "final")):
+        rng = randomness.numpy_rng(22, "draw", stage=stage, n_shot=4)
+        assert torch.equal(rows, features.draw_few_shot(y, pool, n_shot=4, rng=rng)[0])
 
 
 def test_choices_do_not_depend_on_the_number_of_trials():
@@ -109,13 +126,17 @@ def test_seeds_differ():
 
 
 def test_trials_are_those_of_optunas_multivariate_tpe():
-    """The first trials are the sampler's random start: log-uniform in the intervals, from the run's seed."""
+    """Past the ten random trials at the start, too; log-uniform, seeded with the run's seed."""
     import optuna
 
-    outcome, _ = run(QUICK)
+    def objective(lr, wd):
+        return 50 - 10 * (math.log10(lr) - 1) ** 2 - (math.log10(wd) + 6) ** 2, False
+
+    intervals = {"lr_interval": (1e-1, 1e2), "wd_interval": (1e-12, 1e-4)}
+    trials, _ = tune.search(objective, n_trials=20, seed=22, **intervals)
     sampler = optuna.samplers.TPESampler(multivariate=True, seed=22)
     study = optuna.create_study(sampler=sampler, direction="maximize")
-    for trial in outcome.trials:
+    for trial in trials:
         asked = study.ask()
         assert trial.lr == asked.suggest_float("lr", 1e-1, 1e2, log=True)
         assert trial.wd == asked.suggest_float("wd", 1e-12, 1e-4, log=True)
