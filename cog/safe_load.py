@@ -216,7 +216,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
             nothing of it is imported or called).
         CogError: when the file is missing or not a complete pickle.
     """
-    _require_regular(path)
+    _require_regular(path, "pickle")
     try:
         with open(path, "rb") as handle:
             return safe_pickle.load(handle)
@@ -233,7 +233,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
         ) from None
 
 
-def _require_regular(path: str | os.PathLike[str]) -> None:
+def _require_regular(path: str | os.PathLike[str], kind: str) -> None:
     """Refuse what open() would wait on (a pipe) or never finish reading (a device).
 
     Raises:
@@ -248,7 +248,7 @@ def _require_regular(path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise CogError(f"cannot read {path}: it is not a regular file")
     if found.st_size == 0:
-        raise CogError(f"cannot read {path}: the file is empty; is the download or copy complete?")
+        raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
@@ -270,7 +270,7 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
     import torch
 
     path = Path(path)
-    _require_regular(path)
+    _require_regular(path, "torch file")
     try:
         with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hints to programmers; what matters to a user is an error here
@@ -322,4 +322,10 @@ def tensor_dict(data: Any, path: str | os.PathLike[str]) -> dict[str, torch.Tens
         raise CogError(
             f"{path}: entries {', '.join(wrong[:3])} are not tensors, expected a dict of parameter tensors"
         )
+    unnamed = [repr(key)[:50] for key in data if not isinstance(key, str)]
+    if unnamed:
+        raise CogError(f"{path}: {', '.join(unnamed[:3])} are not parameter names, expected text")
+    odd = [key for key, value in data.items() if value.layout != torch.strided or value.is_meta]
+    if odd:
+        raise CogError(f"{path}: {', '.join(odd[:3])} are sparse or without data, expected dense tensors")
     return dict(data)
