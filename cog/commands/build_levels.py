@@ -549,6 +549,7 @@ def _some(items: Sequence[str], limit: int = 3) -> str:
 
 def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()  # in order with the log on standard error
 
 
 def cli() -> NoReturn:
