@@ -133,6 +133,17 @@ def test_mended_images_are_extracted_again(image_tree, loader_file, tmp_path, al
     assert sorted(p.name for p in out.iterdir()) == ["X_Y.pth", "features.json", "image_paths.txt"]
 
 
+def test_kept_features_of_another_preprocessing_are_not_accepted(image_tree, loader_file, tmp_path):
+    spoil(image_tree)
+    out = tmp_path / "out"
+    with pytest.raises(FailedImagesError):
+        extract_features.main(arguments(image_tree, loader_file, out))
+    kept = torch.load(out / "X_Y.incomplete.pth", weights_only=True)["X"]
+    crop = ["FT_EXTRACT.IMAGE_CROP_SIZE", "8"]
+    assert extract_features.main(arguments(image_tree, loader_file, out, "--allow_failures", "2", *crop)) == 0
+    assert not torch.equal(features_of(out)["X"], kept)
+
+
 def test_failures_do_not_shift_the_other_rows(image_tree, loader_file, tmp_path):
     extract_features.main(arguments(image_tree, loader_file, tmp_path / "all"))
     spoil(image_tree)

@@ -57,7 +57,7 @@ def level_files(tmp_path):
     wnids = sorted(sum(levels, []))
     split = {
         wnid: {
-            "train": np.array([f"/{wnid}/{wnid}_10.JPEG", f"{wnid}/{wnid}_2.JPEG"]),
+            "train": np.array([f"{wnid}/{wnid}_2.JPEG", f"/{wnid}/{wnid}_10.JPEG"]),
             "test": np.array([f"\\{wnid}/{wnid}_1.JPEG"]),
         }
         for wnid in wnids

@@ -54,6 +54,7 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     x = torch.nn.functional.normalize(test["X"])
     logits = x @ model["model"]["weight"].T + model["model"]["bias"]
     assert (logits.argmax(1).numpy() == predictions).all()
+    assert torch.nn.functional.cross_entropy(logits, test["Y"]).item() == pytest.approx(logs["test/loss"][-1], rel=1e-5)
     lr, wd = final.name.removeprefix("final-lr-").split("_wd-")
     assert pickle.loads((final / "args.pkl").read_bytes())["lr"] == float(lr)
     study = pickle.loads((out / "study.pkl").read_bytes())
