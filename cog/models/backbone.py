@@ -16,6 +16,7 @@ from torch import nn
 from cog import files
 from cog.errors import CogError
 from cog.models.checkpoint import load_strictly, read_state_dict, remove_head
+from cog.models.formats.detect import require_checkpoint
 from cog.models.spec import ModelSpec
 from cog.models.zoo import get_spec
 from cog.paths import split_model_name
@@ -85,32 +86,41 @@ def load_backbone(
     loader: str | Loader | None = None,
     *,
     model_dir: str | os.PathLike[str] | None = None,
+    profile: str = "authors",
+    variant: str = "",
 ) -> Backbone:
     """Load a model and freeze it.
 
     Args:
         model_name: ``<model_title>_<architecture_name>``; one of :func:`cog.list_models` unless
             ``loader`` is given.
-        ckpt_file: its checkpoint. A custom loader may do without (None).
+        ckpt_file: its checkpoint: a file, or the common prefix of a TensorFlow checkpoint's files. A custom
+            loader may do without (None).
         device: where the network goes, such as ``"cuda:0"``.
         loader: for a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
         model_dir: passed on to a custom loader (default: the folder of ``ckpt_file``).
+        profile: "authors" (what the weights were trained for) or "reference-code" (what the original
+            toolkit's code effectively computes); the rows in :mod:`cog.models.zoo` say where they differ.
+        variant: another output or input of the same network, such as "trunk" of clip_resnet50.
+
+    The weights need not be the published ones: a checkpoint in the same layout is enough.
 
     Returns:
         A module in eval mode that maps float32 ``(B, 3, H, W)`` to ``(B, D)``.
 
     Raises:
-        CogError: unknown model, missing, unsafe or unfitting checkpoint, failing loader.
+        CogError: unknown model, profile or variant, missing, unsafe or unfitting checkpoint, failing loader.
     """
     if loader is None:
-        spec = get_spec(model_name)
+        spec = get_spec(model_name).resolve(profile, variant)
         if ckpt_file is None:
             raise CogError(f"model {model_name} needs a checkpoint file")
-        path = files.require_file(ckpt_file, "--ckpt_file")
+        path = Path(ckpt_file)
+        require_checkpoint(path, "--ckpt_file")
         if spec.loader:
             backbone = _load_with(_import(spec.loader), spec.name, path, model_dir, spec.feature_dim)
         else:
-            backbone = _load_spec(spec, path)
+            backbone = Backbone(load_network(spec, path), name=spec.name, feature_dim=spec.feature_dim)
     else:
         split_model_name(model_name)
         backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir, None)
@@ -120,12 +130,36 @@ def load_backbone(
         raise CogError(f"cannot use --device {device}: {str(error).splitlines()[0]}") from error
 
 
-def _load_spec(spec: ModelSpec, path: Path) -> Backbone:
+def build_network(spec: ModelSpec, *, classifier: bool = False) -> nn.Module:
+    """Build a model's network on the meta device, without weights.
+
+    Args:
+        spec: a declaration with ``arch``.
+        classifier: keep the classifier.
+    """
     with torch.device("meta"):  # no memory and no random initialisation for weights about to be loaded
         network = _import(spec.arch)(**spec.arch_args)
-    remove_head(network, spec.head)
-    load_strictly(network, read_state_dict(path, spec.unwrap), path)
-    return Backbone(network, name=spec.name, feature_dim=spec.feature_dim)
+    if not classifier:
+        for head in spec.heads:
+            remove_head(network, head)
+    return network
+
+
+def load_network(spec: ModelSpec, path: Path, *, classifier: bool = False) -> nn.Module:
+    """Build a model's network and load its checkpoint, strictly.
+
+    Args:
+        spec: a declaration with ``arch``.
+        path: its checkpoint.
+        classifier: keep the classifier, whose parameters the file must then hold.
+
+    Raises:
+        CogError: missing, unsafe or unfitting checkpoint.
+    """
+    network = build_network(spec, classifier=classifier)
+    drop = () if classifier else tuple(f"{head}." for head in spec.heads)
+    load_strictly(network, read_state_dict(path, spec.layouts, drop=drop), path)
+    return network
 
 
 def _import(target: str) -> Any:

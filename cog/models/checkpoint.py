@@ -1,13 +1,19 @@
-"""From a checkpoint file to the backbone's parameters: open, unwrap, drop the head, load strictly."""
+"""From a checkpoint file to the backbone's parameters: open, unwrap, rename, drop, load strictly."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cog import files
 from cog.errors import CogError
-from cog.models.spec import Unwrap
-from cog.safe_load import load_torch, tensor_dict
+from cog.models.formats.detect import checkpoint_files, detect
+from cog.models.spec import ModelSpec, Unwrap
+from cog.safe_load import load_torch
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
 _OPTIONAL_SUFFIX = ".num_batches_tracked"
 
 
-def allow_list(entries: tuple[str, ...]) -> list[Any]:
+def allow_list(entries: Sequence[str]) -> list[Any]:
     """Resolve the allow-list names of :class:`~cog.models.spec.Unwrap` to what torch wants.
 
     Raises:
@@ -45,33 +51,165 @@ def allow_list(entries: tuple[str, ...]) -> list[Any]:
     return resolved
 
 
-def read_state_dict(path: str | os.PathLike[str], unwrap: Unwrap) -> dict[str, torch.Tensor]:
-    """Read the backbone's parameters from a checkpoint file.
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a checkpoint.
+
+    That of the file; for one in several files (TensorFlow), that of the index followed by the data.
+
+    Raises:
+        CogError: when there is no such checkpoint or it cannot be read.
+    """
+    parts = checkpoint_files(path)
+    if len(parts) == 1 and parts[0] == Path(path):
+        return files.sha256(path)
+    if not parts:
+        raise CogError(f"{path} does not exist or is not a file")
+    digest = hashlib.sha256()
+    try:
+        for part in parts:
+            with open(part, "rb") as handle:
+                while chunk := handle.read(1 << 22):
+                    digest.update(chunk)
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    return digest.hexdigest()
+
+
+def is_published(spec: ModelSpec, digest: str) -> bool | None:
+    """Whether a checkpoint's SHA-256 is one of those declared; None when none is known."""
+    known = spec.sha256_prefixes
+    return any(digest.startswith(prefix) for prefix in known) if known else None
+
+
+def read_state_dict(
+    path: str | os.PathLike[str], layouts: Unwrap | Sequence[Unwrap], *, drop: Sequence[str] = ()
+) -> dict[str, torch.Tensor]:
+    """Read the backbone's parameters from a checkpoint.
 
     Args:
-        path: a file of ``torch.save``.
-        unwrap: where in the file they lie and what to leave out.
+        path: a file in any container that :func:`cog.models.formats.detect.detect` knows.
+        layouts: where in the file the parameters may lie; the first one that applies is taken.
+        drop: prefixes of parameters to leave out (the classifier), as the architecture names them.
 
     Returns:
         Parameter name -> tensor, as the architecture names them.
 
     Raises:
-        CogError: unreadable or unsafe file, missing container key, no parameter with the prefix.
+        CogError: unreadable or unsafe file, no layout applies, or parameters that belong nowhere.
     """
-    data = load_torch(path, allow=allow_list(unwrap.allow))
-    if unwrap.key is not None:
-        if not isinstance(data, dict) or unwrap.key not in data:
-            found = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
-            raise CogError(
-                f"{path} has no entry {unwrap.key!r} (found: {found}); is it the right checkpoint?"
-            )
-        data = data[unwrap.key]
-    state = tensor_dict(data, path)
-    if unwrap.prefix:
-        state = {k.removeprefix(unwrap.prefix): v for k, v in state.items() if k.startswith(unwrap.prefix)}
-        if not state:
-            raise CogError(f"{path} has no parameter named {unwrap.prefix}*; is it the right checkpoint?")
-    return {key: value for key, value in state.items() if not key.startswith(unwrap.drop or ("\0",))}
+    path = Path(path)
+    layouts = (layouts,) if isinstance(layouts, Unwrap) else tuple(layouts)
+    data = _open(path, layouts)
+    for layout in layouts:
+        state = _unwrapped(data, layout, path)
+        if state is not None:
+            break
+    else:
+        raise CogError(
+            f"{path} holds {_describe(data)}; expected {_expected(layouts[0])}; is it the right checkpoint?"
+        )
+    kept: dict[str, Any] = {}
+    strangers: list[str] = []
+    for name, value in state.items():
+        if name.startswith(layout.prefix):
+            kept[name[len(layout.prefix) :]] = value
+        elif not name.startswith(layout.others or ("\0",)):
+            strangers.append(name)
+    if strangers:
+        raise CogError(f"{path} does not fit the architecture: parameters {_listed('unexpected', strangers)}")
+    kept = {name: value for name, value in kept.items() if not name.startswith(layout.drop or ("\0",))}
+    if layout.rename:
+        kept = _import(layout.rename)(kept)
+    return {name: value for name, value in kept.items() if not name.startswith(tuple(drop) or ("\0",))}
+
+
+def _import(target: str) -> Any:
+    """Import ``"module:attribute"``."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _open(path: Path, layouts: Sequence[Unwrap]) -> Any:
+    """Read the file with the reader of its container; nothing here unpickles without restriction."""
+    container = detect(path)
+    if container == "torch":
+        return load_torch(
+            path, allow=allow_list(sorted({name for layout in layouts for name in layout.allow}))
+        )
+    if container == "torch-0.1":
+        from cog.models.formats import torch_tar
+
+        return torch_tar.read(path)
+    if container == "torchscript":
+        from cog.models.formats import torchscript
+
+        return torchscript.read(path)
+    if container == "safetensors":
+        from cog.models.formats import safetensors
+
+        return safetensors.read(path)
+    if container == "tensorflow":
+        from cog.models.formats import tensorflow
+
+        prefixes = tuple(layout.prefix for layout in layouts if layout.prefix)
+        return tensorflow.read(
+            path, wanted=lambda name: name.startswith(prefixes) and not name.endswith("/Momentum")
+        )
+    from cog.models.formats import haiku
+
+    return haiku.read(path)
+
+
+def _unwrapped(data: Any, layout: Unwrap, path: Path) -> dict[str, Any] | None:
+    """Return the state dict that ``layout`` describes, or None when the file has another layout."""
+    if layout.key is not None:
+        if not isinstance(data, dict) or layout.key not in data:
+            return None
+        data = data[_better_key(data, layout)]
+    if not isinstance(data, dict) or not data:
+        return None
+    state = {str(name): value for name, value in data.items()}
+    if any(not _is_array(value) for value in state.values()):
+        if layout.key is None:
+            return None
+        wrong = [name for name, value in state.items() if not _is_array(value)]
+        raise CogError(
+            f"{path}: entries {', '.join(wrong[:3])} are not tensors, expected a dict of parameter tensors"
+        )
+    return state if any(name.startswith(layout.prefix) for name in state) else None
+
+
+def _better_key(data: dict[str, Any], layout: Unwrap) -> Any:
+    """Return the key of the state dict, or of its rival where the file says that it has the lower error."""
+    if layout.rival is None or layout.rival[0] not in data:
+        return layout.key
+    rival, rival_error, own_error = layout.rival
+    return rival if data.get(rival_error, 100) < data.get(own_error, 100) else layout.key
+
+
+def _is_array(value: Any) -> bool:
+    import numpy as np
+    import torch
+
+    return isinstance(value, torch.Tensor | np.ndarray)
+
+
+def _describe(data: Any) -> str:
+    if not isinstance(data, dict):
+        return f"a {type(data).__name__}"
+    found = ", ".join(str(key) for key in list(data)[:5])
+    return f"entries {found}{', ...' if len(data) > 5 else ''}" if data else "nothing"
+
+
+def _expected(layout: Unwrap) -> str:
+    where = (
+        "a dict of parameter tensors" if layout.key is None else f"an entry {layout.key!r} with parameters"
+    )
+    return f"{where} named {layout.prefix}*" if layout.prefix else where
+
+
+def _listed(label: str, names: Sequence[str]) -> str:
+    return f"{label} {len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
 
 
 def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
@@ -92,9 +230,9 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
     unexpected = [key for key in state if key not in own]
     if missing or unexpected:
         parts = [
-            f"{label} {len(keys)} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
-            for label, keys in (("missing", missing), ("unexpected", unexpected))
-            if keys
+            _listed(label, names)
+            for label, names in (("missing", missing), ("unexpected", unexpected))
+            if names
         ]
         raise CogError(f"{path} does not fit the architecture: parameters {' and '.join(parts)}")
     shapes = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,10 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 #: Groups of the paper's result tables (Table 1).
 CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data", "custom")
+
+#: What to do where the paper, the weights and the original toolkit's code disagree. "authors": what the
+#: weights were trained for; "reference-code": what the original toolkit's code effectively does.
+PROFILES = ("authors", "reference-code")
 
 
 @dataclass(frozen=True)
@@ -43,20 +49,86 @@ class Preprocess:
 
 @dataclass(frozen=True)
 class Unwrap:
-    """How the state dict lies in the checkpoint file.
+    """One layout of a checkpoint: where the state dict lies in the file and what else is there.
 
     Attributes:
         key: entry of the outer dict that holds the state dict; None for a bare state dict.
-        prefix: kept and stripped: parameters without it belong to something else.
-        drop: prefixes (after stripping) of the parameters that are not part of the backbone.
+        prefix: kept and stripped.
+        others: prefixes (as in the file) of the parameters that belong to something else, such as a
+            momentum encoder; whatever has neither ``prefix`` nor one of these is an error.
+        drop: prefixes (after stripping) of the parameters that are not part of the backbone; those of
+            the model's ``head`` are dropped anyway.
+        rename: ``"module:function"`` from a state dict to one with the architecture's names.
+        rival: ``(key, its error, error of key)``: entries of a second state dict and of the two
+            validation errors; the one with the lower error is taken.
         allow: names of the classes the file may contain beside tensors, resolved by
             :mod:`cog.models.checkpoint`.
     """
 
     key: str | None = None
     prefix: str = ""
+    others: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+    rename: str = ""
+    rival: tuple[str, str, str] | None = None
     allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint can be had.
+
+    Attributes:
+        url: of the file; of a web page when ``manual``.
+        sha256: of the file: all or the first of its 64 hexadecimal digits; empty when unknown.
+        parts: what is appended to ``url`` and to ``model.ckpt`` for each file of the checkpoint.
+        member: path of the checkpoint inside the downloaded zip archive.
+        manual: the link needs a browser.
+        note: what a reader should know.
+    """
+
+    url: str
+    sha256: str = ""
+    parts: tuple[str, ...] = ("",)
+    member: str = ""
+    manual: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Differences to a model's declaration, chosen with FT_EXTRACT.PROFILE or FT_EXTRACT.VARIANT.
+
+    Attributes:
+        note: what changes and why, for the documentation.
+        preprocess: replaces the model's, when given.
+        arch_args: added to the model's.
+        feature_dim: replaces the model's, when given.
+        head: modules removed in addition.
+    """
+
+    note: str
+    preprocess: Preprocess | None = None
+    arch_args: Mapping[str, Any] = field(default_factory=dict)
+    feature_dim: int | None = None
+    head: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Published:
+    """The ImageNet-1K validation accuracy that the weights' authors report, and their image protocol.
+
+    Attributes:
+        top1: accuracy in percent.
+        resize: length of the shortest side after resizing, in pixels.
+        crop: side of the centre crop, in pixels.
+        interpolation: ``"bilinear"`` or ``"bicubic"`` (Pillow, antialiased).
+    """
+
+    top1: float
+    resize: int = 256
+    crop: int = 224
+    interpolation: str = "bilinear"
 
 
 @dataclass(frozen=True)
@@ -68,15 +140,25 @@ class ModelSpec:
         label: label in the paper's tables.
         category: group in the paper's tables, one of ``CATEGORIES``.
         feature_dim: D of the (B, D) output.
+        comparable: whether the paper compares it with ResNet-50 (similar size).
+        parameters: number of parameters of the backbone, without classifier.
+        paper_parameters: the same in millions, as the paper's table of models prints it (None: not
+            listed there).
         arch: ``"module:constructor"`` of the architecture, imported on use.
         arch_args: keyword arguments of the constructor.
-        head: dotted name of the classifier, replaced by ``nn.Identity``.
-        unwrap: layout of the checkpoint file.
+        head: dotted names of the classifier's modules, replaced by ``nn.Identity``.
+        unwrap: layout of the authors' checkpoint file.
+        accepts: further layouts, tried in order: re-releases and conversions of the same weights.
+        container: kind of file the authors released, for the documentation.
         preprocess: input the weights expect.
+        profiles: differences under a profile other than "authors".
+        variants: further outputs or inputs of the same network.
+        published: ImageNet-1K accuracy of the released classifier, for models that have one.
         paper: title of the publication.
         prepare: script in ``prepare_models/`` that fetches the checkpoint.
-        url: file of the published weights.
-        sha256_prefix: first digits of that file's SHA-256.
+        sources: where the checkpoint can be had, best first.
+        other_hashes: SHA-256 prefixes of further files with the same weights.
+        licence: of the weights (of the repository that releases them), when known.
         loader: ``"module:function"`` that builds the model when the row cannot say how; called
             like a user's ``load_my_model(init_args)``.
         note: what a reader of the table should know.
@@ -89,15 +171,24 @@ class ModelSpec:
     label: str
     category: str
     feature_dim: int
+    comparable: bool = False
+    parameters: int = 0
+    paper_parameters: float | None = None
     arch: str = ""
-    arch_args: dict[str, Any] = field(default_factory=dict)
-    head: str = "fc"
+    arch_args: Mapping[str, Any] = field(default_factory=dict)
+    head: str | tuple[str, ...] = "fc"
     unwrap: Unwrap = Unwrap()
+    accepts: tuple[Unwrap, ...] = ()
+    container: str = "torch"
     preprocess: Preprocess = Preprocess()
+    profiles: Mapping[str, Variant] = field(default_factory=dict)
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    published: Published | None = None
     paper: str = ""
     prepare: str = ""
-    url: str = ""
-    sha256_prefix: str = ""
+    sources: tuple[Source, ...] = ()
+    other_hashes: tuple[str, ...] = ()
+    licence: str = ""
     loader: str = ""
     note: str = ""
 
@@ -109,3 +200,43 @@ class ModelSpec:
             raise CogError(f"model {self.name}: feature_dim {self.feature_dim}, expected 1 or more")
         if bool(self.arch) == bool(self.loader):
             raise CogError(f"model {self.name}: declare either arch or loader")
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The names in ``head``."""
+        names = (self.head,) if isinstance(self.head, str) else self.head
+        return tuple(name for name in names if name)
+
+    @property
+    def layouts(self) -> tuple[Unwrap, ...]:
+        """The authors' layout, then the accepted ones."""
+        return (self.unwrap, *self.accepts)
+
+    @property
+    def sha256_prefixes(self) -> tuple[str, ...]:
+        """What is known of the SHA-256 of files that hold these weights; may be empty."""
+        known = [source.sha256 for source in self.sources if source.sha256 and not source.member]
+        return tuple(dict.fromkeys([*known, *self.other_hashes]))
+
+    def resolve(self, profile: str = "authors", variant: str = "") -> ModelSpec:
+        """Return the declaration with a profile's and a variant's differences applied.
+
+        Raises:
+            CogError: for an unknown profile, or a variant this model does not have.
+        """
+        if profile not in PROFILES:
+            raise CogError(f"profile {profile!r} is not known, expected {' or '.join(PROFILES)}")
+        if variant and variant not in self.variants:
+            has = f"it has {', '.join(self.variants)}" if self.variants else "it has none"
+            raise CogError(f"model {self.name} has no variant {variant!r}; {has}")
+        spec = self
+        changes = [self.profiles.get(profile), self.variants.get(variant)]
+        for change in (change for change in changes if change is not None):
+            spec = dataclasses.replace(
+                spec,
+                preprocess=change.preprocess or spec.preprocess,
+                arch_args={**spec.arch_args, **change.arch_args},
+                feature_dim=change.feature_dim or spec.feature_dim,
+                head=(*spec.heads, *change.head),
+            )
+        return spec

@@ -1,0 +1,1 @@
+"""The networks. Constructors build them with their classifier; loading removes it."""

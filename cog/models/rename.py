@@ -1,0 +1,177 @@
+"""Parameter names of other frameworks and conversions, in terms of torchvision's (or CLIP's) names.
+
+Each function takes a state dict (name -> tensor or numpy array) and returns one with the architecture's
+names. What a function does not know keeps its name, so that loading reports it as unexpected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+_DEPTHS = (3, 4, 6, 3)  # blocks per stage of ResNet-50
+
+
+def _resnet50_layers() -> Iterator[tuple[str, str]]:
+    """Yield ``(convolution, batch norm)`` in the order in which TensorFlow created them.
+
+    The shortcut of each stage's first block comes before the block's own layers.
+    """
+    yield "conv1", "bn1"
+    for stage, depth in enumerate(_DEPTHS, start=1):
+        for block in range(depth):
+            where = f"layer{stage}.{block}"
+            if block == 0:
+                yield f"{where}.downsample.0", f"{where}.downsample.1"
+            for layer in (1, 2, 3):
+                yield f"{where}.conv{layer}", f"{where}.bn{layer}"
+
+
+def _numbered(name: str, index: int) -> str:
+    return f"{name}_{index}" if index else name
+
+
+def _tensor(array: np.ndarray, shape: str = "") -> torch.Tensor:
+    """Copy an array into a tensor; ``shape`` "hwio" transposes a convolution kernel, "flat" flattens."""
+    import torch
+
+    if shape == "hwio" and array.ndim == 4:
+        array = array.transpose(3, 2, 0, 1)
+    elif shape == "flat":
+        array = array.reshape(-1)
+    return torch.from_numpy(np.array(array, order="C"))
+
+
+def simclr_tensorflow(state: dict[str, Any]) -> dict[str, Any]:
+    """SimCLR-v2's own names below ``base_model/``: layers are numbered in the order of their creation."""
+    names: dict[str, tuple[str, str]] = {}
+    for index, (conv, norm) in enumerate(_resnet50_layers()):
+        names[_numbered("conv2d", index) + "/kernel"] = (f"{conv}.weight", "hwio")
+        for theirs, ours in (
+            ("gamma", "weight"),
+            ("beta", "bias"),
+            ("moving_mean", "running_mean"),
+            ("moving_variance", "running_var"),
+        ):
+            names[f"{_numbered('batch_normalization', index)}/{theirs}"] = (f"{norm}.{ours}", "flat")
+    renamed = {}
+    for name, array in state.items():
+        if name.endswith("/Momentum"):
+            continue
+        ours, shape = names.get(name, (name, ""))
+        renamed[ours] = _tensor(array, shape)
+    return renamed
+
+
+def simclr_converted(state: dict[str, Any]) -> dict[str, Any]:
+    """Names of the PyTorch conversion of SimCLR-v2 that saves ``{"resnet", "head"}``."""
+
+    def convert(name: str) -> str:
+        for pattern, replacement in _SIMCLR_CONVERTED:
+            name, n_replaced = pattern.subn(replacement, name)
+            if n_replaced:
+                break
+        match = re.fullmatch(r"(layer\d+\.\d+)\.net\.(\d)(?:\.0)?\.(\w+)", name)
+        if match is None:
+            return name
+        where, position, leaf = match[1], int(match[2]), match[3]
+        return f"{where}.{'bn' if position % 2 else 'conv'}{position // 2 + 1}.{leaf}"
+
+    return {convert(name): value for name, value in state.items()}
+
+
+_SIMCLR_CONVERTED = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"^net\.0\.0\.", "conv1."),
+        (r"^net\.0\.1\.0\.", "bn1."),
+        (r"^net\.(\d)\.blocks\.(\d+)\.projection\.shortcut\.", r"layer\1.\2.downsample.0."),
+        (r"^net\.(\d)\.blocks\.(\d+)\.projection\.bn\.0\.", r"layer\1.\2.downsample.1."),
+        (r"^net\.(\d)\.blocks\.(\d+)\.net\.", r"layer\1.\2.net."),
+    )
+)
+
+_HAIKU_MODULE = re.compile(
+    r"res_net50/~/(?:block_group_(?P<group>\d)/~/block_(?P<block>\d)/~/)?"
+    r"(?P<place>initial|shortcut)?_?(?P<kind>conv|batchnorm)(?:_(?P<index>\d))?"
+)
+_HAIKU_LEAVES = {
+    "w": ("weight", "hwio"),
+    "scale": ("weight", "flat"),
+    "offset": ("bias", "flat"),
+    "~/mean_ema/average": ("running_mean", "flat"),
+    "~/var_ema/average": ("running_var", "flat"),
+}
+
+
+def byol_haiku(state: dict[str, Any]) -> dict[str, Any]:
+    """BYOL's own names, ``params/<module>/<leaf>`` and ``state/<module>/~/mean_ema/average``.
+
+    Of the moving averages' state, "average" is what evaluation uses ("hidden" and "counter" only serve
+    to update it).
+    """
+    renamed = {}
+    for name, array in state.items():
+        if re.search(r"/~/(mean|var)_ema/(hidden|counter)$", name):
+            continue
+        module, _, leaf = name.partition("/")[2].rpartition("/")
+        if leaf == "average":
+            module, _, owner = module.rpartition("/~/")
+            leaf = f"~/{owner}/average"
+        match = _HAIKU_MODULE.fullmatch(module)
+        if match is None or leaf not in _HAIKU_LEAVES:
+            renamed[name] = _tensor(array)
+            continue
+        ours, shape = _HAIKU_LEAVES[leaf]
+        renamed[f"{_haiku_layer(match)}.{ours}"] = _tensor(array, shape)
+    return renamed
+
+
+def _haiku_layer(match: re.Match[str]) -> str:
+    kind = "conv" if match["kind"] == "conv" else "bn"
+    if match["place"] == "initial":
+        return f"{kind}1"
+    where = f"layer{int(match['group'] or 0) + 1}.{match['block']}"
+    if match["place"] == "shortcut":
+        return f"{where}.downsample.{0 if kind == 'conv' else 1}"
+    return f"{where}.{kind}{int(match['index'] or 0) + 1}"
+
+
+def vgg_timm(state: dict[str, Any]) -> dict[str, Any]:
+    """timm's VGG, whose first fully connected layers are convolutions."""
+    names = {"pre_logits.fc1": "classifier.0", "pre_logits.fc2": "classifier.3", "head.fc": "classifier.6"}
+    renamed = {}
+    for name, value in state.items():
+        module, _, leaf = name.rpartition(".")
+        if module in names:
+            name, value = f"{names[module]}.{leaf}", value.flatten(1) if value.ndim > 2 else value
+        renamed[name] = value
+    return renamed
+
+
+def clip_timm(state: dict[str, Any]) -> dict[str, Any]:
+    """timm's ``resnet50_clip`` in terms of CLIP's own names."""
+
+    def convert(name: str) -> str:
+        name = re.sub(r"^stem\.conv(\d)\.(conv|bn)\.", r"\2\1.", name)
+        name = re.sub(
+            r"^stages\.(\d)\.(\d+)\.shortcut\.conv\.(conv|bn)\.",
+            lambda m: f"layer{int(m[1]) + 1}.{m[2]}.downsample.{0 if m[3] == 'conv' else 1}.",
+            name,
+        )
+        name = re.sub(
+            r"^stages\.(\d)\.(\d+)\.conv(\d)_(?:1x1|kxk)\.(conv|bn)\.",
+            lambda m: f"layer{int(m[1]) + 1}.{m[2]}.{m[4]}{m[3]}.",
+            name,
+        )
+        name = re.sub(r"^head\.pos_embed$", "attnpool.positional_embedding", name)
+        name = re.sub(r"^head\.([qkv])\.", r"attnpool.\1_proj.", name)
+        return re.sub(r"^head\.proj\.", "attnpool.c_proj.", name)
+
+    return {convert(name): value for name, value in state.items()}
