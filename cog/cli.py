@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from cog.errors import CogError
@@ -34,31 +35,51 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
-        flags, opts = split_opts(list(sys.argv[1:] if args is None else args), self.error)
-        namespace = super().parse_args(self._drop_unset(flags), namespace)
+        argv = list(sys.argv[1:] if args is None else args)
+        single = self._single_value_flags()
+        flags, opts = split_opts(argv, self.error, takes_value=single)
+        namespace, unknown = self.parse_known_args(self._drop_unset(flags, single), namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
         namespace.opts = opts
         return namespace
 
-    def _drop_unset(self, argv: list[str]) -> list[str]:
-        """Remove ``--flag None``, ``--flag=None`` (any case, also ``null``) of single-value flags."""
-        single = {
+    def _single_value_flags(self) -> set[str]:
+        return {
             option
             for action in self._actions
             if action.nargs is None and not isinstance(action, argparse._HelpAction)
             for option in action.option_strings
         }
+
+    def _hint(self, unknown: list[str]) -> str:
+        """Guess what the first unknown argument was meant to be."""
+        word = unknown[0].partition("=")[0]
+        if word.startswith("-"):
+            near = difflib.get_close_matches(word, list(self._option_string_actions), n=1, cutoff=0.7)
+            return f"; did you mean {near[0]}?" if near else ""
+        if "." in word:
+            return "; configuration keys are written in upper case, such as CLF.N_SHOT 8"
+        return ""
+
+    def _drop_unset(self, argv: list[str], single: set[str]) -> list[str]:
+        """Remove ``--flag None``, ``--flag=None`` (any case, also ``null``) of single-value flags.
+
+        An empty value (a shell variable that is not set) is an error: as a path it would mean the current
+        folder.
+        """
         kept: list[str] = []
         position = 0
         while position < len(argv):
-            token = argv[position]
-            flag, has_value, value = token.partition("=")
-            if has_value and flag in single and _is_unset(value):
-                position += 1
-            elif token in single and position + 1 < len(argv) and _is_unset(argv[position + 1]):
-                position += 2
-            else:
-                kept.append(token)
-                position += 1
+            flag, has_value, value = argv[position].partition("=")
+            length = 1
+            if flag in single and not has_value and position + 1 < len(argv):
+                value, has_value, length = argv[position + 1], "=", 2
+            if flag in single and has_value and not value.strip():
+                self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
+            if not (flag in single and has_value and is_unset(value)):
+                kept += argv[position : position + length]
+            position += length
         return kept
 
     def error(self, message: str) -> NoReturn:
@@ -66,17 +87,34 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
-def _is_unset(value: str) -> bool:
+def is_unset(value: str) -> bool:
+    """Whether a bash driver passed an unset variable: ``None`` or ``null`` in any case."""
     return value.strip().lower() in ("none", "null")
 
 
-def split_opts(argv: list[str], on_error: Callable[[str], NoReturn]) -> tuple[list[str], list[str]]:
-    """Separate ``KEY VALUE`` pairs (dotted upper-case keys) from the flags of a command line."""
+def split_opts(
+    argv: list[str], on_error: Callable[[str], NoReturn], *, takes_value: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Separate ``KEY VALUE`` pairs (dotted upper-case keys) from the flags of a command line.
+
+    Args:
+        argv: the command line.
+        on_error: called with a message for a key without a value.
+        takes_value: flags whose next word is their value whatever it looks like (``--ckpt_file MODEL.PTH``).
+
+    Returns:
+        The flags with their values, and the flat ``[KEY, VALUE, ...]`` list; pairs whose value is ``None`` or
+        ``null`` stay in it, for the configuration to check the key.
+    """
     flags: list[str] = []
     opts: list[str] = []
     position = 0
     while position < len(argv):
         token = argv[position]
+        if token in takes_value:
+            flags += argv[position : position + 2]
+            position += 2
+            continue
         if not _CONFIG_KEY.fullmatch(token):
             flags.append(token)
             position += 1
@@ -101,6 +139,14 @@ def whole_number(minimum: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def python_target(text: str) -> str:
+    """Argparse type: ``FILE.py:function``, returned as it is."""
+    file, _, function = text.rpartition(":")
+    if not file or not function.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form FILE.py:load_my_model")
+    return text
 
 
 def add_common(group: argparse._ArgumentGroup) -> None:
@@ -153,8 +199,11 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     Set the environment variable ``COG_DEBUG=1`` to see the traceback behind an error.
     """
     set_up_logging()
+    if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
     try:
         code = main(argv) or 0
+        sys.stdout.flush()
     except CogError as error:
         if os.environ.get("COG_DEBUG") == "1":
             traceback.print_exc()
@@ -165,6 +214,22 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
         code = 130
     except BrokenPipeError:
         # The reader of our output (`| head`) went away; leave quietly as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         code = 141
+    except OSError as error:
+        # What the checks above it did not foresee: permissions, links that lead in circles, full disks.
+        if os.environ.get("COG_DEBUG") == "1":
+            traceback.print_exc()
+        where = f"cannot access {error.filename}" if error.filename else "input or output failed"
+        logging.getLogger("cog").error("%s", CogError(f"{where}: {error.strerror or error}"))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()
+        code = 2
     sys.exit(code)
+
+
+def _discard_output() -> None:
+    """Send what is still buffered for standard output nowhere, so that Python's exit does not fail on it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

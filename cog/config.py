@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import math
 import os
+import re
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,9 @@ import yaml
 from yacs.config import CfgNode
 
 from cog import files, names
+from cog.cli import is_unset
 from cog.errors import CogError
+from cog.paths import split_model_name
 
 if TYPE_CHECKING:
     from cog.models.spec import ModelSpec
@@ -59,19 +64,30 @@ def get_cfg(
             ``configs/`` that names no model (it would be ignored in silence).
     """
     cfg = default_cfg()
-    if model is not None:
-        model.preprocess.apply_to(cfg)
     model_name = model_name or (model.name if model is not None else None)
+    if model_name is not None:
+        split_model_name(model_name)  # it becomes part of a file name
     if model_name:
         check_config_names(model_name)
     model_file = configs_dir() / f"{model_name}.yaml"
-    if model_name and model_file.is_file():
-        _merge_file(cfg, model_file)
-    if config_file is not None:
-        _merge_file(cfg, files.require_file(config_file, "--config"))
-    for key, text in zip(opts[::2], opts[1::2], strict=True):
-        _set(cfg, key, _parse(text), source="the command line")
+
+    def merge() -> None:
+        if model_name and model_file.is_file():
+            _merge_file(cfg, model_file)
+        if config_file is not None:
+            _merge_file(cfg, files.require_file(config_file, "--config"))
+        for key, text in zip(opts[::2], opts[1::2], strict=True):
+            _set(cfg, key, text if is_unset(text) else _parse(text), source="the command line")
+
+    merge()
     check_values(cfg)
+    if model is not None:
+        # Any of the sources can choose the profile, which decides what the model's values are; those come
+        # first, so that the sources can also override them.
+        fx = cfg.FT_EXTRACT
+        model.resolve(fx.PROFILE, fx.VARIANT).preprocess.apply_to(cfg)
+        merge()
+        check_values(cfg)
     cfg.freeze()
     return cfg
 
@@ -100,7 +116,7 @@ def check_config_names(current: str | None = None) -> None:
 def _merge_file(cfg: CfgNode, path: Path) -> None:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
         raise CogError(f"cannot read the configuration file {path}: {error}") from error
     if tree is None:
         return
@@ -127,7 +143,11 @@ def flat(cfg: CfgNode) -> dict[str, Any]:
 
 
 def _parse(text: str) -> Any:
-    return CfgNode._decode_cfg_value(text)
+    """Read a Python literal; anything else is text."""
+    try:
+        return CfgNode._decode_cfg_value(text)
+    except Exception:  # ast.literal_eval fails in many ways: {[]: 1}, thousands of brackets or digits
+        return text
 
 
 def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
@@ -137,6 +157,8 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
         near = difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known keys are {', '.join(known)}"
         raise CogError(f"unknown configuration key {key} (from {source}); {hint}")
+    if isinstance(value, str) and is_unset(value):
+        return  # `CLF.N_SHOT None`: not given
     default = known[key]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(default, float) and number:
@@ -147,7 +169,7 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
         value = str(value)
     if type(value) is not type(default):
         raise CogError(
-            f"{key} = {value!r} (from {source}) is {_article(type(value).__name__)}, expected "
+            f"{key} = {reprlib.repr(value)} (from {source}) is {_article(type(value).__name__)}, expected "
             f"{_article(type(default).__name__)} such as {default!r}"
         )
     node = cfg
@@ -159,6 +181,10 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
 
 def _article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_values(cfg: CfgNode) -> None:
@@ -176,28 +202,37 @@ def check_values(cfg: CfgNode) -> None:
         except (TypeError, ValueError):
             fine = False
         if not fine:
-            raise CogError(f"{key} = {value!r} is not valid, expected {wanted}")
+            raise CogError(f"{key} = {reprlib.repr(value)} is not valid, expected {wanted}")
 
     for key in ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "FT_EXTRACT.IMAGE_CROP_SIZE", "FT_EXTRACT.BATCH_SIZE",
                 "CLF.BATCH_SIZE", "CLF.N_EPOCHS"):  # fmt: skip
-        expect(key, lambda value: value >= 1, "a whole number of at least 1")
+        expect(key, lambda value: 1 <= value < 2**31, "a whole number of at least 1")
     for key in ("FT_EXTRACT.N_WORKERS", "CLF.N_TRIALS", "CLF.N_SHOT", "EVAL.SEED"):
         expect(key, lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
-    expect("FT_EXTRACT.IMAGE_NORM.MEAN", lambda v: len(v) == 3 and all(isinstance(float(c), float) for c in v),
-           "three numbers")  # fmt: skip
+    expect("FT_EXTRACT.IMAGE_NORM.MEAN", lambda v: len(v) == 3 and all(map(_finite, v)), "three numbers")
     expect(
-        "FT_EXTRACT.IMAGE_NORM.STD", lambda v: len(v) == 3 and all(c > 0 for c in v), "three positive numbers"
+        "FT_EXTRACT.IMAGE_NORM.STD",
+        lambda v: len(v) == 3 and all(_finite(c) and c > 0 for c in v),
+        "three positive numbers",
     )
     resize = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"]
     expect("FT_EXTRACT.IMAGE_CROP_SIZE", lambda v: v <= resize, f"at most IMAGE_RESIZE_SIZE ({resize})")
+    expect("FT_EXTRACT.PROFILE", lambda v: v in PROFILES, f"{' or '.join(PROFILES)}")
     expect("FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "fp16", "bf16"), "fp32, fp16 or bf16")
     expect("FT_EXTRACT.WORKER_START_METHOD", lambda v: v in ("", "fork", "spawn", "forkserver"),
            "fork, spawn, forkserver or nothing")  # fmt: skip
     expect("EVAL.NAME", names.is_plain_name, "a plain folder name (letters, digits and ._+-)")
+    expect(
+        "EVAL.NAME",
+        lambda v: not re.search(r"[_-]N[0-9]+$", v),
+        "a name that does not end like the folders of few-shot runs (_N8): set CLF.N_SHOT instead",
+    )
     expect("CLF.VAL_PERC", lambda v: 0 < v < 1, "a fraction between 0 and 1, both excluded")
     for key in ("CLF.LR_INTV", "CLF.WD_INTV"):
         expect(
-            key, lambda v: len(v) == 2 and 0 < v[0] <= v[1] < float("inf"), "(low, high) with 0 < low <= high"
+            key,
+            lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1],
+            "(low, high) with 0 < low <= high",
         )
     for key in ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN", "LEVELS.N_WORKERS"):
         expect(key, lambda value: value >= 1, "a whole number of at least 1")

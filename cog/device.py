@@ -20,6 +20,8 @@ def resolve_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise CogError(f"--device {name!r} is not a device; expected cpu, cuda or cuda:<index>") from None
+    if device.type == "meta":
+        raise CogError(f"--device {name} computes nothing; expected cpu, cuda or cuda:<index>")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise CogError(
             f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices here; leave the flag out to use "
@@ -27,6 +29,7 @@ def resolve_device(name: str | None) -> torch.device:
         )
     try:
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise CogError(f"--device {name} cannot be used: {str(error).splitlines()[0]}") from None
+    except (RuntimeError, AssertionError, ImportError, AttributeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CogError(f"--device {name} cannot be used: {first}") from None
     return device

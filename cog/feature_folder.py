@@ -2,8 +2,8 @@
 
 ::
 
-    X_Y.pth            the features, contract of the benchmark
-    features.json      how they were made; written last: its "status" tells whether the folder is complete
+    X_Y.pth            the features, contract of the benchmark; put in place last
+    features.json      how they were made; "status" tells whether all images are in them
     image_paths.txt    one image path per row of X
     failed_images.txt  "<path>\\t<reason>" per image that could not be decoded (only when there are any)
 
@@ -27,6 +27,9 @@ METADATA_FILE = "features.json"
 PATHS_FILE = "image_paths.txt"
 FAILURES_FILE = "failed_images.txt"
 INCOMPLETE_FILE = "X_Y.incomplete.pth"
+
+#: What tells readers that the folder is complete, and with which features.
+MARKERS = (names.FEATURES_FILE, METADATA_FILE)
 
 #: Entries of features.json that must agree for two extractions to be the same.
 IDENTITY = (
@@ -55,7 +58,12 @@ class FeatureFolder:
     def metadata(self) -> dict[str, Any] | None:
         """Return features.json, or None when there is none (features of the original toolkit)."""
         path = self.path / METADATA_FILE
-        return files.read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        data = files.read_json(path)
+        if not isinstance(data, dict):
+            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; remove the file")
+        return data
 
     def is_complete(self) -> bool:
         """Whether ``X_Y.pth`` is there; it only ever appears whole."""
@@ -76,6 +84,9 @@ class FeatureFolder:
         Raises:
             CogError: when there are features and ``overwrite`` is False.
         """
+        for name in (names.FEATURES_FILE, METADATA_FILE, PATHS_FILE, FAILURES_FILE, INCOMPLETE_FILE):
+            if (self.path / name).is_dir():
+                raise CogError(f"{self.path / name} is a folder, and a file of that name has to go there")
         if self.is_complete() and not overwrite:
             raise CogError(
                 f"{self.features_file} exists; add --overwrite to replace it, or --skip_complete to keep it"
@@ -99,15 +110,26 @@ class FeatureFolder:
         kept = self.path / INCOMPLETE_FILE
         if not stored or stored.get("status") != "incomplete" or not kept.is_file() or self.is_complete():
             return None
-        if self.differences(identity) or stored["n_failed"] > allow_failures:
+        failed = self._failed_files()
+        if (
+            self.differences(identity)
+            or len(failed) != stored.get("n_failed")
+            or len(failed) > allow_failures
+        ):
             return None
-        failed = (self.path / FAILURES_FILE).read_text(encoding="utf-8").splitlines()
-        if not all(is_broken(line.split("\t")[0]) for line in failed):
+        if not all(map(is_broken, failed)):
             return None
-        os.replace(kept, self.features_file)
         stored |= {"status": "complete", "allow_failures": allow_failures}
         files.write_json(self.path / METADATA_FILE, stored)
+        os.replace(kept, self.features_file)
         return stored
+
+    def _failed_files(self) -> list[str]:
+        try:
+            lines = (self.path / FAILURES_FILE).read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        return [os.fsdecode(line.split(b"\t")[0]) for line in lines]
 
     def write(
         self,
@@ -122,7 +144,7 @@ class FeatureFolder:
         """Put everything into ``stage``, to be published together.
 
         Args:
-            stage: see :func:`cog.staging.staged` (marker: ``features.json``).
+            stage: see :func:`cog.staging.staged` (marker: ``MARKERS``).
             feature_set: the features, one row per decoded image.
             metadata: goes into features.json.
             image_paths: path of each row, relative to the images' root.

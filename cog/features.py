@@ -75,6 +75,8 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False) -> FeatureSet
     x, y = data["X"], data["Y"]
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         raise CogError(f"{path}: X and Y must be tensors, found {type(x).__name__} and {type(y).__name__}")
+    if any(t.layout != torch.strided or t.is_nested or t.is_meta or t.is_quantized for t in (x, y)):
+        raise CogError(f"{path}: X and Y must be plain dense tensors")
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
         raise CogError(
             f"{path}: X has shape {tuple(x.shape)} and Y {tuple(y.shape)}, expected (n, d) and (n,) with equal n"
@@ -85,7 +87,8 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False) -> FeatureSet
         raise CogError(f"{path}: X is {x.dtype}, expected float32")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise CogError(f"{path}: Y is {y.dtype}, expected whole-number labels (int64)")
-    x = x.float()
+    # detached and contiguous: they are normalised in place below
+    x = x.detach().float().contiguous()
     check_finite(x, str(path))
     if normalize:
         l2_normalize_(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -39,8 +40,16 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
         descriptor, tmp_name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         # mkstemp creates 0600; shared result folders need the permissions open() would have given.
         os.chmod(tmp_name, 0o666 & ~_umask())
-        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as handle:
-            yield handle
+        # surrogateescape: file names that are not UTF-8 are written as the bytes they are.
+        text = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
+        with os.fdopen(descriptor, mode, **text) as handle:
+            try:
+                yield handle
+            except RuntimeError as error:
+                # torch.save reports a full disk as a RuntimeError of its archive writer
+                if "PytorchStreamWriter" not in str(error) and "unexpected pos" not in str(error):
+                    raise
+                raise OSError(errno.EIO, "the data could not be written completely (disk full?)") from error
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(tmp_name, path)
@@ -82,10 +91,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         CogError: when it is missing, unreadable or not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CogError(f"{path} is not valid JSON ({error})") from error
 
 
@@ -109,9 +118,9 @@ def require_file(path: str | os.PathLike[str], flag: str) -> Path:
         flag: how the user gave it (``--ckpt_file``), named in the error.
     """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise CogError(f"{flag} {path} is a folder, expected a file")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise CogError(f"{flag} {path} does not exist; check the path")
     if not os.access(path, os.R_OK):
         raise CogError(f"{flag} {path} cannot be read; check its permissions")
@@ -121,9 +130,9 @@ def require_file(path: str | os.PathLike[str], flag: str) -> Path:
 def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
     """Return ``path`` as a Path when it is a readable folder; see :func:`require_file`."""
     path = Path(path)
-    if path.is_file():
+    if os.path.isfile(path):
         raise CogError(f"{flag} {path} is a file, expected a folder")
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise CogError(f"{flag} {path} does not exist; check the path")
     if not os.access(path, os.R_OK | os.X_OK):
         raise CogError(f"{flag} {path} cannot be read; check its permissions")

@@ -27,7 +27,7 @@ FEATURES_FILE = "X_Y.pth"
 LEVELS_FILE = "cog_levels_mapping_file.pkl"
 SPLIT_FILE = "cog_concepts_split_file.pkl"
 
-_COG_LEVEL = re.compile(r"cog_l([1-9][0-9]*)")
+_COG_LEVEL = re.compile(r"cog_l([1-9][0-9]{0,5})")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 

@@ -35,7 +35,7 @@ def now() -> str:
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Copy the package's log into ``path`` (appending) while the block runs, command line first."""
-    handler = logging.FileHandler(path, mode="a", encoding="utf-8")
+    handler = logging.FileHandler(path, mode="a", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logger = logging.getLogger("cog")
     logger.addHandler(handler)

@@ -17,8 +17,9 @@ class Stage:
 
     Attributes:
         path: the hidden folder.
-        replaces: names in the output folder that are deleted on publication, beside those of the same
-            name as a staged entry: the parts of an older result that the new one does not have.
+        replaces: names in the output folder that are deleted on publication, beside files of the same
+            name as a staged entry: the parts of an older result that the new one does not have. Only folders
+            named here are ever deleted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,7 +28,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(folder: str | os.PathLike[str], *, marker: str, flag: str) -> Iterator[Stage]:
+def staged(folder: str | os.PathLike[str], *, marker: str | tuple[str, ...], flag: str) -> Iterator[Stage]:
     """Collect files and publish them together when the block succeeds.
 
     ``marker`` names the file that tells readers that the folder is complete: it is taken away first and
@@ -36,25 +37,29 @@ def staged(folder: str | os.PathLike[str], *, marker: str, flag: str) -> Iterato
 
     Args:
         folder: output folder, created if needed.
-        marker: name of the file that is published last.
+        marker: name of the file that is published last; of several, the first is the very last.
         flag: how the user gave the folder, for messages.
 
     Raises:
-        CogError: when the folder cannot be created or written to.
+        CogError: when the folder cannot be created or written to, or holds a folder where a file should go.
     """
     folder = Path(folder)
     created: list[Path] = []
     stage = None
+    markers = (marker,) if isinstance(marker, str) else marker
     try:
         try:
-            created = _make(folder)
+            for path in _missing(folder):
+                with contextlib.suppress(FileExistsError):  # another run may have been faster
+                    path.mkdir()
+                    created.append(path)
             stage = Stage(Path(tempfile.mkdtemp(dir=folder, prefix=".partial-")))
             # mkdtemp creates 0700; entries are moved out one by one, but folders inside keep their own mode
         except OSError as error:
             raise CogError(f"cannot write into {flag} {folder}: {error.strerror or error}") from error
         yield stage
         try:
-            _publish(stage, folder, marker)
+            _publish(stage, folder, markers)
         except OSError as error:
             raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
         created = []
@@ -66,27 +71,32 @@ def staged(folder: str | os.PathLike[str], *, marker: str, flag: str) -> Iterato
                 path.rmdir()
 
 
-def _make(folder: Path) -> list[Path]:
-    """Create ``folder`` with its parents and return those that were missing, outermost first."""
+def _missing(folder: Path) -> list[Path]:
+    """Return which of ``folder`` and its parents have to be created, outermost first."""
     missing = []
     path = folder
-    while not path.exists():
+    while not os.path.lexists(path):
         missing.append(path)
         path = path.parent
-    folder.mkdir(parents=True, exist_ok=True)
     return missing[::-1]
 
 
-def _publish(stage: Stage, folder: Path, marker: str) -> None:
-    (folder / marker).unlink(missing_ok=True)
-    entries = sorted(os.listdir(stage.path), key=lambda name: name == marker)
+def _publish(stage: Stage, folder: Path, markers: tuple[str, ...]) -> None:
+    entries = sorted(os.listdir(stage.path))
+    for name in (*entries, *markers):
+        target = folder / name
+        if target.is_dir() and not target.is_symlink() and name not in stage.replaces:
+            raise CogError(f"{target} is a folder, and the result has a file of that name; move it elsewhere")
+    for name in markers:
+        _remove(folder / name)
     for name in stage.replaces:
         if name not in entries:
             _remove(folder / name)
-    for name in entries:
+    last = [name for name in reversed(markers) if name in entries]
+    for name in [*(name for name in entries if name not in markers), *last]:
         target = folder / name
         if target.is_dir():
-            shutil.rmtree(target)
+            _remove(target)
         os.replace(stage.path / name, target)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cog import cli as cli_tools
 from cog import config, files, names
 from cog.errors import CogError
-from cog.feature_folder import METADATA_FILE, FeatureFolder
+from cog.feature_folder import MARKERS, FeatureFolder
 from cog.models.zoo import MODELS, get_spec
 from cog.paths import ModelDir, check_dataset_name, split_model_name
 
@@ -48,6 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument("--output_dir", help="folder to write to instead")
     where.add_argument(
         "--model_loader",
+        type=cli_tools.python_target,
         metavar="FILE.py:FUNCTION",
         help="a model of your own: load_my_model(init_args) -> (backbone, forward); init_args has model_name, ckpt_file, model_dir",
     )
@@ -95,6 +96,8 @@ def resolve_paths(args: argparse.Namespace) -> tuple[Path | None, Path | None, P
                 f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it, or give --ckpt_file"
             )
         checkpoint = None
+    if args.model_loader is not None:
+        files.require_file(args.model_loader.rpartition(":")[0], "--model_loader")
     if args.output_dir is not None:
         output = Path(args.output_dir)
     else:
@@ -174,16 +177,16 @@ def describe(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
+    args = parse_args(argv)
+
     from cog.data.pixels import can_decode
     from cog.staging import staged
 
-    args = parse_args(argv)
     spec = MODELS.get(args.model) if args.model_loader else get_spec(args.model)
     cfg = config.get_cfg(model=spec, model_name=args.model, config_file=args.config, opts=args.opts)
     checkpoint, model_dir, output = resolve_paths(args)
     folder = FeatureFolder(output)
-    if not args.skip_complete:
-        folder.check_free(overwrite=args.overwrite)
+    folder.check_free(overwrite=args.overwrite or args.skip_complete)
     images = list_images(args)
     identity = describe(args, cfg, images, checkpoint)
     load_truncated = cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
@@ -204,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.info("%s: accepted without %d failed images", folder.features_file, accepted["n_failed"])
         return 0
 
-    with staged(output, marker=METADATA_FILE, flag="--output_dir") as stage:
+    with staged(output, marker=MARKERS, flag="--output_dir") as stage:
         run(args, cfg, images, checkpoint, model_dir, identity, folder, stage)
     folder.require_complete()
     return 0

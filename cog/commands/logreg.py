@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cog import cli as cli_tools
 from cog import config, files, names
 from cog.errors import CogError
-from cog.paths import ModelDir
+from cog.paths import ModelDir, check_dataset_name
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -82,6 +83,8 @@ def _not_negative(text: str) -> float:
 
 def resolve_paths(args: argparse.Namespace, cfg: CfgNode) -> tuple[Path, Path, Path]:
     """Return the feature files of both splits and the output folder."""
+    if args.dataset is not None:
+        check_dataset_name(args.dataset)
     given = (args.train_features_dir, args.test_features_dir)
     if (given[0] is None) != (given[1] is None):
         raise CogError("give both --train_features_dir and --test_features_dir, or neither")
@@ -107,8 +110,8 @@ def resolve_paths(args: argparse.Namespace, cfg: CfgNode) -> tuple[Path, Path, P
 
 
 def _features_file(path: Path, split: str) -> Path:
-    file = path / names.FEATURES_FILE if path.is_dir() else path
-    if not file.is_file():
+    file = path / names.FEATURES_FILE if os.path.isdir(path) else path
+    if not os.path.isfile(file):
         raise CogError(
             f"there are no {split} features {file}; run extract_features.py first, or check the path"
         )

@@ -71,6 +71,9 @@ def _image_list(
     dataset: str, split: str, root: Path, classes: Sequence[str], files: Sequence[Sequence[str]]
 ) -> ImageList:
     flat = [os.fsencode(file) for class_files in files for file in class_files]
+    broken = next((file for file in flat if b"\n" in file or b"\r" in file), None)
+    if broken is not None:  # lists of paths have one per line
+        raise CogError(f"the name of {os.fsdecode(broken)!r} in {root} contains a line break; rename it")
     return ImageList(
         dataset=dataset,
         split=split,
