@@ -18,6 +18,7 @@ from yacs.config import CfgNode
 from cog import files, names
 from cog.cli import is_unset
 from cog.errors import CogError
+from cog.models.spec import PROFILES
 from cog.paths import split_model_name
 
 if TYPE_CHECKING:
@@ -80,14 +81,13 @@ def get_cfg(
             _set(cfg, key, text if is_unset(text) else _parse(text), source="the command line")
 
     merge()
-    check_values(cfg)
     if model is not None:
         # Any of the sources can choose the profile, which decides what the model's values are; those come
         # first, so that the sources can also override them.
         fx = cfg.FT_EXTRACT
         model.resolve(fx.PROFILE, fx.VARIANT).preprocess.apply_to(cfg)
         merge()
-        check_values(cfg)
+    check_values(cfg)
     cfg.freeze()
     return cfg
 
@@ -224,7 +224,7 @@ def check_values(cfg: CfgNode) -> None:
     expect("EVAL.NAME", names.is_plain_name, "a plain folder name (letters, digits and ._+-)")
     expect(
         "EVAL.NAME",
-        lambda v: not re.search(r"[_-]N[0-9]+$", v),
+        lambda v: not re.search(r"(^|[_-])N[0-9]+$", v),
         "a name that does not end like the folders of few-shot runs (_N8): set CLF.N_SHOT instead",
     )
     expect("CLF.VAL_PERC", lambda v: 0 < v < 1, "a fraction between 0 and 1, both excluded")

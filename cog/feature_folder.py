@@ -39,6 +39,8 @@ IDENTITY = (
     "dataset",
     "split",
     "preprocessing",
+    "profile",
+    "variant",
     "precision",
     "image_list_sha256",
 )

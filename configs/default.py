@@ -17,6 +17,12 @@ _C.FT_EXTRACT.IMAGE_CROP_SIZE = 224
 _C.FT_EXTRACT.IMAGE_NORM = CfgNode()
 _C.FT_EXTRACT.IMAGE_NORM.MEAN = [0.485, 0.456, 0.406]
 _C.FT_EXTRACT.IMAGE_NORM.STD = [0.229, 0.224, 0.225]
+# Where the paper, the weights and the original toolkit's code disagree about a model (prepare_models/README.md
+# lists the cases): "authors" is what the weights were trained for, "reference-code" what that code computes.
+_C.FT_EXTRACT.PROFILE = "authors"
+# Another output or input of the same network, for models that have one: "trunk" of clip_resnet50 is the 2048-d
+# average before the attention pooling. "" is the model's own.
+_C.FT_EXTRACT.VARIANT = ""
 # Truncated files: False counts them as failed images (Pillow's default), True fills the missing part
 # with grey, as the original toolkit does.
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False

@@ -12,6 +12,7 @@ from cog import cli as cli_tools
 from cog import config, files, names
 from cog.errors import CogError
 from cog.feature_folder import MARKERS, FeatureFolder
+from cog.models.formats.detect import checkpoint_files, require_checkpoint
 from cog.models.zoo import MODELS, get_spec
 from cog.paths import ModelDir, check_dataset_name, split_model_name
 
@@ -44,7 +45,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--models_root_dir",
         help="reads <root>/<model_title>/<architecture_name>/model.ckpt and writes <dataset>/features_<split>/ beside it",
     )
-    where.add_argument("--ckpt_file", help="checkpoint to load instead")
+    where.add_argument(
+        "--ckpt_file",
+        help="checkpoint to load instead (of a TensorFlow checkpoint: what its .index and .data files have in common)",
+    )
+    where.add_argument(
+        "--strict_hash",
+        action="store_true",
+        help="stop when the checkpoint is not the published file, told by its SHA-256 (default: warn)",
+    )
     where.add_argument("--output_dir", help="folder to write to instead")
     where.add_argument(
         "--model_loader",
@@ -87,10 +96,11 @@ def resolve_paths(args: argparse.Namespace) -> tuple[Path | None, Path | None, P
         model_dir = ModelDir(args.models_root_dir, args.model)
         checkpoint = model_dir.checkpoint
     if args.ckpt_file is not None:
-        checkpoint = files.require_file(args.ckpt_file, "--ckpt_file")
+        checkpoint = Path(args.ckpt_file)
+        require_checkpoint(checkpoint, "--ckpt_file")
     elif checkpoint is None and args.model_loader is None:
         raise CogError("no checkpoint: give --ckpt_file, or --models_root_dir")
-    elif checkpoint is not None and not checkpoint.is_file():
+    elif checkpoint is not None and not checkpoint_files(checkpoint):
         if args.model_loader is None:
             raise CogError(
                 f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it, or give --ckpt_file"
@@ -149,12 +159,14 @@ def describe(
     args: argparse.Namespace, cfg: CfgNode, images: ImageList, checkpoint: Path | None
 ) -> dict[str, Any]:
     """Return the part of features.json that says which features these are."""
+    from cog.models.checkpoint import sha256 as checkpoint_sha256
+
     fx = cfg.FT_EXTRACT
     loader_file = Path(args.model_loader.rpartition(":")[0]) if args.model_loader else None
     return {
         "model": args.model,
         "checkpoint": str(checkpoint) if checkpoint else None,
-        "checkpoint_sha256": files.sha256(checkpoint) if checkpoint else None,
+        "checkpoint_sha256": checkpoint_sha256(checkpoint) if checkpoint else None,
         "loader": args.model_loader,
         "loader_sha256": files.sha256(loader_file) if loader_file else None,
         "dataset": args.dataset,
@@ -167,12 +179,43 @@ def describe(
             "std": list(fx.IMAGE_NORM.STD),
             "load_truncated_images": fx.LOAD_TRUNCATED_IMAGES,
         },
+        "profile": fx.PROFILE,
+        "variant": fx.VARIANT,
         "precision": fx.PRECISION,
         "image_list_sha256": images.digest(),
         "images_root": str(images.root),
         "n_classes": len(images.classes),
         "n_images": len(images),
     }
+
+
+def check_hash(model: str, digest: str | None, *, strict: bool) -> bool | None:
+    """Compare the checkpoint with the published file.
+
+    Args:
+        model: a declared model.
+        digest: SHA-256 of its checkpoint.
+        strict: a difference is an error, not a warning.
+
+    Returns:
+        Whether it is the published file; None when no SHA-256 was published.
+
+    Raises:
+        CogError: when ``strict`` and it is another file.
+    """
+    from cog.models.checkpoint import is_published
+
+    spec = get_spec(model)
+    published = None if digest is None else is_published(spec, digest)
+    if published is False:
+        known = " or ".join(f"{prefix}..." for prefix in spec.sha256_prefixes)
+        text = f"the checkpoint of {model} is not the published file: SHA-256 {digest}, expected {known}"
+        if strict:
+            raise CogError(f"{text} (--strict_hash)")
+        logger.warning("%s", text)
+    elif published is None and strict:
+        logger.warning("no SHA-256 of the checkpoint of %s was published; --strict_hash cannot check it", model)
+    return published
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -189,6 +232,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder.check_free(overwrite=args.overwrite or args.skip_complete)
     images = list_images(args)
     identity = describe(args, cfg, images, checkpoint)
+    if args.model_loader is None:
+        identity["checkpoint_is_published"] = check_hash(
+            args.model, identity["checkpoint_sha256"], strict=args.strict_hash
+        )
+    elif cfg.FT_EXTRACT.VARIANT:
+        raise CogError(
+            f"FT_EXTRACT.VARIANT {cfg.FT_EXTRACT.VARIANT} is for declared models, not for one with --model_loader"
+        )
     load_truncated = cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
     if args.skip_complete and not args.overwrite and folder.is_complete():
         changed = folder.differences(identity) if folder.metadata() else []
@@ -234,7 +285,15 @@ def run(
     device = resolve_device(args.device)
     fx = cfg.FT_EXTRACT
     workers = usable_workers(fx.N_WORKERS)
-    backbone = load_backbone(args.model, checkpoint, device, args.model_loader, model_dir=model_dir)
+    backbone = load_backbone(
+        args.model,
+        checkpoint,
+        device,
+        args.model_loader,
+        model_dir=model_dir,
+        profile=fx.PROFILE,
+        variant=fx.VARIANT,
+    )
     logger.info(
         "%s on %s %s: %d images of %d classes, %s, %s, %d workers",
         args.model, args.dataset, args.split, len(images), len(images.classes), device, fx.PRECISION, workers,
