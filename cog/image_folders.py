@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from cog import files
@@ -119,19 +118,7 @@ def _names(root: Path, wnid: str) -> list[str]:
         ) from error
 
 
-def list_all_images(root: Path, wnids: Iterable[str], *, n_workers: int) -> dict[str, list[str]]:
-    """Return :func:`list_images` of every concept, in parallel."""
-    wnids = list(wnids)
-    with Progress(len(wnids), "Listing images", unit="folders") as progress:
-        with ThreadPoolExecutor(max(1, n_workers)) as pool:
-            found = {}
-            for wnid, names in zip(wnids, pool.map(lambda w: list_images(root, w), wnids), strict=True):
-                found[wnid] = names
-                progress.update()
-    return found
-
-
-def unreadable_images(root: Path, names: Iterable[str], *, n_workers: int) -> dict[str, str]:
+def unreadable_images(root: Path, names: Iterable[str], *, pool: Executor) -> dict[str, str]:
     """Decode every image as feature extraction does and return those that fail.
 
     Threads suffice: Pillow lets go of the interpreter lock while it decodes.
@@ -139,7 +126,7 @@ def unreadable_images(root: Path, names: Iterable[str], *, n_workers: int) -> di
     Args:
         root: folder the names are relative to.
         names: file names.
-        n_workers: images decoded at the same time.
+        pool: decodes several at the same time.
 
     Returns:
         Name -> error, in the order of ``names``.
@@ -154,13 +141,5 @@ def unreadable_images(root: Path, names: Iterable[str], *, n_workers: int) -> di
         return ""
 
     names = list(names)
-    failed: dict[str, str] = {}
-    with Progress(len(names), "Decoding images") as progress:
-        with ThreadPoolExecutor(max(1, n_workers)) as pool:
-            waiting = iter(names)
-            while batch := list(islice(waiting, 1024)):  # a bounded queue: there are millions of names
-                for name, error in zip(batch, pool.map(error_of, batch), strict=True):
-                    if error:
-                        failed[name] = error
-                    progress.update()
-    return failed
+    errors = zip(names, pool.map(error_of, names), strict=True)
+    return {name: error for name, error in errors if error}

@@ -45,7 +45,7 @@ def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
             fontsize=11,
             fontweight="bold",
         )
-    axes.plot(np.arange(len(values)), finite, color="black", lw=1.6, zorder=3)
+    axes.plot(np.arange(len(values)), finite, color="black", lw=1.6, drawstyle="steps-mid", zorder=3)
     axes.set_xlim(-0.5, len(values) - 0.5)
     axes.margins(y=0.12)
     axes.set_xlabel(f"{len(values):,} concepts ranked by similarity to {len(built.seen):,} seen concepts")

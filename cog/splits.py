@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -66,7 +67,11 @@ def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, A
     }
     for wnid, parts in plain.items():
         _check_concept(parts, f"the split of concept {wnid}")
-    files.write_pickle(path, plain)
+    with files.atomic_write(path) as handle:
+        pickler = pickle.Pickler(handle, protocol=4)
+        # No memo of what was written: it would hold a second copy of every array, 700 MB for the paper's split.
+        pickler.fast = True
+        pickler.dump(plain)
 
 
 def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: int) -> dict[str, np.ndarray]:

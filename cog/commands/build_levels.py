@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.level_builder import BuiltLevels, Options
-    from cog.splits import Split
+    from cog.split_builder import BuiltSplit
     from cog.wordnet.graph import NounGraph
 
 LOG = logging.getLogger("cog")
@@ -192,8 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if output_dir is None:
         _print("dry run: nothing was written")
         return 0
-    split, unreadable = _split(args, cfg, built, inputs)
-    _write(output_dir, args, cfg, graph, options, inputs, built, rows, split, unreadable)
+    split = _split(args, cfg, built, inputs)
+    _write(output_dir, _Run(args, cfg, graph, options, inputs, built, rows, split))
     return 0
 
 
@@ -344,114 +344,111 @@ def _read_inputs(
     return _Inputs(counts, concepts, seen, pool, root, scanned, paths)
 
 
-def _split(
-    args: argparse.Namespace, cfg: CfgNode, built: BuiltLevels, inputs: _Inputs
-) -> tuple[Split | None, dict[str, str]]:
-    """Return the split of all concepts of the levels, and the images that cannot be decoded."""
-    from cog import image_folders, splits
+def _split(args: argparse.Namespace, cfg: CfgNode, built: BuiltLevels, inputs: _Inputs) -> BuiltSplit | None:
+    """Return the split of all concepts of the levels; None when there are no images to split."""
+    from cog.split_builder import build_split
 
-    root = inputs.images_root
-    if root is None:
+    if inputs.images_root is None:
         LOG.info(
             "no %s: the names of the images are not known; add --imagenet_images_root DIR to split them",
             names.SPLIT_FILE,
         )
-        return None, {}
-    wnids = sorted({wnid for level in built.levels for wnid in level})
-    found = image_folders.list_all_images(root, wnids, n_workers=cfg.LEVELS.N_WORKERS)
+        return None
+    split = build_split(
+        inputs.images_root,
+        (wnid for level in built.levels for wnid in level),
+        n_test=cfg.LEVELS.N_TEST,
+        max_train=cfg.LEVELS.MAX_TRAIN,
+        seed=args.seed,
+        verify=args.verify_images,
+        n_workers=cfg.LEVELS.N_WORKERS,
+    )
     counts = inputs.counts or {}
-    changed = [wnid for wnid in wnids if wnid in counts and counts[wnid] != len(found[wnid])]
+    changed = [wnid for wnid, n in split.n_found.items() if counts.get(wnid, n) != n]
     if changed:
         LOG.warning(
             "%d of %d concepts have another number of images on disk than in the counts: %s",
-            len(changed), len(wnids), _some(changed),
+            len(changed), len(split.split), _some(changed),
         )  # fmt: skip
-    unreadable: dict[str, str] = {}
     if args.verify_images:
-        every = [name for wnid in wnids for name in found[wnid]]
-        unreadable = image_folders.unreadable_images(root, every, n_workers=cfg.LEVELS.N_WORKERS)
-        LOG.info("%d of %d images cannot be decoded and are left out", len(unreadable), len(every))
-        found = {wnid: [name for name in of if name not in unreadable] for wnid, of in found.items()}
-    few = [wnid for wnid in wnids if len(found[wnid]) < cfg.LEVELS.MIN_IMAGES]
+        LOG.info(
+            "%d of %d images cannot be decoded and are left out",
+            len(split.unreadable), sum(split.n_found.values()),
+        )  # fmt: skip
+    minimum = cfg.LEVELS.MIN_IMAGES
+    few = [wnid for wnid, n in split.n_usable.items() if n < minimum]
     if few:
-        LOG.warning(
-            "%d concepts have fewer than %d images to split: %s", len(few), cfg.LEVELS.MIN_IMAGES, _some(few)
-        )
-    n_test, max_train = cfg.LEVELS.N_TEST, cfg.LEVELS.MAX_TRAIN
-    split = {
-        wnid: splits.draw(found.pop(wnid), wnid=wnid, n_test=n_test, max_train=max_train, seed=args.seed)
-        for wnid in wnids
-    }
-    return split, unreadable
+        LOG.warning("%d concepts have fewer than %d images to split: %s", len(few), minimum, _some(few))
+    return split
 
 
-def _write(
-    folder: Path,
-    args: argparse.Namespace,
-    cfg: CfgNode,
-    graph: NounGraph,
-    options: Options,
-    inputs: _Inputs,
-    built: BuiltLevels,
-    rows: list[dict[str, Any]],
-    split: Split | None,
-    unreadable: dict[str, str],
-) -> None:
+@dataclass(frozen=True)
+class _Run:
+    """What outputs are made of."""
+
+    args: argparse.Namespace
+    cfg: CfgNode
+    graph: NounGraph
+    options: Options
+    inputs: _Inputs
+    built: BuiltLevels
+    level_rows: list[dict[str, Any]]
+    split: BuiltSplit | None
+
+
+def _write(folder: Path, run: _Run) -> None:
     """Write all files; they appear together, the report last."""
     from cog import files, image_folders, levels, splits
     from cog import level_outputs as out
     from cog.staging import staged
 
-    report = _report(args, cfg, graph, options, inputs, built, rows, split, unreadable)
+    report = _report(run)
+    built, counts = run.built, run.inputs.counts
     with staged(folder, marker=out.REPORT, flag="--output_dir") as stage:
-        stage.replaces = _output_names(scanned=inputs.scanned)
+        stage.replaces = _output_names(scanned=run.inputs.scanned)
         levels.write_levels(stage.path / names.LEVELS_FILE, built.levels)
-        if split is not None:
-            splits.write_split(stage.path / names.SPLIT_FILE, split)
-        out.write_levels_csv(stage.path / out.LEVELS_CSV, built, graph, inputs.counts)
+        if run.split is not None:
+            splits.write_split(stage.path / names.SPLIT_FILE, run.split.split)
+        out.write_levels_csv(stage.path / out.LEVELS_CSV, built, run.graph, counts)
         if built.selection is not None:
-            out.write_concepts_csv(stage.path / out.CONCEPTS_CSV, built, graph, inputs.counts or {})
-        if inputs.scanned:
-            image_folders.write_counts(stage.path / out.COUNTS_CSV, inputs.counts or {})
-        if args.verify_images:
-            out.write_csv(stage.path / out.UNREADABLE_CSV, ("image", "error"), unreadable.items())
-        _draw_figures(stage.path, cfg, built, inputs.counts)
+            out.write_concepts_csv(stage.path / out.CONCEPTS_CSV, built, run.graph, counts or {})
+        if run.inputs.scanned:
+            image_folders.write_counts(stage.path / out.COUNTS_CSV, counts or {})
+        if run.split is not None and run.args.verify_images:
+            rows = sorted(run.split.unreadable.items())
+            out.write_csv(stage.path / out.UNREADABLE_CSV, ("image", "error"), rows)
+        _draw_figures(stage.path, run)
         written = sorted(os.listdir(stage.path))
         report["outputs"] = {name: {"sha256": files.sha256(stage.path / name)} for name in written}
         files.write_json(stage.path / out.REPORT, report)
     _print(f"wrote {folder}: {', '.join([*written, out.REPORT])}")
 
 
-def _draw_figures(folder: Path, cfg: CfgNode, built: BuiltLevels, counts: dict[str, int] | None) -> None:
+def _draw_figures(folder: Path, run: _Run) -> None:
     from cog import level_figures
     from cog import level_outputs as out
 
+    built, counts, limits = run.built, run.inputs.counts, run.cfg.LEVELS
     try:
         if built.ranking.similarities is not None:
             level_figures.save_similarity_figure(folder / out.SIMILARITY_FIGURE, built)
         if counts is not None and all(wnid in counts for level in built.levels for wnid in level):
             level_figures.save_images_figure(
                 folder / out.IMAGES_FIGURE, built.levels, counts,
-                n_test=cfg.LEVELS.N_TEST, max_train=cfg.LEVELS.MAX_TRAIN,
+                n_test=limits.N_TEST, max_train=limits.MAX_TRAIN,
             )  # fmt: skip
     except ImportError:
         LOG.info("no figures: matplotlib is not installed (pip install matplotlib)")
 
 
-def _report(
-    args: argparse.Namespace,
-    cfg: CfgNode,
-    graph: NounGraph,
-    options: Options,
-    inputs: _Inputs,
-    built: BuiltLevels,
-    rows: list[dict[str, Any]],
-    split: Split | None,
-    unreadable: dict[str, str],
-) -> dict[str, Any]:
+def _report(run: _Run) -> dict[str, Any]:
+    """Return everything needed to tell what was built from what, and how."""
     from cog import config, files, record
     from cog.selection import DISCARDED_LIST, IN1K_LIST
 
+    args, cfg, graph, options, inputs, built = (
+        run.args, run.cfg, run.graph, run.options, run.inputs, run.built,
+    )  # fmt: skip
     used = {"seen_wnids": IN1K_LIST, "discarded_wnids": DISCARDED_LIST, **inputs.files}
     if options.protocol != "v2" or built.selection is None:
         del used["discarded_wnids"]
@@ -486,13 +483,13 @@ def _report(
             "eligible": len(selection.eligible),
         },
         "similarity": built.ranking.facts,
-        "levels": rows,
+        "levels": run.level_rows,
         "concepts_in_gaps": built.level_of.count(None),
-        "split": None if split is None else {
+        "split": None if run.split is None else {
             "seed": args.seed,
-            "training_images": sum(len(parts["train"]) for parts in split.values()),
-            "test_images": sum(len(parts["test"]) for parts in split.values()),
-            "unreadable_images": len(unreadable) if args.verify_images else None,
+            "training_images": sum(len(parts["train"]) for parts in run.split.split.values()),
+            "test_images": sum(len(parts["test"]) for parts in run.split.split.values()),
+            "unreadable_images": len(run.split.unreadable) if args.verify_images else None,
         },
     }  # fmt: skip
 

@@ -1,0 +1,69 @@
+"""Splitting the images of many concepts, folder by folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from cog import image_folders, splits
+from cog.progress import Progress
+
+#: Folders whose file names are in memory at the same time: all names of 5000 concepts would take a gigabyte.
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class BuiltSplit:
+    """The result.
+
+    Attributes:
+        split: wnid -> ``{"train": names, "test": names}``, ids ascending.
+        n_found: wnid -> number of images in its folder.
+        n_usable: wnid -> number of images drawn from: all, or those that can be decoded.
+        unreadable: name -> error of the images that cannot be decoded; empty when that was not checked.
+    """
+
+    split: splits.Split
+    n_found: dict[str, int]
+    n_usable: dict[str, int]
+    unreadable: dict[str, str]
+
+
+def build_split(
+    root: Path, wnids: Iterable[str], *, n_test: int, max_train: int, seed: int, verify: bool, n_workers: int
+) -> BuiltSplit:
+    """List, if asked verify, and draw the images of every concept.
+
+    Args:
+        root: folder with one sub-folder per concept.
+        wnids: the concepts; repetitions do not matter.
+        n_test: test images per concept.
+        max_train: cap on training images per concept.
+        seed: see :func:`cog.splits.draw`.
+        verify: decode every image and leave out those that fail.
+        n_workers: folders listed, or images decoded, at the same time.
+
+    Raises:
+        CogError: when a folder cannot be listed, or holds too few usable images.
+    """
+    built = BuiltSplit({}, {}, {}, {})
+    ordered = sorted(set(wnids))
+    waiting = iter(ordered)
+    label = "Decoding images" if verify else "Listing images"
+    with Progress(len(ordered), label, unit="folders") as progress:
+        with ThreadPoolExecutor(max(1, n_workers)) as pool:
+            while batch := list(islice(waiting, _BATCH)):
+                listed = pool.map(lambda wnid: image_folders.list_images(root, wnid), batch)
+                for wnid, found in zip(batch, listed, strict=True):
+                    failed = image_folders.unreadable_images(root, found, pool=pool) if verify else {}
+                    usable = [name for name in found if name not in failed]
+                    built.unreadable.update(failed)
+                    built.n_found[wnid], built.n_usable[wnid] = len(found), len(usable)
+                    built.split[wnid] = splits.draw(
+                        usable, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed
+                    )
+                    progress.update()
+    return built
