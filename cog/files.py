@@ -41,7 +41,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
         # mkstemp creates 0600; shared result folders need the permissions open() would have given.
         os.chmod(tmp_name, 0o666 & ~_umask())
         # surrogateescape: file names that are not UTF-8 are written as the bytes they are.
-        text = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
+        text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
         with os.fdopen(descriptor, mode, **text) as handle:
             try:
                 yield handle

@@ -20,7 +20,7 @@ from cog.errors import CogError
 
 # The original toolkit's code wrote "eval_logreg-N8/seed_22" where its README says
 # "eval_logreg_N8/seed-22": both are read, the README's form is written.
-_EVAL_FOLDER = re.compile(r"eval_(?P<name>.+?)(?:[_-]N(?P<n_shot>[0-9]+))?")
+_EVAL_FOLDER = re.compile(r"eval_(?P<name>(?!N[0-9]+$).+?)(?:[_-]N(?P<n_shot>[0-9]+))?")
 _SEED_FOLDER = re.compile(r"seed[-_](?P<seed>[0-9]+)")
 
 
