@@ -64,6 +64,7 @@ class Toy:
 
     def __init__(self, root):
         self.root = root
+        self.figures = False  # drawing takes longer than all the rest
         self.images = root / "images"
         self.out = root / "out"
         rows = "".join(f"{w},{N_IMAGES}\n" for w in [INNER, *LEAVES])
@@ -104,7 +105,9 @@ class Toy:
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
     monkeypatch.setattr(wordnet, "load_wordnet", lambda folder=None: toy_graph())
-    return Toy(tmp_path)
+    toy, draw = Toy(tmp_path), build_levels._draw_figures
+    monkeypatch.setattr(build_levels, "_draw_figures", lambda *args: draw(*args) if toy.figures else None)
+    return toy
 
 
 def sha256(path):
@@ -124,6 +127,7 @@ def test_help_is_fast_and_lists_what_exists():
 
 
 def test_from_counts(toy, capsys):
+    toy.figures = True
     assert toy.run("--image_counts", toy.counts) == 0
     assert sorted(os.listdir(toy.out)) == sorted(
         [names.LEVELS_FILE, "concepts.csv", "images.png", "levels.csv", "report.json", "similarity.png"]
@@ -293,6 +297,7 @@ def test_every_measure_builds(toy, measure):
 
 def test_random_control(toy):
     flags = ("--image_counts", toy.counts, "--similarity", "random", "--overwrite", "--seed")
+    toy.figures = True
     toy.run(*flags, "1")
     first = read_levels(toy.out / names.LEVELS_FILE)
     assert not (toy.out / "similarity.png").exists()
@@ -318,6 +323,7 @@ def test_rerank_keeps_the_concepts(toy):
     given = toy.root / "given.pkl"
     pool = [wnid(n) for n in (*range(11, 16), *range(40, 45))]
     write_levels(given, [pool[5:], pool[:5]])
+    toy.figures = True
     toy.run("--rerank", given, "--similarity", "path", size=None)  # no counts needed
     levels = read_levels(toy.out / names.LEVELS_FILE)
     assert [set(level) for level in levels] == [set(pool[:5]), set(pool[5:])]
