@@ -32,10 +32,15 @@ def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Keep quiet about a full disk: the result files say so, in one line instead of one per message."""
+
+
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Copy the package's log into ``path`` (appending) while the block runs, command line first."""
-    handler = logging.FileHandler(path, mode="a", encoding="utf-8", errors="backslashreplace")
+    handler = _LogFile(path, mode="a", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logger = logging.getLogger("cog")
     logger.addHandler(handler)
@@ -46,4 +51,5 @@ def log_file(path: Path) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
