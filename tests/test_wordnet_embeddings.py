@@ -103,7 +103,7 @@ def test_a_missing_file(tmp_path):
 
 
 LEMMAS = [("dog", "Canis_familiaris"), ("cat",), ("zzyzx",), ("hot_dog",)]
-GLOSSES = ['a dog of the house; "the dog barked"', "the house animal, of the house", "qqq", "the food"]
+GLOSSES = ['a dog of the house; "the dog barked"', "The house animal, of the house", "qqq", "the food"]
 
 
 @pytest.fixture
