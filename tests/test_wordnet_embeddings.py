@@ -146,7 +146,7 @@ def test_concept_vectors_by_hand(graph, vectors):
         "concepts_without_vector": 1,
         "words": 21,
         "words_without_vector": 3,
-        "distinct_words": 13,
+        "distinct_words": 14,  # "The" and "the"
         "distinct_words_without_vector": 3,
         "dimensions": 6,
     }
