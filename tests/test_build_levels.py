@@ -126,7 +126,18 @@ def test_help_is_fast_and_lists_what_exists():
     assert found.stdout.split() == ["False", "False"]
 
 
+def test_without_matplotlib(toy, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    toy.figures = True
+    with caplog.at_level("INFO", "cog"):
+        assert toy.run("--image_counts", toy.counts) == 0
+    assert "matplotlib is not installed" in caplog.text
+    assert not [name for name in os.listdir(toy.out) if name.endswith(".png")]
+
+
 def test_from_counts(toy, capsys):
+    pytest.importorskip("matplotlib")
     toy.figures = True
     assert toy.run("--image_counts", toy.counts) == 0
     assert sorted(os.listdir(toy.out)) == sorted(
