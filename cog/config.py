@@ -157,7 +157,7 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
         near = difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known keys are {', '.join(known)}"
         raise CogError(f"unknown configuration key {key} (from {source}); {hint}")
-    if isinstance(value, str) and is_unset(value):
+    if value is None or (isinstance(value, str) and is_unset(value)):
         return  # `CLF.N_SHOT None`: not given
     default = known[key]
     number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -17,11 +17,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cog import features, files, names
+from cog import files, names
 from cog.errors import CogError, FailedImagesError
 from cog.staging import Stage
+
+if TYPE_CHECKING:
+    from cog.features import FeatureSet
 
 METADATA_FILE = "features.json"
 PATHS_FILE = "image_paths.txt"
@@ -136,7 +139,7 @@ class FeatureFolder:
     def write(
         self,
         stage: Stage,
-        feature_set: features.FeatureSet,
+        feature_set: FeatureSet,
         *,
         metadata: dict[str, Any],
         image_paths: list[str],
@@ -154,6 +157,8 @@ class FeatureFolder:
             allow_failures: how many of those are acceptable; with more, the features are called
                 ``X_Y.incomplete.pth``.
         """
+        from cog import features  # imports torch, which --help must not wait for
+
         accepted = len(failures) <= allow_failures
         stage.replaces = [names.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE]
         if failures:

@@ -26,6 +26,7 @@ _C.FT_EXTRACT.VARIANT = ""
 # Truncated files: False counts them as failed images (Pillow's default), True fills the missing part
 # with grey, as the original toolkit does.
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False
+# Images per forward pass.
 _C.FT_EXTRACT.BATCH_SIZE = 128
 # Image decoding processes, at most one per available processor; 0 decodes in the main process.
 _C.FT_EXTRACT.N_WORKERS = 8
@@ -38,11 +39,14 @@ _C.FT_EXTRACT.PRECISION = "fp32"
 _C.EVAL = CfgNode()
 # Result folders are named eval_<NAME>[_N<n_shot>]/seed-<SEED>.
 _C.EVAL.NAME = "logreg"
+# Of every random choice: validation split, few-shot draw, search, initial weights, order of the samples.
 _C.EVAL.SEED = 22
 
 # Linear classifier (logistic regression trained by SGD).
 _C.CLF = CfgNode()
+# Samples per SGD step.
 _C.CLF.BATCH_SIZE = 1024
+# Passes over the training set.
 _C.CLF.N_EPOCHS = 100
 # Hyper-parameter trials; 0 needs --lr and --wd.
 _C.CLF.N_TRIALS = 30
