@@ -131,6 +131,11 @@ def extract(
                 _check_features(y, images, batch.rows, precision)
                 if features is None:  # allocated once, when D is known: no second copy at the end
                     features = torch.empty((len(images), y.shape[1]), dtype=torch.float32)
+                if y.shape[1] != features.shape[1]:
+                    raise CogError(
+                        f"model {backbone.name} returned {features.shape[1]} dimensions for one batch and {y.shape[1]} "
+                        "for another"
+                    )
                 features[filled : filled + len(y)] = y
                 filled += len(y)
                 rows.append(batch.rows)

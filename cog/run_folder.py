@@ -39,7 +39,12 @@ class RunFolder:
     def results(self) -> dict[str, Any] | None:
         """Return results.json of a complete run, or None."""
         path = self.path / RESULTS_FILE
-        return files.read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        data = files.read_json(path)
+        if not isinstance(data, dict):
+            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; add --overwrite to replace it")
+        return data
 
     def existing(self) -> list[str]:
         """Return the names of this toolkit's (or the original's) outputs in the folder, sorted."""

@@ -71,7 +71,7 @@ class Backbone(nn.Module):
             raise CogError(f"model {self.name} returned {type(y).__name__}, expected a tensor (B, D)")
         if y.ndim == 4 and y.shape[2:] == (1, 1):
             y = y.flatten(1)  # globally pooled features that kept their two spatial axes
-        if y.ndim != 2 or y.shape[0] != x.shape[0] or self.feature_dim not in (None, y.shape[1]):
+        if y.ndim != 2 or y.shape[0] != x.shape[0] or y.shape[1] == 0 or self.feature_dim not in (None, y.shape[1]):
             wanted = f"({x.shape[0]}, {self.feature_dim or 'D'})"
             raise CogError(
                 f"model {self.name} returned features of shape {tuple(y.shape)}, expected {wanted}"
@@ -193,7 +193,7 @@ def resolve_loader(loader: str | Loader) -> Loader:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # exit() in a user's file must not end us as if all were well
         raise CogError(
             f"--model_loader {path} cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -224,7 +224,7 @@ def _load_with(
         loaded = loader(init_args)
     except CogError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise CogError(
             f"the loader of model {name} failed with {type(error).__name__}: {first} (COG_DEBUG=1 shows where)"
