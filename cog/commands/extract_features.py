@@ -159,7 +159,7 @@ def describe(
     args: argparse.Namespace, cfg: CfgNode, images: ImageList, checkpoint: Path | None
 ) -> dict[str, Any]:
     """Return the part of features.json that says which features these are."""
-    from cog.models.checkpoint import sha256 as checkpoint_sha256
+    from cog.models.hashes import sha256 as checkpoint_sha256
 
     fx = cfg.FT_EXTRACT
     loader_file = Path(args.model_loader.rpartition(":")[0]) if args.model_loader else None
@@ -203,12 +203,12 @@ def check_hash(model: str, digest: str | None, *, strict: bool) -> bool | None:
     Raises:
         CogError: when ``strict`` and it is another file.
     """
-    from cog.models.checkpoint import is_published
+    from cog.models.hashes import abbreviated, is_published
 
     spec = get_spec(model)
     published = None if digest is None else is_published(spec, digest)
     if published is False:
-        known = " or ".join(f"{prefix}..." for prefix in spec.sha256_prefixes)
+        known = " or ".join(map(abbreviated, spec.sha256_prefixes))
         text = f"the checkpoint of {model} is not the published file: SHA-256 {digest}, expected {known}"
         if strict:
             raise CogError(f"{text} (--strict_hash)")

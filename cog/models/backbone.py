@@ -71,7 +71,12 @@ class Backbone(nn.Module):
             raise CogError(f"model {self.name} returned {type(y).__name__}, expected a tensor (B, D)")
         if y.ndim == 4 and y.shape[2:] == (1, 1):
             y = y.flatten(1)  # globally pooled features that kept their two spatial axes
-        if y.ndim != 2 or y.shape[0] != x.shape[0] or y.shape[1] == 0 or self.feature_dim not in (None, y.shape[1]):
+        if (
+            y.ndim != 2
+            or y.shape[0] != x.shape[0]
+            or y.shape[1] == 0
+            or self.feature_dim not in (None, y.shape[1])
+        ):
             wanted = f"({x.shape[0]}, {self.feature_dim or 'D'})"
             raise CogError(
                 f"model {self.name} returned features of shape {tuple(y.shape)}, expected {wanted}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from yacs.config import CfgNode
+from typing import TYPE_CHECKING, Any
 
 from cog.errors import CogError
 from cog.paths import split_model_name
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -1,0 +1,99 @@
+"""Is a checkpoint the right one? Hash, parameter names and shapes, and one forward pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cog.errors import CogError
+from cog.models.formats.detect import checkpoint_files, detect
+from cog.models.hashes import is_published, sha256
+from cog.models.spec import ModelSpec
+from cog.paths import ModelDir
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        model: its name.
+        status: "ok", "absent" or "bad".
+        detail: one line for the reader.
+    """
+
+    model: str
+    status: str
+    detail: str
+
+
+def check(
+    specs: Sequence[ModelSpec], models_root_dir: str | os.PathLike[str], *, deep: bool = False
+) -> list[Finding]:
+    """Check the checkpoints under a root.
+
+    Args:
+        specs: their declarations.
+        models_root_dir: root of the model folders.
+        deep: also run the network once, on the CPU.
+
+    Returns:
+        One finding per model, in order.
+    """
+    return [check_one(spec, ModelDir(models_root_dir, spec.name).checkpoint, deep=deep) for spec in specs]
+
+
+def check_one(spec: ModelSpec, path: Path, *, deep: bool = False) -> Finding:
+    """Check one checkpoint; see :func:`check`."""
+    if not checkpoint_files(path):
+        return Finding(spec.name, "absent", f"there is no {path}")
+    try:
+        return Finding(spec.name, "ok", ", ".join(_facts(spec, path, deep=deep)))
+    except CogError as error:
+        return Finding(spec.name, "bad", str(error))
+
+
+def _facts(spec: ModelSpec, path: Path, *, deep: bool) -> list[str]:
+    import torch
+
+    from cog.models.backbone import load_backbone
+
+    digest = sha256(path)
+    published = is_published(spec, digest)
+    facts = [
+        {
+            True: "SHA-256 as published",
+            False: f"not the published file (SHA-256 {digest[:8]}...)",
+            None: f"SHA-256 {digest[:8]}... (none is published)",
+        }[published],
+        f"container {detect(path)}",
+    ]
+    backbone = load_backbone(spec.name, path)
+    facts.append(f"{sum(p.numel() for p in backbone.parameters()) / 1e6:.1f}M parameters fit")
+    broken = [
+        name for name, p in backbone.state_dict().items() if p.is_floating_point() and not p.isfinite().all()
+    ]
+    if broken:
+        raise CogError(
+            f"{path}: {len(broken)} parameters hold NaN or infinite values ({', '.join(broken[:3])})"
+        )
+    if deep:
+        size = spec.preprocess.crop
+        x = torch.linspace(-1, 1, 2 * 3 * size * size).view(2, 3, size, size)
+        with torch.inference_mode():
+            y = backbone(x)
+        if not y.isfinite().all():
+            raise CogError(f"{path}: the features of a test pattern are NaN or infinite")
+        facts.append(f"features {tuple(y.shape)}, rms {float(y.square().mean().sqrt()):.3g}")
+    return facts
+
+
+def report(findings: Sequence[Finding]) -> str:
+    """Return a table of the findings and a line that counts them."""
+    width = max((len(finding.model) for finding in findings), default=0)
+    lines = [f"{f.model:<{width}}  {f.status:<6}  {f.detail}" for f in findings]
+    counts = {status: sum(f.status == status for f in findings) for status in ("ok", "bad", "absent")}
+    lines.append(", ".join(f"{count} {status}" for status, count in counts.items()))
+    return "\n".join(lines)

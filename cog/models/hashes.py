@@ -1,0 +1,47 @@
+"""Telling published checkpoints by their SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from cog import files
+from cog.errors import CogError
+from cog.models.formats.detect import checkpoint_files
+from cog.models.spec import ModelSpec
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a checkpoint.
+
+    That of the file; for one in several files (TensorFlow), that of the index followed by the data.
+
+    Raises:
+        CogError: when there is no such checkpoint or it cannot be read.
+    """
+    parts = checkpoint_files(path)
+    if len(parts) == 1 and parts[0] == Path(path):
+        return files.sha256(path)
+    if not parts:
+        raise CogError(f"{path} does not exist or is not a file")
+    digest = hashlib.sha256()
+    try:
+        for part in parts:
+            with open(part, "rb") as handle:
+                while chunk := handle.read(1 << 22):
+                    digest.update(chunk)
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    return digest.hexdigest()
+
+
+def is_published(spec: ModelSpec, digest: str) -> bool | None:
+    """Whether a checkpoint's SHA-256 is one of those declared; None when none is known."""
+    known = spec.sha256_prefixes
+    return any(digest.startswith(prefix) for prefix in known) if known else None
+
+
+def abbreviated(prefix: str) -> str:
+    """Return a SHA-256, or its known first digits, for a message."""
+    return prefix if len(prefix) == 64 else f"{prefix}..."

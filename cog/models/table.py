@@ -1,0 +1,95 @@
+"""The table of models, in text, Markdown and CSV: what ``list`` prints and the documentation contains."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from cog.models.spec import ModelSpec
+
+COLUMNS = (
+    "model", "label", "category", "comparable", "dim", "params (M)", "input", "mean / std", "script",
+    "licence", "publication", "notes",
+)  # fmt: skip
+
+#: What fits on a terminal.
+SHORT_COLUMNS = ("model", "category", "dim", "params (M)", "input", "script", "notes")
+
+_STATISTICS = {
+    ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)): "ImageNet",
+    ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)): "0.5 / 0.5",
+    ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)): "none",
+    ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)): "CLIP's",
+}
+
+
+def row(spec: ModelSpec) -> dict[str, str]:
+    """Return one model's cells, column -> text."""
+    pre = spec.preprocess
+    statistics = _STATISTICS.get((tuple(pre.mean), tuple(pre.std)), f"{pre.mean} / {pre.std}")  # type: ignore[arg-type]
+    return {
+        "model": spec.name,
+        "label": spec.label,
+        "category": spec.category,
+        "comparable": "yes" if spec.comparable else "no",
+        "dim": str(spec.feature_dim),
+        "params (M)": f"{spec.parameters / 1e6:.1f}",
+        "input": f"{pre.crop}",
+        "mean / std": statistics,
+        "script": spec.prepare,
+        "licence": spec.licence or "not stated",
+        "publication": spec.paper,
+        "notes": spec.note,
+    }
+
+
+def text(specs: Sequence[ModelSpec]) -> str:
+    """Return the short columns, aligned."""
+    cells = [SHORT_COLUMNS, *([row(spec)[column] for column in SHORT_COLUMNS] for spec in specs)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(SHORT_COLUMNS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+
+
+def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, links: bool = False) -> str:
+    """Return a Markdown table.
+
+    Args:
+        specs: the models.
+        columns: which cells.
+        links: make the names of the scripts links to files beside the page.
+    """
+
+    def cell(spec: ModelSpec, column: str) -> str:
+        value = row(spec)[column].replace("|", "\\|")
+        return f"[{value}](./{value})" if links and column == "script" and value else value
+
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(cell(spec, column) for column in columns)} |" for spec in specs]
+    return "\n".join(lines)
+
+
+def comma_separated(specs: Sequence[ModelSpec]) -> str:
+    """Return all columns as CSV, and what else is declared in numbers."""
+    extra = ("parameters", "paper_parameters_M", "published_top1", "sources", "sha256")
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=[*COLUMNS, *extra], lineterminator="\n")
+    writer.writeheader()
+    for spec in specs:
+        writer.writerow(
+            row(spec)
+            | {
+                "parameters": spec.parameters,
+                "paper_parameters_M": "" if spec.paper_parameters is None else spec.paper_parameters,
+                "published_top1": "" if spec.published is None else spec.published.top1,
+                "sources": " ".join(source.url for source in spec.sources),
+                "sha256": " ".join(spec.sha256_prefixes),
+            }
+        )
+    return out.getvalue().rstrip("\n")
+
+
+FORMATS = {"text": text, "markdown": markdown, "csv": comma_separated}
