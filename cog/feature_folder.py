@@ -159,7 +159,7 @@ class FeatureFolder:
         """
         from cog import features  # imports torch, which --help must not wait for
 
-        accepted = len(failures) <= allow_failures
+        accepted = len(failures) <= allow_failures and bool(image_paths)  # no image at all is no result
         stage.replaces = [names.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE]
         if failures:
             lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
