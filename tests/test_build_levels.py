@@ -17,9 +17,9 @@ import pytest
 from cog import cli, names, wordnet
 from cog.commands import build_levels
 from cog.errors import CogError
-from cog.level_builder import SIMILARITIES
 from cog.levels import read_levels, write_levels
-from cog.selection import DISCARDED_LIST, IN1K_LIST, read_wnids
+from cog.levels.builder import SIMILARITIES
+from cog.levels.selection import DISCARDED_LIST, IN1K_LIST, read_wnids
 from cog.splits import read_split
 from cog.wordnet import NounGraph, load_wordnet
 

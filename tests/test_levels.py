@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cog import introsort, levels
+from cog import levels
 from cog.errors import CogError, UnsafeFileError
-from cog.introsort import argsort_introsort
+from cog.levels import introsort
+from cog.levels.introsort import argsort_introsort
 
 A, B, C = "n00000001", "n00000002", "n00000003"
 

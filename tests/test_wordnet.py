@@ -233,7 +233,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path):
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys; import cog.wordnet, cog.levels, cog.splits, cog.selection, cog.level_builder; "
+        "import sys; import cog.wordnet, cog.levels, cog.splits, cog.levels.selection, cog.levels.builder; "
         "print([m for m in ('torch', 'nltk', 'matplotlib', 'scipy', 'sklearn') if m in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -171,8 +171,8 @@ def test_real_taxonomy_has_the_published_size(real):
 @pytest.mark.slow
 def test_all_pairs_equal_plain_code(real, shared_dir):
     """All 5,146 x 999 pairs of the published ranking, by sets and ``max`` from an independent parser."""
-    from cog.image_folders import read_counts
-    from cog.selection import DISCARDED_LIST, read_wnids, select
+    from cog.levels.image_folders import read_counts
+    from cog.levels.selection import DISCARDED_LIST, read_wnids, select
 
     graph, concepts, seen = real
     counts = read_counts(shared_dir / "imagenet21k" / "fall11_image_counts.csv")

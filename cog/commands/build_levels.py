@@ -18,8 +18,8 @@ from cog.errors import CogError
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from cog.level_builder import BuiltLevels, Options
-    from cog.split_builder import BuiltSplit
+    from cog.levels.builder import BuiltLevels, Options
+    from cog.levels.split_builder import BuiltSplit
     from cog.wordnet.graph import NounGraph
 
 LOG = logging.getLogger("cog")
@@ -168,7 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output_dir = _check_output(args)
     root = _check_flags(args)
 
-    from cog import level_builder, level_outputs
+    from cog.levels import builder as level_builder
+    from cog.levels import outputs as level_outputs
     from cog.wordnet import load_wordnet
 
     graph = load_wordnet(args.wordnet_dir)
@@ -256,7 +257,7 @@ def _check_output(args: argparse.Namespace) -> Path | None:
 
 
 def _output_names(*, scanned: bool) -> list[str]:
-    from cog import level_outputs as out
+    from cog.levels import outputs as out
 
     found = [names.LEVELS_FILE, names.SPLIT_FILE, out.LEVELS_CSV, out.CONCEPTS_CSV, out.REPORT,
     out.UNREADABLE_CSV,
@@ -266,9 +267,9 @@ def _output_names(*, scanned: bool) -> list[str]:
 
 def _options(args: argparse.Namespace, cfg: CfgNode) -> tuple[Options, list[list[str]] | None]:
     """Return how to build, and the levels of --rerank."""
-    from cog.level_builder import Options
     from cog.levels import read_levels
-    from cog.selection import DISCARDED_LIST, read_wnids
+    from cog.levels.builder import Options
+    from cog.levels.selection import DISCARDED_LIST, read_wnids
 
     n_levels, level_size, given = args.n_levels or 5, args.level_size or 1000, None
     if args.rerank is not None:
@@ -298,8 +299,8 @@ def _options(args: argparse.Namespace, cfg: CfgNode) -> tuple[Options, list[list
 def _read_inputs(
     args: argparse.Namespace, cfg: CfgNode, graph: NounGraph, root: Path | None, given: list[list[str]] | None
 ) -> _Inputs:
-    from cog import image_folders
-    from cog.selection import IN1K_LIST, read_wnids
+    from cog.levels import image_folders
+    from cog.levels.selection import IN1K_LIST, read_wnids
 
     paths = {
         flag: Path(getattr(args, flag))
@@ -346,7 +347,7 @@ def _read_inputs(
 
 def _split(args: argparse.Namespace, cfg: CfgNode, built: BuiltLevels, inputs: _Inputs) -> BuiltSplit | None:
     """Return the split of all concepts of the levels; None when there are no images to split."""
-    from cog.split_builder import build_split
+    from cog.levels.split_builder import build_split
 
     if inputs.images_root is None:
         LOG.info(
@@ -398,8 +399,9 @@ class _Run:
 
 def _write(folder: Path, run: _Run) -> None:
     """Write all files; they appear together, the report last."""
-    from cog import files, image_folders, levels, splits
-    from cog import level_outputs as out
+    from cog import files, levels, splits
+    from cog.levels import image_folders
+    from cog.levels import outputs as out
     from cog.staging import staged
 
     report = _report(run)
@@ -425,8 +427,8 @@ def _write(folder: Path, run: _Run) -> None:
 
 
 def _draw_figures(folder: Path, run: _Run) -> None:
-    from cog import level_figures
-    from cog import level_outputs as out
+    from cog.levels import figures as level_figures
+    from cog.levels import outputs as out
 
     built, counts, limits = run.built, run.inputs.counts, run.cfg.LEVELS
     try:
@@ -444,7 +446,7 @@ def _draw_figures(folder: Path, run: _Run) -> None:
 def _report(run: _Run) -> dict[str, Any]:
     """Return everything needed to tell what was built from what, and how."""
     from cog import config, files, record
-    from cog.selection import DISCARDED_LIST, IN1K_LIST
+    from cog.levels.selection import DISCARDED_LIST, IN1K_LIST
 
     args, cfg, graph, options, inputs, built = (
         run.args, run.cfg, run.graph, run.options, run.inputs, run.built,
@@ -496,7 +498,8 @@ def _report(run: _Run) -> dict[str, Any]:
 
 def _compare(args: argparse.Namespace) -> int:
     """Print the agreement of two levels files; exit code 0 whatever it is."""
-    from cog import level_comparison, level_outputs
+    from cog.levels import comparison as level_comparison
+    from cog.levels import outputs as level_outputs
     from cog.levels import read_levels
     from cog.staging import staged
 

@@ -23,7 +23,7 @@ from cog.extract import exact_float32, normalizer, to_input
 from cog.models.backbone import load_network
 from cog.models.spec import ModelSpec, Published
 from cog.progress import Progress
-from cog.selection import IN1K_LIST
+from cog.levels.selection import IN1K_LIST
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
 from naive_wordnet import open_with_nltk  # noqa: E402
 
-from cog.image_folders import read_counts  # noqa: E402
-from cog.introsort import argsort_introsort  # noqa: E402
-from cog.selection import DISCARDED_LIST, IN1K_LIST, read_wnids, select  # noqa: E402
+from cog.levels.image_folders import read_counts  # noqa: E402
+from cog.levels.introsort import argsort_introsort  # noqa: E402
+from cog.levels.selection import DISCARDED_LIST, IN1K_LIST, read_wnids, select  # noqa: E402
 from cog.wordnet import load_wordnet  # noqa: E402
 from cog.wordnet.ic import build_taxonomy  # noqa: E402
 from cog.wordnet.similarity import MEASURES, similarities  # noqa: E402

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cog import files
-from cog.level_builder import BuiltLevels
+from cog.levels.builder import BuiltLevels
 from cog.wordnet.graph import NounGraph
 
 LEVELS_CSV = "levels.csv"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from cog import image_folders, splits
+from cog import splits
+from cog.levels import image_folders
 from cog.progress import Progress
 
 #: Folders whose file names are in memory at the same time: all names of 5000 concepts would take a gigabyte.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cog.level_builder import BuiltLevels
 from cog.levels import Levels
+from cog.levels.builder import BuiltLevels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ import numpy as np
 
 from cog import levels as level_lists
 from cog.errors import CogError
-from cog.selection import Selection, select
+from cog.levels.selection import Selection, select
 from cog.wordnet import embeddings, similarity
 from cog.wordnet.graph import NounGraph
 from cog.wordnet.ic import build_taxonomy
