@@ -163,7 +163,8 @@ def load_network(spec: ModelSpec, path: Path, *, classifier: bool = False) -> nn
     """
     network = build_network(spec, classifier=classifier)
     drop = () if classifier else tuple(f"{head}." for head in spec.heads)
-    load_strictly(network, read_state_dict(path, spec.layouts, drop=drop), path)
+    state = read_state_dict(path, spec.layouts, expected=network.state_dict().keys(), drop=drop)
+    load_strictly(network, state, path)
     return network
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +50,19 @@ def allow_list(entries: Sequence[str]) -> list[Any]:
 
 
 def read_state_dict(
-    path: str | os.PathLike[str], layouts: Unwrap | Sequence[Unwrap], *, drop: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    layouts: Unwrap | Sequence[Unwrap],
+    *,
+    expected: Collection[str] = (),
+    drop: Sequence[str] = (),
 ) -> dict[str, torch.Tensor]:
     """Read the backbone's parameters from a checkpoint.
 
     Args:
         path: a file in any container that :func:`cog.models.formats.detect.detect` knows.
-        layouts: where in the file the parameters may lie; the first one that applies is taken.
+        layouts: where in the file the parameters may lie. The one under which most of the ``expected``
+            names are found is taken, the first of equals.
+        expected: names of the architecture's parameters.
         drop: prefixes of parameters to leave out (the classifier), as the architecture names them.
 
     Returns:
@@ -67,15 +73,30 @@ def read_state_dict(
     """
     path = Path(path)
     layouts = (layouts,) if isinstance(layouts, Unwrap) else tuple(layouts)
+    expected = frozenset(expected)
     data = _open(path, layouts)
+    best: tuple[dict[str, Any], list[str]] | None = None
+    most = -1
     for layout in layouts:
         state = _unwrapped(data, layout, path)
-        if state is not None:
-            break
-    else:
+        if state is None:
+            continue
+        kept, strangers = _selected(state, layout)
+        n_found = len(expected & kept.keys())
+        if n_found > most:
+            best, most = (kept, strangers), n_found
+    if best is None:
         raise CogError(
             f"{path} holds {_describe(data)}; expected {_expected(layouts[0])}; is it the right checkpoint?"
         )
+    kept, strangers = best
+    if strangers:
+        raise CogError(f"{path} does not fit the architecture: parameters {_listed('unexpected', strangers)}")
+    return {name: value for name, value in kept.items() if not name.startswith(tuple(drop) or ("\0",))}
+
+
+def _selected(state: dict[str, Any], layout: Unwrap) -> tuple[dict[str, Any], list[str]]:
+    """Return the backbone's parameters under a layout, and the names that it does not account for."""
     kept: dict[str, Any] = {}
     strangers: list[str] = []
     for name, value in state.items():
@@ -83,12 +104,8 @@ def read_state_dict(
             kept[name[len(layout.prefix) :]] = value
         elif not name.startswith(layout.others or ("\0",)):
             strangers.append(name)
-    if strangers:
-        raise CogError(f"{path} does not fit the architecture: parameters {_listed('unexpected', strangers)}")
     kept = {name: value for name, value in kept.items() if not name.startswith(layout.drop or ("\0",))}
-    if layout.rename:
-        kept = _import(layout.rename)(kept)
-    return {name: value for name, value in kept.items() if not name.startswith(tuple(drop) or ("\0",))}
+    return (_import(layout.rename)(kept) if layout.rename else kept), strangers
 
 
 def _import(target: str) -> Any:

@@ -149,7 +149,7 @@ class ModelSpec:
         arch_args: keyword arguments of the constructor.
         head: dotted names of the classifier's modules, replaced by ``nn.Identity``.
         unwrap: layout of the authors' checkpoint file.
-        accepts: further layouts, tried in order: re-releases and conversions of the same weights.
+        accepts: further layouts: re-releases and conversions of the same weights; the file's names decide.
         container: kind of file the authors released, for the documentation.
         preprocess: input the weights expect.
         profiles: differences under a profile other than "authors".

@@ -20,10 +20,10 @@ from cog.data.loader import usable_workers
 from cog.data.pixels import load_rgb
 from cog.errors import CogError
 from cog.extract import exact_float32, normalizer, to_input
+from cog.levels.selection import IN1K_LIST
 from cog.models.backbone import load_network
 from cog.models.spec import ModelSpec, Published
 from cog.progress import Progress
-from cog.levels.selection import IN1K_LIST
 
 logger = logging.getLogger(__name__)
 

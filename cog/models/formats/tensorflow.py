@@ -7,6 +7,7 @@ tensors. Every checksum of what is read is verified. TensorFlow is not needed.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 
 from cog.errors import CogError
 from cog.models.formats.crc32c import masked_crc32c
-from cog.models.formats.detect import INDEX_SUFFIX, checkpoint_files
+from cog.models.formats.detect import checkpoint_files
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -155,20 +156,20 @@ def _read_index(path: Path) -> dict[str, _Entry]:
     return entries
 
 
+def _check_extent(name: str, entry: _Entry, shards: list[Path]) -> None:
+    """Refuse data files that end before a tensor does, wanted or not: they are incomplete."""
+    if entry.shard >= len(shards):
+        raise _Damaged(f"data file {entry.shard} is missing")
+    if entry.offset + entry.size > shards[entry.shard].stat().st_size:
+        raise _Damaged(f"the data of {name} are incomplete")
+
+
 def _read_tensor(name: str, entry: _Entry, shards: list[Path]) -> np.ndarray:
     if entry.sliced or entry.dtype not in _DTYPES:
         raise _Damaged(f"{name} is stored in a way that weights are not")
-    if entry.shard >= len(shards):
-        raise _Damaged(f"data file {entry.shard} is missing")
     dtype = np.dtype(_DTYPES[entry.dtype])
-    n_elements = 1
-    for size in entry.shape:
-        n_elements *= size
-    if (
-        entry.size != n_elements * dtype.itemsize
-        or entry.offset + entry.size > shards[entry.shard].stat().st_size
-    ):
-        raise _Damaged(f"the data of {name} are incomplete")
+    if entry.size != math.prod(entry.shape) * dtype.itemsize:
+        raise _Damaged(f"the size of {name} contradicts its shape")
     with open(shards[entry.shard], "rb") as file:
         file.seek(entry.offset)
         raw = file.read(entry.size)
@@ -200,6 +201,8 @@ def read(path: Path, *, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
         if len(shards) != expected:
             raise _Damaged(f"{len(shards)} of {expected} data files are there")
         entries = _read_index(index)
+        for name, entry in entries.items():
+            _check_extent(name, entry, shards)
         return {
             name: _read_tensor(name, entry, shards) if wanted(name) else np.empty(0)
             for name, entry in entries.items()
@@ -211,6 +214,3 @@ def read(path: Path, *, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
             f"{path} is not a readable TensorFlow checkpoint ({error}); is the download complete? "
             f"Expected {index.name} and {index.stem}.data-*"
         ) from None
-
-
-__all__ = ["INDEX_SUFFIX", "read"]
