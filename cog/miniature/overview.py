@@ -1,0 +1,64 @@
+"""One picture of the whole miniature: a row of concepts per data set, by falling similarity."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from cog import files, names
+from cog.errors import CogError
+from cog.levels import Levels
+from cog.miniature.render import SIZE
+from cog.miniature.world import IN1K_DIR, IN21K_DIR, SEEN_FILE
+from cog.wordnet import NounGraph
+
+_EXAMPLES = 2  # images per concept, one under the other
+_TITLE, _CAPTION = 18, 14  # heights of text lines, in pixels
+
+
+def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path) -> None:
+    """Write a PNG with examples of every concept of every data set.
+
+    Args:
+        world_dir: folder of a world.
+        graph: the nouns, for the captions.
+        levels: wnids, the concepts of a level by falling similarity.
+        path: to write.
+
+    Raises:
+        CogError: missing images.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    seen_file = files.require_file(world_dir / SEEN_FILE, "the list of seen concepts")
+    seen = seen_file.read_text(encoding="utf-8").split()
+    rows = [(f"{names.IN1K}: seen concepts", world_dir / IN1K_DIR / names.IN1K_FOLDERS["train"], seen)]
+    for number, level in enumerate(levels, start=1):
+        rows.append((f"cog_l{number}: unseen concepts, level {number}", world_dir / IN21K_DIR, level))
+
+    row_height = _TITLE + _CAPTION + _EXAMPLES * SIZE
+    sheet = Image.new(
+        "RGB", (SIZE * max(len(wnids) for _, _, wnids in rows), row_height * len(rows)), "white"
+    )
+    pen = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default()
+    for r, (title, folder, wnids) in enumerate(rows):
+        pen.text((3, r * row_height + 3), title, fill="black", font=font)
+        for column, wnid in enumerate(wnids):
+            # Each caption is drawn on its own strip, so that a long one is cut at the column's edge.
+            strip = Image.new("RGB", (SIZE - 2, _CAPTION), "white")
+            caption = graph.lemmas(graph.index(wnid))[0].replace("_", " ")
+            ImageDraw.Draw(strip).text((1, 1), caption, fill="black", font=font)
+            sheet.paste(strip, (column * SIZE, r * row_height + _TITLE))
+            for example in range(_EXAMPLES):
+                source = folder / wnid / f"{wnid}_{example}.JPEG"
+                try:
+                    with Image.open(source) as image:
+                        picture = image.convert("RGB")
+                except OSError as error:
+                    raise CogError(f"cannot read {source} ({error}); make the world again") from error
+                sheet.paste(picture, (column * SIZE, r * row_height + _TITLE + _CAPTION + example * SIZE))
+    buffer = io.BytesIO()
+    sheet.save(buffer, format="PNG")
+    with files.atomic_write(path) as handle:
+        handle.write(buffer.getvalue())

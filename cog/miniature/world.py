@@ -1,0 +1,174 @@
+"""Writing the miniature's images and lists, in the layout of the real data."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cog import files, names
+from cog.errors import CogError
+from cog.miniature.concepts import Concepts, choose_concepts
+from cog.miniature.render import draw
+from cog.miniature.traits import concept_traits
+from cog.progress import Progress, duration
+from cog.wordnet import NounGraph
+
+logger = logging.getLogger(__name__)
+
+SEEN_FILE = "seen_wnids.txt"
+CONCEPTS_FILE = "concepts.txt"
+WORLD_FILE = "world.json"
+IN1K_DIR = "in1k"
+IN21K_DIR = "in21k"
+
+#: Raised when the same seed gives other images than before.
+_VERSION = 1
+_CHUNK = 25  # images drawn at once: their arrays stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class WorldSettings:
+    """What defines a world, beside WordNet.
+
+    Attributes:
+        seed: of concepts, traits and images.
+        n_train: training images per concept.
+        n_test: test images per concept; ``build_levels.py`` chooses which of ``n_train + n_test`` they are
+            for unseen concepts.
+    """
+
+    seed: int = 0
+    n_train: int = 80
+    n_test: int = 50
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One concept's images: ``folders`` of (path, first image, number of images)."""
+
+    wnid: str
+    traits: np.ndarray
+    seed: int
+    folders: tuple[tuple[Path, int, int], ...]
+
+
+def make_world(
+    output_dir: Path, graph: NounGraph, settings: WorldSettings, *, n_workers: int | None = None
+) -> Concepts:
+    """Draw what is missing of a world.
+
+    Args:
+        output_dir: gets ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/``, ``seen_wnids.txt`` (the seen
+            concepts), ``concepts.txt`` (all concepts) and ``world.json`` (the settings).
+        graph: WordNet's nouns.
+        settings: of the world.
+        n_workers: drawing processes (default: one per available processor). The images do not depend on it.
+
+    Raises:
+        CogError: when the folder holds another world or something else.
+    """
+    concepts = choose_concepts(graph, seed=settings.seed)
+    _claim(output_dir, settings)
+    _write_list(output_dir / SEEN_FILE, concepts.seen)
+    _write_list(output_dir / CONCEPTS_FILE, concepts.every)
+    jobs = [job for job in _jobs(output_dir, graph, concepts, settings) if job.folders]
+    n_images = sum(count for job in jobs for _, _, count in job.folders)
+    if not jobs:
+        logger.info("%s holds all images of %d concepts already", output_dir, len(concepts.every))
+        return concepts
+    n_workers = min(n_workers or len(os.sched_getaffinity(0)), len(jobs))
+    with Progress(n_images, "drawing", interval=10) as progress:
+        if n_workers == 1:
+            for job in jobs:
+                progress.update(_draw_job(job))
+        else:
+            # spawn: forking a process that has threads (a test runner, a notebook) can hang.
+            with ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+                for future in as_completed([pool.submit(_draw_job, job) for job in jobs]):
+                    progress.update(future.result())
+    logger.info(
+        "%s: drew %d images of %d concepts in %s", output_dir, n_images, len(jobs), duration(progress.seconds)
+    )
+    return concepts
+
+
+def _claim(output_dir: Path, settings: WorldSettings) -> None:
+    """Mark the folder as this world's, before any image is in it, so that an interrupted run can go on."""
+    wanted = {"version": _VERSION, **asdict(settings)}
+    path = output_dir / WORLD_FILE
+    if path.exists():
+        found = files.read_json(path)
+        if found != wanted:
+            raise CogError(
+                f"{output_dir} holds a miniature made with other settings ({found}), expected {wanted}; "
+                "give another --output_dir or delete that folder"
+            )
+        return
+    if output_dir.is_dir() and ((output_dir / IN1K_DIR).exists() or (output_dir / IN21K_DIR).exists()):
+        raise CogError(
+            f"{output_dir} holds {IN1K_DIR} or {IN21K_DIR} that no miniature made; give another --output_dir"
+        )
+    files.ensure_writable_dir(output_dir, "--output_dir")
+    files.write_json(path, wanted)
+
+
+def _write_list(path: Path, wnids: tuple[str, ...]) -> None:
+    text = "".join(f"{wnid}\n" for wnid in wnids)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        files.write_text(path, text)
+
+
+def _jobs(output_dir: Path, graph: NounGraph, concepts: Concepts, settings: WorldSettings) -> list[_Job]:
+    """Return what is to be drawn; a folder that exists is complete, because it got its name last."""
+    n_train, n_test = settings.n_train, settings.n_test
+    all_traits = concept_traits(graph, concepts.every, seed=settings.seed)
+    jobs = []
+    for wnid, traits in zip(concepts.every, all_traits, strict=True):
+        if wnid in concepts.seen:
+            in1k = output_dir / IN1K_DIR
+            folders = [
+                (in1k / names.IN1K_FOLDERS["train"] / wnid, 0, n_train),
+                (in1k / names.IN1K_FOLDERS["test"] / wnid, n_train, n_test),
+            ]
+        else:
+            folders = [(output_dir / IN21K_DIR / wnid, 0, n_train + n_test)]
+        missing = tuple(folder for folder in folders if not folder[0].is_dir())
+        jobs.append(_Job(wnid=wnid, traits=traits, seed=settings.seed, folders=missing))
+    return jobs
+
+
+def _draw_job(job: _Job) -> int:
+    """Draw and write one concept's folders; return the number of images."""
+    n_images = max(first + count for _, first, count in job.folders)
+    pictures = concept_images(job.wnid, job.traits, n_images, seed=job.seed)
+    for folder, first, count in job.folders:
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for k in range(first, first + count):
+            _write_jpeg(partial / f"{job.wnid}_{k}.JPEG", pictures[k], quality=75 + (k * 7) % 20)
+        partial.rename(folder)
+    return sum(count for _, _, count in job.folders)
+
+
+def concept_images(wnid: str, traits: np.ndarray, n_images: int, *, seed: int) -> np.ndarray:
+    """Return a concept's first images, (n_images, SIZE, SIZE, 3) uint8."""
+    chunks = []
+    for chunk in range(-(-n_images // _CHUNK)):
+        # Always whole chunks: the first images are the same however many are asked for.
+        rng = np.random.default_rng([seed, int(wnid[1:]), chunk + 1])
+        chunks.append(draw(traits, _CHUNK, rng))
+    return np.concatenate(chunks)[:n_images]
+
+
+def _write_jpeg(path: Path, picture: np.ndarray, *, quality: int) -> None:
+    from PIL import Image
+
+    Image.fromarray(picture).save(path, format="JPEG", quality=quality)
