@@ -314,6 +314,15 @@ def test_atomic_write_keeps_the_old_file_on_failure(tmp_path):
     assert texts(tmp_path) == {"file": "old"}
 
 
+def test_atomic_write_is_one_step_for_readers(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with open(path) as reader:
+        files.write_text(path, "new content")
+        assert reader.read() == "old"  # the file that was opened is still whole
+    assert path.read_text() == "new content"
+
+
 @pytest.mark.parametrize("where", ["absent/file", "regular/file", "folder"])
 def test_atomic_write_where_it_cannot(tmp_path, where):
     (tmp_path / "regular").write_text("x")
