@@ -47,6 +47,7 @@ setup(
             "cog-logreg=cog.commands.logreg:cli",
             "cog-print-results=cog.commands.print_results:cli",
             "cog-build-levels=cog.commands.build_levels:cli",
+            "cog-models=cog.models.__main__:cli",
         ]
     },
     classifiers=[

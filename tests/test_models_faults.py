@@ -20,7 +20,21 @@ from cog.errors import CogError, UnsafeFileError
 from cog.models.hashes import is_published, sha256
 from cog.models.zoo import MODELS, get_spec
 
-NAMES = list(MODELS)
+#: One model per container and kind of layout; the other rows are slow.
+QUICK = (
+    "sup_resnet50",
+    "deit_small_distilled",
+    "efficientnet_b1",
+    "simclrv2_resnet50",
+    "byol_resnet50",
+    "mocov2_resnet50",
+    "advrobust_resnet50",
+    "clip_resnet50",
+)
+
+
+def rows(names=tuple(MODELS)):
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +74,7 @@ def truncate(path, *, share: float) -> None:
     victim.write_bytes(data[: int(len(data) * share)])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rows())
 def test_missing_key(name, images, tmp_path, capsys):
     key = hollow.backbone_key(name)
     path = hollow.write(name, tmp_path / "model.ckpt", edit=lambda state: state.pop(key))
@@ -68,7 +82,7 @@ def test_missing_key(name, images, tmp_path, capsys):
     assert "does not fit the architecture: parameters missing 1 (" in line
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rows())
 @pytest.mark.parametrize("inside", [True, False], ids=["of-the-backbone", "elsewhere"])
 def test_extra_key(name, inside, images, tmp_path, capsys):
     schema = rules.load_schema(name)
@@ -85,7 +99,7 @@ def test_extra_key(name, inside, images, tmp_path, capsys):
     assert "does not fit the architecture: parameters unexpected 1 (" in line
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rows())
 def test_wrong_shape(name, images, tmp_path, capsys):
     key = hollow.backbone_key(name)
 
@@ -97,7 +111,7 @@ def test_wrong_shape(name, images, tmp_path, capsys):
     assert "does not fit the architecture: " in line and " instead of (" in line
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rows())
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.97])
 def test_truncated_file(name, share, images, tmp_path, capsys):
     path = hollow.write(name, tmp_path / "model.ckpt")
@@ -106,7 +120,7 @@ def test_truncated_file(name, share, images, tmp_path, capsys):
     assert "download complete?" in line or "is it complete?" in line or "is empty" in line
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if hollow.container(name) != "tf_bundle"])
+@pytest.mark.parametrize("name", rows(n for n in MODELS if hollow.container(n) != "tf_bundle"))
 def test_global_outside_the_allow_list(name, images, tmp_path, capsys):
     canary = tmp_path / "canary"
     path = tmp_path / "model.ckpt"
@@ -131,7 +145,7 @@ def replace_in_zip(path, ending, data):
     path.write_bytes(buffer.getvalue())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if get_spec(name).sha256_prefixes])
+@pytest.mark.parametrize("name", rows(n for n in MODELS if get_spec(n).sha256_prefixes))
 def test_wrong_hash(name, images, tmp_path, capsys):
     path = hollow.write(name, tmp_path / "model.ckpt")
     line = extraction_fails(name, path, images, tmp_path, capsys, "--strict_hash")

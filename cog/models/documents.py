@@ -69,7 +69,7 @@ where the other scripts look for it:
 
 ```bash
 bash prepare_models/prepare_sup.sh <models_root_dir>             # one family
-bash prepare_models/all.sh <models_root_dir>                     # all 31 models, 5 GB; ends with a table
+bash prepare_models/all.sh <models_root_dir>                     # all 31 models, several GB; ends with a table
 bash prepare_models/all.sh <models_root_dir> --dry_run           # only say what would be done
 python -m cog.models check --models_root_dir <models_root_dir>   # hashes, parameter names and shapes
 python -m cog.models check --models_root_dir <models_root_dir> --deep                # ... and one forward pass
@@ -95,6 +95,8 @@ the model with ResNet-50. "dim" is the width of the features, "params" counts th
 {table}
 
 ## Where they come from
+
+The licence is that of the repository that releases the weights, where we know it.
 
 {sources}
 
@@ -146,7 +148,7 @@ def _sources(specs: Sequence[ModelSpec]) -> str:
             ]
             shown = ", ".join(remark for remark in remarks if remark)
             links.append(f"[{host}](<{source.url}{source.parts[-1]}>){f' ({shown})' if shown else ''}")
-        lines.append(f"| {spec.name} | {spec.paper} | {spec.licence or 'not stated'} | {'; '.join(links)} |")
+        lines.append(f"| {spec.name} | {spec.paper} | {spec.licence or 'unknown'} | {'; '.join(links)} |")
     return "\n".join(lines)
 
 

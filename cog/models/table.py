@@ -38,7 +38,7 @@ def row(spec: ModelSpec) -> dict[str, str]:
         "input": f"{pre.crop}",
         "mean / std": statistics,
         "script": spec.prepare,
-        "licence": spec.licence or "not stated",
+        "licence": spec.licence or "unknown",
         "publication": spec.paper,
         "notes": spec.note,
     }

@@ -112,7 +112,8 @@ def read(path: Path) -> Any:
             return _Unpickler(member("pickle"), tensors).load()
     except UnsafeFileError as error:
         raise UnsafeFileError(
-            f"refused to read {path}: it contains {error}; expected only parameters"
+            f"refused to read {path}: it contains {error}; expected only parameters. torchvision has "
+            "released these weights again in a newer container, see prepare_models/README.md"
         ) from None
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
