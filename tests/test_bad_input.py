@@ -510,6 +510,9 @@ level(
 level("level out of range", {"--dataset": "cog_l3"}, "cog_l3", "{w}/levels.pkl", "2 levels")
 level("level far out of range", {"--dataset": "cog_l999999999999999999999"}, "cog_l999999999999999999999")
 LEVELS, SPLIT = "levels.pkl", "split.pkl"
+DOUBLED: list = []  # 2 ** 40 entries when written out, 40 in a file
+for _ in range(40):
+    DOUBLED = [DOUBLED, DOUBLED]
 level("levels file empty", {}, "{w}/levels.pkl", "empty", spoil=write(LEVELS, b""))
 level("levels file truncated", {}, "{w}/levels.pkl", "complete", spoil=cut(LEVELS))
 level("levels file is text", {}, "{w}/levels.pkl", "pickle", spoil=write(LEVELS, b"n01440764\nn01443537\n"))
@@ -525,6 +528,7 @@ for what, value in (
     ("ids that climb", [["../n01440764"]]),
     ("the same id twice", [[tiny.WNIDS[0]] * 2]),
     ("objects", [[object]]),
+    ("a list that prints without end", [[DOUBLED]]),
 ):
     level(f"levels file holds {what}", {}, "{w}/levels.pkl", spoil=dump(LEVELS, value))
 for what in hostile.PICKLES:

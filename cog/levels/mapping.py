@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Sequence
 
 from cog import files, safe_load
@@ -53,7 +54,7 @@ def check_levels(levels: Sequence[object], *, source: str) -> Levels:
         for wnid in level:
             if not isinstance(wnid, str) or not is_wnid(wnid):
                 raise CogError(
-                    f"{source}: level {number} contains {wnid!r}, expected ids such as 'n02084071'"
+                    f"{source}: level {number} contains {reprlib.repr(wnid)}, expected ids such as 'n02084071'"
                 )
         if len(set(level)) < len(level):
             twice = next(wnid for position, wnid in enumerate(level) if wnid in level[:position])
