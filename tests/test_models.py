@@ -179,6 +179,17 @@ def test_recorded_with_the_features(tmp_path, caplog):
         extract_features.main([*arguments, "--skip_complete"])
 
 
+def test_a_checkpoint_in_parts_under_the_models_root(tmp_path):
+    folder = tmp_path / "simclrv2" / "resnet50"
+    folder.mkdir(parents=True)
+    where = ["--model", "simclrv2_resnet50", "--dataset", "in1k", "--split", "test"]
+    arguments = extract_features.parse_args([*where, "--models_root_dir", str(tmp_path)])
+    with pytest.raises(CogError, match="there is no checkpoint"):
+        extract_features.resolve_paths(arguments)
+    hollow.write("simclrv2_resnet50", folder / "model.ckpt")
+    assert extract_features.resolve_paths(arguments)[0] == folder / "model.ckpt"
+
+
 # ---- layouts and conversions ----------------------------------------------------------------------------
 
 
@@ -500,6 +511,10 @@ def test_top1(tmp_path, capsys, monkeypatch):
     ]
     assert main([*arguments, "--device", "cpu", "--n_workers", "0"]) == 0
     assert "top-1 33.33 % on 6 images, published 80.50 % (difference -47.17)" in capsys.readouterr().out
+    (tmp_path / "val" / wnids[0] / "2.JPEG").write_bytes(b"no image")
+    for n_workers in ("0", "1"):
+        with pytest.raises(CogError, match=r"cannot decode .*2\.JPEG"):
+            main([*arguments, "--device", "cpu", "--n_workers", n_workers])
     with pytest.raises(CogError, match="without an ImageNet-1K classifier"):
         main(
             [
@@ -556,7 +571,9 @@ def imported(code: str) -> set[str]:
 
 
 def test_the_declarations_import_no_framework():
-    modules = imported("import cog.models.zoo, cog.models.table, cog.models.documents, cog.models.download")
+    modules = imported(
+        "import cog.models.zoo, cog.models.__main__, cog.models.documents, cog.models.download"
+    )
     assert not modules & {"torch", "torchvision", "numpy", *FOREIGN}
 
 

@@ -60,7 +60,8 @@ class _Images(Dataset):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, str]:
+        """Return pixels, label and the reason why there are no pixels (exceptions of workers lose their type)."""
         import numpy as np
         from torchvision.transforms import InterpolationMode
         from torchvision.transforms import functional as transforms
@@ -70,12 +71,16 @@ class _Images(Dataset):
         try:
             image: Image.Image = load_rgb(path)
         except Exception as error:
-            raise CogError(f"cannot decode {path}: {error}") from None
+            return (
+                torch.zeros(self._protocol.crop, self._protocol.crop, 3, dtype=torch.uint8),
+                -1,
+                f"{path}: {error}",
+            )
         image = transforms.resize(
             image, self._protocol.resize, InterpolationMode(self._protocol.interpolation)
         )
         image = transforms.center_crop(image, [self._protocol.crop, self._protocol.crop])
-        return torch.from_numpy(np.array(image)), self._labels[int(self._images.labels[row])]
+        return torch.from_numpy(np.array(image)), self._labels[int(self._images.labels[row])], ""
 
 
 def measure(
@@ -115,7 +120,11 @@ def measure(
     mean, std = normalizer(spec.preprocess.mean, spec.preprocess.std, device)
     hits = 0
     with exact_float32(), torch.inference_mode(), Progress(len(rows), spec.name) as progress:
-        for pixels, labels in DataLoader(dataset, batch_size, num_workers=usable_workers(n_workers)):
+        for pixels, labels, problems in DataLoader(
+            dataset, batch_size, num_workers=usable_workers(n_workers)
+        ):
+            if any(problems):
+                raise CogError(f"cannot decode {next(filter(None, problems))}")
             logits = classify(to_input(pixels.numpy(), mean, std))
             if logits.ndim != 2 or logits.shape[1] != 1000:
                 raise CogError(f"{ckpt_file}: its classifier does not have the 1000 classes of ImageNet-1K")
