@@ -39,7 +39,15 @@ setup(
     extras_require={
         "plots": ["matplotlib>=3.6"],
         "test": TEST,
-        "dev": [*TEST, "setuptools>=64", "matplotlib>=3.6", "ruff>=0.6", "mypy>=1.10", "types-PyYAML", "types-tqdm"],
+        "dev": [
+            *TEST,
+            "setuptools>=64",
+            "matplotlib>=3.6",
+            "ruff>=0.6",
+            "mypy>=1.10",
+            "types-PyYAML",
+            "types-tqdm",
+        ],
     },
     entry_points={
         "console_scripts": [

@@ -22,6 +22,7 @@ def bash(repository, python):
             capture_output=True,
             text=True,
             timeout=300,
+            check=False,
         )
 
     return run
@@ -47,7 +48,14 @@ def test_extraction_of_all_splits_then_skipped(bash, workshop):
         "model_name=tiny_net", f"models_root_dir={workshop.models}", f"model_loader={workshop.loader}:load_my_model",
         "images_root=None", f"in1k_images_root={workshop.in1k}", "datasets=in1k",
     ]  # fmt: skip
-    options = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0"]
+    options = [
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE",
+        "16",
+        "FT_EXTRACT.IMAGE_CROP_SIZE",
+        "16",
+        "FT_EXTRACT.N_WORKERS",
+        "0",
+    ]
     done = bash("extract_features.sh", *variables, *options)
     assert done.returncode == 0, done.stderr
     assert "[2/2] features of tiny_net: in1k train" in done.stdout
@@ -84,7 +92,9 @@ def test_fewshot_with_feature_folders_and_output_dir(bash, feature_folders, tmp_
 
 
 def test_first_failure_stops_everything(bash, workshop):
-    done = bash("logreg.sh", f"models_root_dir={workshop.models}", "model_name=tiny_net", "dataset=none_such birds")
+    done = bash(
+        "logreg.sh", f"models_root_dir={workshop.models}", "model_name=tiny_net", "dataset=none_such birds"
+    )
     assert done.returncode == 2
     assert "stopped at step 1 of 10 (logreg on none_such, seed 22)" in done.stderr
     assert "Traceback" not in done.stderr

@@ -63,7 +63,12 @@ def test_same_features_whatever_decodes(image_tree, loader_file, tmp_path, worke
     extract_features.main(arguments(image_tree, loader_file, tmp_path / "a"))
     extract_features.main(
         arguments(
-            image_tree, loader_file, tmp_path / "b", "FT_EXTRACT.WORKER_START_METHOD", start_method, workers=workers
+            image_tree,
+            loader_file,
+            tmp_path / "b",
+            "FT_EXTRACT.WORKER_START_METHOD",
+            start_method,
+            workers=workers,
         )
     )
     a, b = features_of(tmp_path / "a"), features_of(tmp_path / "b")
@@ -79,7 +84,10 @@ def test_metadata(image_tree, loader_file, tmp_path):
     data = json.loads((out / "features.json").read_text())
     assert data["status"] == "complete"
     assert data["checkpoint_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
-    assert data["preprocessing"] | {"resize": 16, "crop": 12, "mean": [0.485, 0.456, 0.406]} == data["preprocessing"]
+    assert (
+        data["preprocessing"] | {"resize": 16, "crop": 12, "mean": [0.485, 0.456, 0.406]}
+        == data["preprocessing"]
+    )
     assert (data["n_images"], data["n_rows"], data["n_failed"], data["n_classes"]) == (9, 9, 0, 3)
     assert data["versions"]["torch"] == torch.__version__.split("+")[0]
     assert data["device"] == "cpu"
@@ -182,7 +190,9 @@ def test_existing_output_is_kept_skipped_or_replaced(image_tree, loader_file, tm
 
 def test_mixed_precision_stays_close(image_tree, loader_file, tmp_path):
     extract_features.main(arguments(image_tree, loader_file, tmp_path / "fp32"))
-    extract_features.main(arguments(image_tree, loader_file, tmp_path / "bf16", "FT_EXTRACT.PRECISION", "bf16"))
+    extract_features.main(
+        arguments(image_tree, loader_file, tmp_path / "bf16", "FT_EXTRACT.PRECISION", "bf16")
+    )
     exact, mixed = features_of(tmp_path / "fp32")["X"], features_of(tmp_path / "bf16")["X"]
     assert mixed.dtype == torch.float32
     torch.testing.assert_close(mixed, exact, rtol=0.02, atol=0.02)

@@ -58,7 +58,9 @@ def test_non_finite_rows_are_named(tmp_path):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9, 10, 24, 1300])
 def test_split_takes_a_fifth_of_every_class(count):
-    y = torch.tensor([7] * 50 + [3] * count)[torch.randperm(50 + count, generator=torch.Generator().manual_seed(1))]
+    y = torch.tensor([7] * 50 + [3] * count)[
+        torch.randperm(50 + count, generator=torch.Generator().manual_seed(1))
+    ]
     train, val = features.split_train_val(y, val_frac=0.2, rng=rng())
     assert sorted(torch.cat([train, val]).tolist()) == list(range(len(y)))
     expected = max(int(count * 0.2), 1) if count > 1 else 0

@@ -30,7 +30,9 @@ def test_in1k_order_equals_torchvisions_image_folder(tmp_path):
     )  # fmt: skip
     images = image_lists.in1k(tmp_path, "test")
     reference = ImageFolder(tmp_path / "val")
-    assert [str(tmp_path / "val" / file) for file in listed(images)] == [path for path, _ in reference.samples]
+    assert [str(tmp_path / "val" / file) for file in listed(images)] == [
+        path for path, _ in reference.samples
+    ]
     assert images.labels.tolist() == reference.targets
     assert list(images.classes) == reference.classes
     assert images.counts().tolist() == [3, 2, 2]
@@ -54,7 +56,7 @@ def test_empty_class_folder_is_an_error(tmp_path):
 def level_files(tmp_path):
     levels = [["n3", "n1"], ["n2"]]
     levels = [[f"n0000000{wnid[1]}" for wnid in level] for level in levels]
-    wnids = sorted(sum(levels, []))
+    wnids = sorted(wnid for level in levels for wnid in level)
     split = {
         wnid: {
             "train": np.array([f"{wnid}/{wnid}_2.JPEG", f"/{wnid}/{wnid}_10.JPEG"]),

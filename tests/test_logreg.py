@@ -45,7 +45,10 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     assert {len(values) for values in logs.values()} == {4}
     model = torch.load(final / "model.pth", weights_only=True)
     assert set(model) == {"model"}
-    assert {key: tuple(value.shape) for key, value in model["model"].items()} == {"weight": (3, 8), "bias": (3,)}
+    assert {key: tuple(value.shape) for key, value in model["model"].items()} == {
+        "weight": (3, 8),
+        "bias": (3,),
+    }
     torch.nn.Linear(8, 3).load_state_dict(model["model"])
     predictions = pickle.loads((final / "preds.pkl").read_bytes())[-1]
     test = torch.load(feature_folders[1] / "X_Y.pth", weights_only=True)
@@ -54,7 +57,9 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     x = torch.nn.functional.normalize(test["X"])
     logits = x @ model["model"]["weight"].T + model["model"]["bias"]
     assert (logits.argmax(1).numpy() == predictions).all()
-    assert torch.nn.functional.cross_entropy(logits, test["Y"]).item() == pytest.approx(logs["test/loss"][-1], rel=1e-5)
+    assert torch.nn.functional.cross_entropy(logits, test["Y"]).item() == pytest.approx(
+        logs["test/loss"][-1], rel=1e-5
+    )
     lr, wd = final.name.removeprefix("final-lr-").split("_wd-")
     assert pickle.loads((final / "args.pkl").read_bytes())["lr"] == float(lr)
     study = pickle.loads((out / "study.pkl").read_bytes())
@@ -86,7 +91,9 @@ def test_same_command_twice_is_identical(feature_folders, tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     (final,) = (path.name for path in a.glob("final-*"))
     assert (a / final / "logs.pkl").read_bytes() == (b / final / "logs.pkl").read_bytes()
-    weights = [torch.load(folder / final / "model.pth", weights_only=True)["model"]["weight"] for folder in (a, b)]
+    weights = [
+        torch.load(folder / final / "model.pth", weights_only=True)["model"]["weight"] for folder in (a, b)
+    ]
     assert torch.equal(*weights)
 
 

@@ -22,7 +22,8 @@ def noise(width, height, seed=0):
 
 
 @pytest.mark.parametrize(
-    "size", [(64, 48), (48, 64), (50, 50), (224, 300), (301, 97), (33, 500), (224, 224), (225, 224), (7, 9), (1, 3)]
+    "size",
+    [(64, 48), (48, 64), (50, 50), (224, 300), (301, 97), (33, 500), (224, 224), (225, 224), (7, 9), (1, 3)],
 )
 @pytest.mark.parametrize(("resize", "crop"), [(32, 32), (64, 56), (65, 64), (224, 224)])
 def test_input_equals_torchvision_bit_for_bit(size, resize, crop):

@@ -32,16 +32,18 @@ class Spy(sgd.SgdTrainer):
         self.fits = []
         self.tested = []
 
-    def fit(self, x, y, run, *, test=None, **settings):
+    def fit(self, x, y, run, recipe, *, test=None, on_epoch=None):
         self.runs.append(run)
         self.tested.append(test is not None)
-        self.fits.append(super().fit(x, y, run, test=test, **settings))
+        self.fits.append(super().fit(x, y, run, recipe, test=test, on_epoch=on_epoch))
         return self.fits[-1]
 
 
 def run(settings, train=None, test=None):
     trainer = Spy()
-    outcome = protocol.run(train or feature_set(), test or feature_set(seed=1), settings, trainer, print_freq=0)
+    outcome = protocol.run(
+        train or feature_set(), test or feature_set(seed=1), settings, trainer, print_freq=0
+    )
     return outcome, trainer
 
 
@@ -143,7 +145,9 @@ def test_trials_are_those_of_optunas_multivariate_tpe():
         study.tell(asked, trial.val_top1)
 
 
-@pytest.mark.parametrize("settings", [{"n_trials": 0}, {"n_trials": 0, "lr": 1.0}, {"n_trials": 3, "lr": 1.0}])
+@pytest.mark.parametrize(
+    "settings", [{"n_trials": 0}, {"n_trials": 0, "lr": 1.0}, {"n_trials": 3, "lr": 1.0}]
+)
 def test_search_or_given_hyper_parameters(settings):
     with pytest.raises(CogError, match="--lr"):
         Settings(seed=1, **settings)
@@ -170,7 +174,9 @@ def test_one_image_per_class():
 
 @pytest.mark.parametrize("n_classes", [2, 3, 4])
 def test_fewer_than_five_classes(n_classes):
-    outcome, _ = run(QUICK, train=feature_set(n_classes=n_classes), test=feature_set(n_classes=n_classes, seed=1))
+    outcome, _ = run(
+        QUICK, train=feature_set(n_classes=n_classes), test=feature_set(n_classes=n_classes, seed=1)
+    )
     assert outcome.fit.history.logs["test/top5"] == [100.0] * 8
 
 
@@ -196,7 +202,9 @@ def test_class_with_fewer_images_than_shots(caplog):
     caplog.set_level("WARNING", logger="cog")
     train = feature_set()
     keep = torch.cat([torch.arange(120)[train.y != 5], torch.arange(120)[train.y == 5][:3]])
-    outcome, spy = run(dataclasses.replace(QUICK, n_shot=8), train=FeatureSet(train.x[keep], train.y[keep], "few"))
+    outcome, spy = run(
+        dataclasses.replace(QUICK, n_shot=8), train=FeatureSet(train.x[keep], train.y[keep], "few")
+    )
     assert torch.bincount(train.y[keep][spy.runs[-1].rows]).tolist() == [8] * 5 + [3]
     assert "1 of 6 classes have fewer than CLF.N_SHOT 8" in caplog.text
     assert outcome.sizes["final_train"] == 43
@@ -231,7 +239,9 @@ def test_some_trials_diverge():
     def objective(lr, wd):
         return (99.0, True) if lr > 1 else (50.0 + lr, False)
 
-    trials, study = tune.search(objective, n_trials=8, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4), seed=1)
+    trials, study = tune.search(
+        objective, n_trials=8, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4), seed=1
+    )
     assert {t.diverged for t in trials} == {True, False}
     assert all(t.val_top1 == 0.0 for t in trials if t.diverged)
     best = tune.best(trials)

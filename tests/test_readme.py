@@ -22,7 +22,9 @@ def flags():
     for command in (build_levels, extract_features, logreg, print_results):
         with pytest.raises(SystemExit) as done, pytest.MonkeyPatch.context() as patch:
             lines = []
-            patch.setattr("argparse.ArgumentParser._print_message", lambda self, text, file=None: lines.append(text))
+            patch.setattr(
+                "argparse.ArgumentParser._print_message", lambda self, text, file=None: lines.append(text)
+            )
             command.main(["--help"])
         assert done.value.code == 0
         known |= set(re.findall(r"--[a-z][a-z0-9_]*", "".join(lines)))

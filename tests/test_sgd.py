@@ -58,12 +58,14 @@ def test_equals_torch_linear_sgd_and_cross_entropy(lr, wd, momentum, batch_size)
     run = sgd.Run(rows=torch.arange(0, 500, 2), lr=lr, wd=wd, init_seed=3, order_seed=4)
     settings = {"n_classes": 7, "n_epochs": 20, "batch_size": batch_size, "momentum": momentum}
     linear, losses, test_losses = plain_loop(x, y, test_x, test_y, run, **settings)
-    fit = sgd.fit(x, y, run, test=(test_x, test_y), **settings)
+    fit = sgd.SgdTrainer().fit(x, y, run, sgd.Recipe(**settings), test=(test_x, test_y))
     assert fit.history is not None
     np.testing.assert_allclose(fit.history.logs["train/loss"], losses, rtol=1e-5)
     np.testing.assert_allclose(fit.history.logs["test/loss"], test_losses, rtol=1e-5)
     scale = linear.weight.abs().max().item()
-    np.testing.assert_allclose(fit.weight.numpy(), linear.weight.detach().numpy(), rtol=1e-5, atol=1e-5 * scale)
+    np.testing.assert_allclose(
+        fit.weight.numpy(), linear.weight.detach().numpy(), rtol=1e-5, atol=1e-5 * scale
+    )
     np.testing.assert_allclose(fit.bias.numpy(), linear.bias.detach().numpy(), rtol=1e-5, atol=1e-5 * scale)
     assert torch.equal(fit.predictions, linear(test_x).argmax(1))
     assert not fit.diverged
@@ -72,8 +74,8 @@ def test_equals_torch_linear_sgd_and_cross_entropy(lr, wd, momentum, batch_size)
 def test_history_without_test_set_changes_nothing():
     x, y = clusters(100, 8, 3)
     run = sgd.Run(rows=torch.arange(100), lr=3.0, wd=1e-5, init_seed=0, order_seed=1)
-    settings = {"n_classes": 3, "n_epochs": 5, "batch_size": 32, "momentum": 0.9}
-    silent, scored = sgd.fit(x, y, run, **settings), sgd.fit(x, y, run, test=(x, y), **settings)
+    recipe = sgd.Recipe(n_classes=3, n_epochs=5, batch_size=32, momentum=0.9)
+    silent, scored = (sgd.SgdTrainer().fit(x, y, run, recipe, test=test) for test in (None, (x, y)))
     assert torch.equal(silent.weight, scored.weight)
     assert silent.history is None
 
@@ -83,9 +85,8 @@ def test_learning_rate_epochs_0_and_1_run_at_the_base_rate():
     assert rates == pytest.approx([2.0, 2.0, 2 * 0.5 * (1 + math.cos(math.pi / 4)), 1.0])
     x, y = clusters(20, 4, 2)
     run = sgd.Run(rows=torch.arange(20), lr=2.0, wd=0.0, init_seed=0, order_seed=1)
-    logs = sgd.fit(
-        x, y, run, n_classes=2, n_epochs=4, batch_size=8, momentum=0.9, test=(x, y)
-    ).history.logs  # fmt: skip
+    recipe = sgd.Recipe(n_classes=2, n_epochs=4, batch_size=8, momentum=0.9)
+    logs = sgd.SgdTrainer().fit(x, y, run, recipe, test=(x, y)).history.logs
     # "lr" is the rate set after the epoch, as the original toolkit logs it
     assert logs["lr"] == pytest.approx([2.0, *rates[2:], 2 * 0.5 * (1 + math.cos(math.pi * 3 / 4))])
 
@@ -93,9 +94,8 @@ def test_learning_rate_epochs_0_and_1_run_at_the_base_rate():
 def test_divergence_stops_and_is_told():
     x, y = clusters(64, 4, 3)
     run = sgd.Run(rows=torch.arange(64), lr=1e38, wd=0.0, init_seed=0, order_seed=1)
-    fit = sgd.fit(
-        1e3 * x, y, run, n_classes=3, n_epochs=10, batch_size=8, momentum=0.9, test=(x, y)
-    )  # fmt: skip
+    recipe = sgd.Recipe(n_classes=3, n_epochs=10, batch_size=8, momentum=0.9)
+    fit = sgd.SgdTrainer().fit(1e3 * x, y, run, recipe, test=(x, y))
     assert fit.diverged
     assert len(fit.history.logs["test/top1"]) < 10
     assert fit.history.logs["test/top1"][-1] == 0.0
@@ -122,7 +122,9 @@ def test_score_equals_scikit_learn():
     assert score.loss == pytest.approx(log_loss(y, torch.softmax(torch.tensor(logits).double(), 1)), rel=1e-6)
     assert (predictions.numpy() == logits.argmax(1)).all()
     rows = torch.arange(5, 20000, 7)
-    assert metrics.score(x, y, rows, weight, bias)[0] == metrics.score(x[rows], y[rows], None, weight, bias)[0]
+    assert (
+        metrics.score(x, y, rows, weight, bias)[0] == metrics.score(x[rows], y[rows], None, weight, bias)[0]
+    )
 
 
 def test_fewer_than_five_classes():
@@ -136,7 +138,9 @@ def test_ties_count_as_argmax_ranks_them():
     logits = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [0.0, 2.0, 2.0], [0.0, 1.0, 2.0]])
     assert metrics.true_class_rank(logits, y).tolist() == [0, 1, 1, 0]
     # equal logits everywhere: only class 0 is right
-    score, _ = metrics.score(torch.zeros(30, 4), torch.arange(30) % 3, None, torch.randn(3, 4), torch.zeros(3))
+    score, _ = metrics.score(
+        torch.zeros(30, 4), torch.arange(30) % 3, None, torch.randn(3, 4), torch.zeros(3)
+    )
     assert score.top1 == pytest.approx(100 / 3)
 
 
@@ -149,7 +153,8 @@ def test_non_finite_logits_are_wrong():
 def test_cuda_agrees_with_the_cpu():
     x, y = clusters(2000, 64, 10)
     run = sgd.Run(rows=torch.arange(2000), lr=5.0, wd=1e-5, init_seed=0, order_seed=1)
-    settings = {"n_classes": 10, "n_epochs": 10, "batch_size": 256, "momentum": 0.9}
-    cpu = sgd.fit(x, y, run, test=(x, y), **settings)
-    cuda = sgd.fit(x.cuda(), y.cuda(), run, test=(x.cuda(), y.cuda()), device="cuda", **settings)
+    recipe = sgd.Recipe(n_classes=10, n_epochs=10, batch_size=256, momentum=0.9)
+    cpu = sgd.SgdTrainer().fit(x, y, run, recipe, test=(x, y))
+    x, y = x.cuda(), y.cuda()
+    cuda = sgd.SgdTrainer("cuda").fit(x, y, run, recipe, test=(x, y))
     np.testing.assert_allclose(cuda.history.logs["train/loss"], cpu.history.logs["train/loss"], rtol=1e-4)

@@ -43,7 +43,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
     where.add_argument(
         "--models_root_dir",
-        help="reads <root>/<model_title>/<architecture_name>/model.ckpt and writes <dataset>/features_<split>/ beside it",
+        help="reads <root>/<model_title>/<architecture_name>/model.ckpt, writes <dataset>/features_<split>/ "
+        "beside it",
     )
     where.add_argument(
         "--ckpt_file",
@@ -59,7 +60,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--model_loader",
         type=cli_tools.python_target,
         metavar="FILE.py:FUNCTION",
-        help="a model of your own: load_my_model(init_args) -> (backbone, forward); init_args has model_name, ckpt_file, model_dir",
+        help="a model of your own: load_my_model(init_args) -> (backbone, forward); init_args has model_name, "
+        "ckpt_file, model_dir",
     )
     images = parser.add_argument_group("images")
     images.add_argument("--in1k_images_root", help="for in1k: holds {train,val}/<wnid>/*.JPEG")
@@ -214,7 +216,9 @@ def check_hash(model: str, digest: str | None, *, strict: bool) -> bool | None:
             raise CogError(f"{text} (--strict_hash)")
         logger.warning("%s", text)
     elif published is None and strict:
-        logger.warning("no SHA-256 of the checkpoint of %s was published; --strict_hash cannot check it", model)
+        logger.warning(
+            "no SHA-256 of the checkpoint of %s was published; --strict_hash cannot check it", model
+        )
     return published
 
 

@@ -40,7 +40,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument("--test_features_dir", help="folder (or X_Y.pth file) of the test features")
     where.add_argument(
         "--output_dir",
-        help="where to write (default with --models_root_dir: <dataset>/eval_logreg[_N<n_shot>]/seed-<seed>/ beside the features)",
+        help="where to write (default with --models_root_dir: <dataset>/eval_logreg[_N<n_shot>]/seed-<seed>/ "
+        "beside the features)",
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")

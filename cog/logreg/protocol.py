@@ -21,7 +21,7 @@ from cog import features, randomness
 from cog.errors import CogError
 from cog.features import FeatureSet
 from cog.logreg import metrics, tune
-from cog.logreg.sgd import Fit, History, Run, Trainer
+from cog.logreg.sgd import Fit, History, Recipe, Run, Trainer
 from cog.progress import Progress
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class _Job:
         self._labels = y
         self._settings = settings
         self._trainer = trainer
-        self._n_classes = n_classes
+        self._recipe = Recipe(n_classes, settings.n_epochs, settings.batch_size, settings.momentum)
 
     def draw(self, rows: torch.Tensor, *, stage: str) -> torch.Tensor:
         """Return ``n_shot`` rows per class of ``rows``, or all of them."""
@@ -206,8 +206,8 @@ class _Job:
         rows, short = features.draw_few_shot(self._labels, rows, n_shot=settings.n_shot, rng=rng)
         if short:
             logger.warning(
-                "%d of %d classes have fewer than CLF.N_SHOT %d training images in the %s stage; all of theirs are used",
-                short, self._n_classes, settings.n_shot, stage,
+                "%d of %d classes have fewer than CLF.N_SHOT %d training images in the %s stage; all are used",
+                short, self._recipe.n_classes, settings.n_shot, stage,
             )  # fmt: skip
         return rows
 
@@ -245,7 +245,5 @@ class _Job:
 
         with progress or contextlib.nullcontext():
             return self._trainer.fit(
-                self.x, self.y, spec,
-                n_classes=self._n_classes, n_epochs=s.n_epochs, batch_size=s.batch_size, momentum=s.momentum,
-                test=test, on_epoch=on_epoch if test is not None else None,
-            )  # fmt: skip
+                self.x, self.y, spec, self._recipe, test=test, on_epoch=on_epoch if test is not None else None
+            )

@@ -36,6 +36,23 @@ class Run:
     order_seed: int
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """What all runs of a study share.
+
+    Attributes:
+        n_classes: C.
+        n_epochs: passes over the rows of a run.
+        batch_size: samples per step; the last step of an epoch takes what is left.
+        momentum: of SGD.
+    """
+
+    n_classes: int
+    n_epochs: int
+    batch_size: int
+    momentum: float
+
+
 @dataclass
 class History:
     """One value per epoch, under the names of the contract's ``logs.pkl``; accuracies in percent."""
@@ -91,15 +108,24 @@ class Trainer(Protocol):
         x: torch.Tensor,
         y: torch.Tensor,
         run: Run,
+        recipe: Recipe,
         *,
-        n_classes: int,
-        n_epochs: int,
-        batch_size: int,
-        momentum: float,
         test: tuple[torch.Tensor, torch.Tensor] | None = None,
         on_epoch: Callable[[int, History], None] | None = None,
     ) -> Fit:
-        """Train one classifier; see :func:`fit`."""
+        """Train one classifier.
+
+        Args:
+            x: float32 ``(n, d)``; on the trainer's device, or on the CPU when it does not fit there.
+            y: int64 ``(n,)`` in 0..C-1, on the device of ``x``.
+            run: rows and hyper-parameters.
+            recipe: what all runs share.
+            test: features and labels to score after every epoch; also makes the history.
+            on_epoch: called after every epoch when there is a test set.
+
+        Returns:
+            The classifier after the last epoch.
+        """
         ...
 
 
@@ -125,76 +151,64 @@ def initial_classifier(n_classes: int, dim: int, seed: int) -> tuple[torch.Tenso
     return weight, bias
 
 
-@torch.no_grad()
-def fit(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    run: Run,
-    *,
-    n_classes: int,
-    n_epochs: int,
-    batch_size: int,
-    momentum: float,
-    test: tuple[torch.Tensor, torch.Tensor] | None = None,
-    device: torch.device | str = "cpu",
-    on_epoch: Callable[[int, History], None] | None = None,
-) -> Fit:
-    """Train logistic regression by SGD with momentum (paper Sec. 4.1 and supplement B.3).
+class SgdTrainer:
+    """The reference :class:`Trainer`: one run after the other, on one device.
 
-    Equals ``torch.nn.Linear`` trained with ``torch.optim.SGD`` and ``CrossEntropyLoss``; the gradient of the
-    softmax is written out, which is as short and spares the autograd graph.
-
-    Args:
-        x: float32 ``(n, d)``; on ``device``, or on the CPU when it does not fit there.
-        y: int64 ``(n,)`` in 0..C-1, on the device of ``x``.
-        run: rows and hyper-parameters.
-        n_classes: C.
-        n_epochs: passes over ``run.rows``.
-        batch_size: samples per step; the last step of an epoch takes what is left.
-        momentum: of SGD.
-        test: features and labels to score after every epoch; also makes the history.
-        device: where to compute.
-        on_epoch: called after every epoch when there is a test set.
-
-    Returns:
-        The classifier after the last epoch.
+    Equals ``torch.nn.Linear`` trained with ``torch.optim.SGD`` and ``CrossEntropyLoss`` (paper Sec. 4.1 and
+    supplement B.3); the gradient of the softmax is written out, which is as short and spares the autograd
+    graph.
     """
-    device = torch.device(device)
-    weight, bias = (t.to(device) for t in initial_classifier(n_classes, x.shape[1], run.init_seed))
-    weight_velocity, bias_velocity = torch.zeros_like(weight), torch.zeros_like(bias)
-    order_generator = cpu_generator(run.order_seed)
-    history = History() if test is not None else None
-    predictions = None
-    rows = run.rows.to(x.device)
-    n = len(rows)
-    for epoch in range(n_epochs):
-        lr = learning_rate(run.lr, epoch, n_epochs)
-        order = torch.randperm(n, generator=order_generator).to(x.device)
-        sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, top-1, top-5 over the epoch
-        for start in range(0, n, batch_size):
-            batch = rows[order[start : start + batch_size]]
-            xb, yb = x[batch].to(device), y[batch].to(device)
-            log_p = torch.log_softmax(torch.addmm(bias, xb, weight.T), dim=1)  # (b, C)
-            if history is not None:
-                _add_batch(sums, log_p, yb)
-            gradient = log_p.exp()
-            gradient[torch.arange(len(yb), device=device), yb] -= 1
-            gradient /= len(yb)
-            _step(weight, weight_velocity, gradient.T @ xb, lr=lr, wd=run.wd, momentum=momentum)
-            _step(bias, bias_velocity, gradient.sum(0), lr=lr, wd=run.wd, momentum=momentum)
-        finite = bool(torch.isfinite(weight.sum() + bias.sum()))
-        if history is not None and test is not None:
-            loss, top1, top5 = (sums / n).tolist()
-            score, predictions = metrics.score(*test, None, weight, bias)
-            # As in the original toolkit, "lr" is the rate that was set after the epoch.
-            history.append(
-                metrics.Score(loss, 100 * top1, 100 * top5), score, _cosine(run.lr, epoch, n_epochs)
-            )
-            if on_epoch is not None:
-                on_epoch(epoch, history)
-        if not finite:
-            return Fit(weight, bias, diverged=True, history=history, predictions=predictions)
-    return Fit(weight, bias, diverged=False, history=history, predictions=predictions)
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+
+    @torch.no_grad()
+    def fit(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        run: Run,
+        recipe: Recipe,
+        *,
+        test: tuple[torch.Tensor, torch.Tensor] | None = None,
+        on_epoch: Callable[[int, History], None] | None = None,
+    ) -> Fit:
+        """See :meth:`Trainer.fit`."""
+        device, momentum = self.device, recipe.momentum
+        weight, bias = (t.to(device) for t in initial_classifier(recipe.n_classes, x.shape[1], run.init_seed))
+        weight_velocity, bias_velocity = torch.zeros_like(weight), torch.zeros_like(bias)
+        order_generator = cpu_generator(run.order_seed)
+        history = History() if test is not None else None
+        predictions = None
+        rows = run.rows.to(x.device)
+        n = len(rows)
+        for epoch in range(recipe.n_epochs):
+            lr = learning_rate(run.lr, epoch, recipe.n_epochs)
+            order = torch.randperm(n, generator=order_generator).to(x.device)
+            sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, top-1, top-5 over the epoch
+            for start in range(0, n, recipe.batch_size):
+                batch = rows[order[start : start + recipe.batch_size]]
+                xb, yb = x[batch].to(device), y[batch].to(device)
+                log_p = torch.log_softmax(torch.addmm(bias, xb, weight.T), dim=1)  # (b, C)
+                if history is not None:
+                    _add_batch(sums, log_p, yb)
+                gradient = log_p.exp()
+                gradient[torch.arange(len(yb), device=device), yb] -= 1
+                gradient /= len(yb)
+                _step(weight, weight_velocity, gradient.T @ xb, lr=lr, wd=run.wd, momentum=momentum)
+                _step(bias, bias_velocity, gradient.sum(0), lr=lr, wd=run.wd, momentum=momentum)
+            finite = bool(torch.isfinite(weight.sum() + bias.sum()))
+            if history is not None and test is not None:
+                loss, top1, top5 = (sums / n).tolist()
+                score, predictions = metrics.score(*test, None, weight, bias)
+                # As in the original toolkit, "lr" is the rate that was set after the epoch.
+                rate = _cosine(run.lr, epoch, recipe.n_epochs)
+                history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, rate)
+                if on_epoch is not None:
+                    on_epoch(epoch, history)
+            if not finite:
+                return Fit(weight, bias, diverged=True, history=history, predictions=predictions)
+        return Fit(weight, bias, diverged=False, history=history, predictions=predictions)
 
 
 def _add_batch(sums: torch.Tensor, log_p: torch.Tensor, y: torch.Tensor) -> None:
@@ -216,29 +230,3 @@ def _step(
     """One update of ``torch.optim.SGD``: decay goes into the gradient, momentum without dampening."""
     velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
     parameter.add_(velocity, alpha=-lr)
-
-
-class SgdTrainer:
-    """The reference :class:`Trainer`: one run after the other, on one device."""
-
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.device = torch.device(device)
-
-    def fit(
-        self,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        run: Run,
-        *,
-        n_classes: int,
-        n_epochs: int,
-        batch_size: int,
-        momentum: float,
-        test: tuple[torch.Tensor, torch.Tensor] | None = None,
-        on_epoch: Callable[[int, History], None] | None = None,
-    ) -> Fit:
-        """See :func:`fit`."""
-        return fit(
-            x, y, run, n_classes=n_classes, n_epochs=n_epochs, batch_size=batch_size, momentum=momentum,
-            test=test, device=self.device, on_epoch=on_epoch,
-        )  # fmt: skip
