@@ -247,9 +247,7 @@ def _seed_folders(
             yield seed, path
 
 
-def _read_all(
-    candidates: _Candidates, problems: list[Problem]
-) -> tuple[list[Run], list[Problem]]:
+def _read_all(candidates: _Candidates, problems: list[Problem]) -> tuple[list[Run], list[Problem]]:
     runs: list[Run] = []
     for (model, dataset, n_shot, seed), found in candidates.items():
         if len(found) > 1:

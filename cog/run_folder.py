@@ -43,7 +43,9 @@ class RunFolder:
             return None
         data = files.read_json(path)
         if not isinstance(data, dict):
-            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; add --overwrite to replace it")
+            raise CogError(
+                f"{path} holds {type(data).__name__}, expected a JSON object; add --overwrite to replace it"
+            )
         return data
 
     def existing(self) -> list[str]:

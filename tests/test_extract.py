@@ -232,7 +232,8 @@ def test_row_order_is_the_data_sets(workshop, tmp_path):
         [
             "--model", "tiny_net", "--dataset", "cog_l1", "--split", "train", "--output_dir", str(out),
             "--model_loader", f"{workshop.loader}:load_my_model", "--imagenet_images_root", str(workshop.in21k),
-            "--cog_levels_mapping_file", str(workshop.levels_file), "--cog_concepts_split_file", str(workshop.split_file),
+            "--cog_levels_mapping_file", str(workshop.levels_file),
+            "--cog_concepts_split_file", str(workshop.split_file),
             *RESIZE, "FT_EXTRACT.N_WORKERS", "0",
         ]
     )  # fmt: skip
