@@ -20,7 +20,7 @@ import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class _Dtype:
 
     def numpy(self) -> np.dtype[Any]:
         dtype = np.dtype(self.spec)
-        return dtype.newbyteorder(self.byte_order) if self.byte_order in "<>" else dtype
+        return dtype.newbyteorder(self.byte_order) if self.byte_order in "<>" else dtype  # type: ignore[arg-type]
 
 
 class _Array:
@@ -74,7 +74,7 @@ class _Array:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         shape, dtype, is_fortran, data = self.state
-        order = "F" if is_fortran else "C"
+        order: Literal["C", "F"] = "F" if is_fortran else "C"
         if dtype.spec.startswith("O"):
             array = np.empty(len(data), dtype=object)
             array[:] = [finish(item) for item in data]
