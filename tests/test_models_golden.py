@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -41,29 +44,43 @@ def cases() -> list:
     return listed
 
 
+#: Models whose file several tests need; the others' are removed when the next one is written.
+KEPT = {
+    "clip_resnet50",
+    "sup_inception-v3",
+    "simclrv2_resnet50",
+    "byol_resnet50",
+    *QUICK,
+    "mopro_resnet50",
+    "sup_vgg19",
+}
+
+
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """Path of a checkpoint, written once for consecutive models with the same file; only the last one is kept."""
+def files(tmp_path_factory):
+    """Return a function from a model (and container) to its checkpoint, written once per schema."""
     folder = tmp_path_factory.mktemp("golden")
-    last: dict = {}
+    written: dict[tuple, object] = {}
 
-    def write(name, container):
-        key = (rules.load_index()[name]["schema"], container)
-        if key not in last:
-            last.clear()
-            for path in folder.iterdir():
-                path.unlink()
-            last[key] = rules.write_checkpoint(name, "A", folder / "model.ckpt", container)
-        return last[key]
+    def write(name, container=None):
+        index = rules.load_index()
+        key = (index[name]["schema"], container)
+        if key not in written:
+            keep = {index[kept]["schema"] for kept in KEPT}
+            for old in [old for old in written if old[0] not in keep or old[1]]:
+                Path(written.pop(old)).unlink()
+            path = folder / f"{key[0]}.{container}.ckpt"
+            written[key] = rules.write_checkpoint(name, "A", path, container)
+        return written[key]
 
-    return write
+    yield write
+    shutil.rmtree(folder)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(("name", "container"), cases())
-def test_golden_features(name, container, shared):
-    path = shared(name, container)
-    network = cog.load_backbone(name, path)
+def test_golden_features(name, container, files):
+    network = cog.load_backbone(name, files(name, container))
     assert error(run(network, name), name) < TOLERANCE
     assert network.feature_dim == rules.load_index()[name]["feature_dim"] == get_spec(name).feature_dim
 
@@ -74,9 +91,8 @@ def test_golden_features(name, container, shared):
     [("clip_resnet50", "trunk", ".trunk"), ("sup_inception-v3", "transform_input", ".transform_input")],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_variants(name, variant, suffix, tmp_path):
-    path = rules.write_checkpoint(name, "A", tmp_path / "model.ckpt")
-    network = cog.load_backbone(name, path, variant=variant)
+def test_variants(name, variant, suffix, files):
+    network = cog.load_backbone(name, files(name), variant=variant)
     assert error(run(network, name), name, suffix) < TOLERANCE
 
 
@@ -85,20 +101,6 @@ def test_the_goldens_cover_the_declared_models():
 
 
 # ---- typical mistakes: each must be visible by far ------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Name -> checkpoint, written once for the tests below."""
-    folder = tmp_path_factory.mktemp("mistakes")
-    written: dict[str, object] = {}
-
-    def write(name):
-        if name not in written:
-            written[name] = rules.write_checkpoint(name, "A", folder / f"{name}.ckpt")
-        return written[name]
-
-    return write
 
 
 def spoilt(files, name, change) -> float:
