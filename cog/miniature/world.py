@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 SEEN_FILE = "seen_wnids.txt"
 CONCEPTS_FILE = "concepts.txt"
+COUNTS_FILE = "image_counts.csv"
 WORLD_FILE = "world.json"
 IN1K_DIR = "in1k"
 IN21K_DIR = "in21k"
@@ -66,7 +68,8 @@ def make_world(
 
     Args:
         output_dir: gets ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/``, ``seen_wnids.txt`` (the seen
-            concepts), ``concepts.txt`` (all concepts) and ``world.json`` (the settings).
+            concepts), ``concepts.txt`` (all concepts), ``image_counts.csv`` (of all concepts) and
+            ``world.json`` (the settings).
         graph: WordNet's nouns.
         settings: of the world.
         n_workers: drawing processes (default: one per available processor). The images do not depend on it.
@@ -76,8 +79,10 @@ def make_world(
     """
     concepts = choose_concepts(graph, seed=settings.seed)
     _claim(output_dir, settings)
-    _write_list(output_dir / SEEN_FILE, concepts.seen)
-    _write_list(output_dir / CONCEPTS_FILE, concepts.every)
+    n_each = settings.n_train + settings.n_test
+    _write_lines(output_dir / SEEN_FILE, concepts.seen)
+    _write_lines(output_dir / CONCEPTS_FILE, concepts.every)
+    _write_lines(output_dir / COUNTS_FILE, ["wnid,count", *(f"{wnid},{n_each}" for wnid in concepts.every)])
     jobs = [job for job in _jobs(output_dir, graph, concepts, settings) if job.folders]
     n_images = sum(count for job in jobs for _, _, count in job.folders)
     if not jobs:
@@ -119,8 +124,8 @@ def _claim(output_dir: Path, settings: WorldSettings) -> None:
     files.write_json(path, wanted)
 
 
-def _write_list(path: Path, wnids: tuple[str, ...]) -> None:
-    text = "".join(f"{wnid}\n" for wnid in wnids)
+def _write_lines(path: Path, lines: Sequence[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         files.write_text(path, text)
 

@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# Install everything and run the whole benchmark on a generated miniature: a control experiment with a known
+# answer that needs no download of images or networks. What exists is reused. Examples:
+#   bash bash-scripts/quickstart.sh
+#   bash bash-scripts/quickstart.sh output_dir=/tmp/miniature world_seed=1
+
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+output_dir="${output_dir:-${repository}/cog-quickstart}"
+seeds="${seeds:-22 37}"
+shots="${shots:-1 4}"
+# Another world: other siblings, looks and images; needs an output_dir of its own.
+world_seed="${world_seed:-0}"
+# -------------------------------------------------------------------------------------------
+
+for argument in "$@"; do
+    case "${argument}" in
+        output_dir=* | seeds=* | shots=* | world_seed=*) printf -v "${argument%%=*}" '%s' "${argument#*=}" ;;
+        -h | --help)
+            sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+            echo "Variables: output_dir seeds shots world_seed"
+            exit 0
+            ;;
+        *) fail "unknown argument ${argument}; expected name=value with one of: output_dir seeds shots world_seed" ;;
+    esac
+done
+
+ensure_environment plots
+ensure_wordnet
+export COG_PYTHON="${python}"
+
+mkdir -p "${output_dir}/logs" || fail "cannot write into output_dir=${output_dir}; give another one"
+output_dir="$(cd "${output_dir}" && pwd)"
+cd "${repository}"
+
+# One thread per process: sums, and so the trained network, are then the same on any number of processors, and
+# nothing waits for a processor that other work keeps busy. Two processes run at once where there are two.
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+n_cpus="$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)"
+n_jobs=$((n_cpus >= 2 ? 2 : 1))
+started=${SECONDS}
+step_number=0
+n_steps=8
+
+step() {
+    step_number=$((step_number + 1))
+    echo
+    echo "[${step_number}/${n_steps}] $* (after $((SECONDS - started)) s)"
+}
+
+# in_parallel LOG_PREFIX TOTAL NAME:COMMAND...: run the commands, at most n_jobs at once, each with its own
+# log; show how many of the TOTAL runs have begun; stop everything at the first failure.
+in_parallel() {
+    local prefix="$1" total="$2" name job next=0 last=${SECONDS} count failed=""
+    shift 2
+    local -a names=() commands=() pids=() logs=()
+    for job in "$@"; do
+        names+=("${job%%:*}")
+        commands+=("${job#*:}")
+    done
+    stop_jobs() {
+        local pid
+        for pid in ${pids[@]+"${pids[@]}"}; do kill "${pid}" 2> /dev/null || true; done
+    }
+    trap 'stop_jobs; exit 130' INT TERM
+    while :; do
+        local running=0 index
+        for index in "${!pids[@]}"; do
+            if [[ -n "${pids[index]}" ]]; then
+                if kill -0 "${pids[index]}" 2> /dev/null; then
+                    running=$((running + 1))
+                else
+                    wait "${pids[index]}" || failed="${index}"
+                    pids[index]=""
+                    [[ -z "${failed}" ]] || break 2
+                fi
+            fi
+        done
+        while [[ ${running} -lt ${n_jobs} && ${next} -lt ${#commands[@]} ]]; do
+            logs[next]="${output_dir}/logs/${prefix}-${names[next]}.log"
+            bash -c "${commands[next]}" > "${logs[next]}" 2>&1 &
+            pids[next]=$!
+            next=$((next + 1))
+            running=$((running + 1))
+        done
+        [[ ${running} -gt 0 ]] || break
+        if [[ $((SECONDS - last)) -ge 15 ]]; then
+            last=${SECONDS}
+            count="$(cat "${logs[@]}" | grep -c '^\[[0-9]*/[0-9]*\]' || true)"
+            echo "      run ${count} of ${total}, $((SECONDS - started)) s"
+        fi
+        sleep 0.2
+    done
+    trap - INT TERM
+    if [[ -n "${failed}" ]]; then
+        stop_jobs
+        tail -n 15 "${logs[failed]}" >&2
+        fail "stopped in step ${step_number} (${prefix}, ${names[failed]}); the whole log: ${logs[failed]}." \
+            "What is complete is kept: run the same command again to continue"
+    fi
+}
+
+count_words() {
+    echo $#
+}
+
+cat << EOF
+
+The miniature: images of 144 WordNet concepts are drawn. What a concept looks like is inherited from its hypernym,
+with a change at each step, so that concepts close in WordNet look alike. A small network learns 24 concepts (boats,
+ships, scarves, trousers ...); 120 others form five levels by falling similarity to these. What to expect:
+  - the trained network is best on the concepts it has seen, above every level;
+  - accuracy tends to fall from level 1 (siblings of what it has seen) to level 5 (snakes, conifers);
+  - it is far above the same network left untrained, for which all levels are about equally hard.
+Everything is written to ${output_dir}; about 5 minutes on 2 processors.
+EOF
+
+step "Draw the images"
+"${python}" -m cog.miniature make --output_dir "${output_dir}" --seed "${world_seed}"
+
+step "Build the levels"
+levels_dir="${output_dir}/levels"
+if [[ -f "${levels_dir}/report.json" ]]; then
+    echo "${levels_dir} exists"
+else
+    # All concepts have 130 images; the paper's list of discarded concepts is about photographs.
+    : > "${output_dir}/discarded_wnids.txt"
+    "${python}" build_levels.py --imagenet_images_root "${output_dir}/in21k" --output_dir "${levels_dir}" \
+        --image_counts "${output_dir}/image_counts.csv" --seen_wnids "${output_dir}/seen_wnids.txt" \
+        --concepts "${output_dir}/concepts.txt" --discarded_wnids "${output_dir}/discarded_wnids.txt" \
+        --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES 130
+fi
+[[ -f "${output_dir}/overview.png" ]] ||
+    "${python}" -m cog.miniature overview --output_dir "${output_dir}" \
+        --cog_levels_mapping_file "${levels_dir}/cog_levels_mapping_file.pkl"
+echo "All concepts in one picture: ${output_dir}/overview.png; why a concept is in its level: ${levels_dir}/levels.csv"
+
+step "Train the network on the seen concepts"
+export models_root_dir="${output_dir}/models"
+for model in miniature_convnet miniature_random; do
+    "${python}" -m cog.miniature train --output_dir "${output_dir}" --model "${model}"
+done
+
+datasets="in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5"
+export model_loader="${repository}/cog/miniature/loader.py:load_my_model"
+export in1k_images_root="${output_dir}/in1k"
+export imagenet_images_root="${output_dir}/in21k"
+export cog_levels_mapping_file="${levels_dir}/cog_levels_mapping_file.pkl"
+export cog_concepts_split_file="${levels_dir}/cog_concepts_split_file.pkl"
+
+step "Extract features: 2 networks, 6 data sets, 2 splits"
+jobs=()
+for model in miniature_convnet miniature_random; do
+    for split in train test; do
+        jobs+=("${model}-${split}:bash bash-scripts/extract_features.sh model_name=${model} splits=${split} \
+            datasets='${datasets}' FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64 \
+            FT_EXTRACT.N_WORKERS 0 --device cpu")
+    done
+done
+in_parallel extract_features 24 "${jobs[@]}"
+
+step "Train classifiers on all images, seeds ${seeds}"
+jobs=()
+for seed in ${seeds}; do
+    jobs+=("seed-${seed}:bash bash-scripts/logreg.sh model_name=miniature_convnet dataset='${datasets}' \
+        seeds=${seed} --device cpu")
+done
+in_parallel logreg $(($(count_words ${seeds}) * 6)) "${jobs[@]}"
+
+step "Train classifiers on few images (N = ${shots}), seeds ${seeds}"
+jobs=()
+for seed in ${seeds}; do
+    jobs+=("seed-${seed}:bash bash-scripts/fewshot.sh model_name=miniature_convnet dataset='${datasets}' \
+        seeds=${seed} shots='${shots}' --device cpu")
+done
+in_parallel fewshot $(($(count_words ${seeds}) * $(count_words ${shots}) * 6)) "${jobs[@]}"
+
+step "Train classifiers for the untrained network (the control)"
+first_seed="${seeds%% *}"
+jobs=()
+for part in "in1k cog_l1 cog_l2" "cog_l3 cog_l4 cog_l5"; do
+    jobs+=("control-${part%% *}:bash bash-scripts/logreg.sh model_name=miniature_random dataset='${part}' \
+        seeds=${first_seed} --device cpu")
+done
+in_parallel logreg 6 "${jobs[@]}"
+
+step "Results: top-1 accuracy in percent, mean +- standard deviation over seeds"
+"${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds}
+echo
+status=0
+"${python}" -m cog.miniature check --output_dir "${output_dir}" || status=$?
+[[ ${status} -le 1 ]] || exit "${status}"
+if [[ ${status} -eq 1 ]]; then
+    fail "the results are not what they must be (see above); please report this with the folder ${output_dir}/logs"
+fi
+echo "Done in $((SECONDS - started)) s."
