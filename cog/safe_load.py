@@ -6,23 +6,21 @@ function, so nothing here unpickles without restriction:
 * torch files go through ``torch.load(weights_only=True)`` with a named allow-list per model;
 * plain pickles (level mapping, concept split, logs) go through :func:`load_pickle`, which reads
   lists, tuples, dicts, sets, strings, numbers and numpy arrays with an interpreter of its own
-  (:mod:`cog.safe_pickle`): no class or function named by the file is ever looked up.
+  (:mod:`cog.safe_pickle`): no class or function named by the file is ever looked up. The readers of
+  other checkpoint containers (:mod:`cog.models.formats`) use the same interpreter.
 """
 
 from __future__ import annotations
 
-import collections
 import os
 import pickle
 import re
 import stat
 import struct
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from cog import safe_pickle
 from cog.errors import CogError, UnsafeFileError
@@ -39,167 +37,6 @@ UNREADABLE = (
     struct.error,
     *safe_pickle.MALFORMED,
 )
-
-
-class _Dtype:
-    """Stands for ``numpy.dtype(spec)`` while a pickle is read."""
-
-    def __init__(self, spec: str, align: Any = False, copy: Any = True) -> None:
-        if isinstance(spec, bytes):
-            spec = spec.decode("ascii")
-        if not re.fullmatch(r"[<>|=]?(b1|[iufc][0-9]{1,2}|[US][0-9]*|O8?|\?)", spec):
-            raise UnsafeFileError(f"numpy array of type {spec!r}")
-        self.spec = spec.lstrip("<>|=")
-        self.byte_order = spec[0] if spec[0] in "<>|=" else "="
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        if isinstance(state[1], str | bytes):
-            order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
-            if order in ("<", ">", "|", "="):
-                self.byte_order = order
-
-    def numpy(self) -> np.dtype[Any]:
-        dtype = np.dtype(self.spec)
-        return dtype.newbyteorder(self.byte_order) if self.byte_order in "<>" else dtype  # type: ignore[arg-type]
-
-
-class _Array:
-    """Stands for a numpy array while a pickle is read; becomes one in :func:`finish`."""
-
-    def __init__(self) -> None:
-        self.state: tuple[Any, ...] = ()
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.state = state[-4:]  # (shape, dtype, is_fortran, data); an optional version comes first
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        shape, dtype, is_fortran, data = self.state
-        order: Literal["C", "F"] = "F" if is_fortran else "C"
-        if dtype.spec.startswith("O"):
-            array = np.empty(len(data), dtype=object)
-            array[:] = [finish(item) for item in data]
-        else:
-            if isinstance(data, str):  # protocol 0-2 pickles of Python 2 and 3 store bytes as text
-                data = data.encode("latin1")
-            array = np.frombuffer(data, dtype=dtype.numpy()) if len(data) else np.empty(0, dtype.numpy())
-        return array.reshape(shape, order=order)
-
-
-def _array(subtype: Any, shape: Any, typecode: Any) -> _Array:
-    if subtype is not _NDARRAY:
-        raise UnsafeFileError("array of a foreign class")
-    return _Array()
-
-
-def _array_from_buffer(data: Any, dtype: Any, shape: Any, order: str) -> _Array:
-    # numpy >= 1.24 writes contiguous arrays this way with pickle protocol 5.
-    array = _Array()
-    array.state = (shape, dtype, order == "F", bytes(data))
-    return array
-
-
-class _Scalar:
-    """Stands for a numpy scalar while a pickle is read."""
-
-    def __init__(self, dtype: _Dtype, data: Any = None) -> None:
-        if isinstance(data, str):
-            data = data.encode("latin1")
-        self.value = np.frombuffer(data, dtype=dtype.numpy(), count=1)[0].item()
-
-
-def _text_to_bytes(text: str, encoding: str = "latin1") -> bytes:
-    if encoding not in ("latin1", "utf8", "utf-8", "ascii"):
-        raise UnsafeFileError(f"encoding {encoding!r}")
-    return text.encode(encoding)
-
-
-class _NDARRAY:
-    """A name that pickles of arrays pass on; never made."""
-
-    def __init__(self) -> None:
-        raise UnsafeFileError("direct construction of numpy.ndarray")
-
-
-#: What a file may name, and what it gets: always something defined in this module.
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _NDARRAY,
-    ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _text_to_bytes,
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
-    ("builtins", "bytearray"): bytearray,
-    ("builtins", "list"): list,
-    ("builtins", "dict"): dict,
-    ("__builtin__", "set"): set,
-    ("__builtin__", "list"): list,
-    ("__builtin__", "dict"): dict,
-    ("collections", "OrderedDict"): collections.OrderedDict,
-}
-for _core in ("numpy.core", "numpy._core"):  # numpy 1 and numpy 2 spell the same module
-    _ALLOWED[_core + ".multiarray", "_reconstruct"] = _array
-    _ALLOWED[_core + ".multiarray", "scalar"] = _Scalar
-    _ALLOWED[_core + ".numeric", "_frombuffer"] = _array_from_buffer
-
-
-class RestrictedUnpickler(pickle.Unpickler):
-    """Refuses every global that is neither in ``_ALLOWED`` nor in ``extra``.
-
-    Args:
-        file: opened for reading, binary.
-        extra: ``(module, name)`` -> stand-in, for formats that name more than plain data does. The values
-            must be harmless to call with whatever the file says.
-    """
-
-    def __init__(self, file: IO[bytes], extra: Mapping[tuple[str, str], Any] | None = None) -> None:
-        super().__init__(file)
-        self._extra = extra or {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a global."""
-        if (module, name) in self._extra:
-            return self._extra[module, name]
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise UnsafeFileError(f"{module}.{name}") from None
-
-    def persistent_load(self, pid: Any) -> Any:
-        """Refuse persistent ids."""
-        raise UnsafeFileError("a persistent id (a torch file?)")
-
-
-# Nearly everything in a file, so asked first.
-_PLAIN = frozenset({float, int, str, bytes, bool, type(None)})
-
-
-def finish(data: Any, done: dict[int, Any] | None = None) -> Any:
-    """Replace the stand-ins in ``data`` by numpy arrays and Python numbers.
-
-    Containers are finished once each (``done``, by identity): a file of a few bytes can refer to one list
-    2 ** 40 times.
-    """
-    if type(data) in _PLAIN:
-        return data
-    done = {} if done is None else done
-    if id(data) in done:
-        return done[id(data)]
-    finished: Any
-    if isinstance(data, _Array):
-        finished = data.numpy()
-    elif isinstance(data, _Scalar):
-        return data.value
-    elif isinstance(data, dict):
-        finished = {finish(key, done): finish(value, done) for key, value in data.items()}
-    elif isinstance(data, list):
-        finished = [finish(item, done) for item in data]
-    elif isinstance(data, tuple):
-        finished = tuple(finish(item, done) for item in data)
-    elif isinstance(data, _Dtype | _NDARRAY) or data is _NDARRAY:
-        raise UnsafeFileError("a bare numpy type")
-    else:
-        return data
-    done[id(data)] = finished
-    return finished
 
 
 def load_pickle(path: str | os.PathLike[str]) -> Any:

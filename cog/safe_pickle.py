@@ -4,8 +4,8 @@ Python's unpickler imports what a file names and calls it. Restricting the names
 few bytes can still make it allocate 64 GB (a memo index of 2 ** 33), compute forever (the hash of tuples nested
 40 deep), or alter the admitted functions for the next file (their default arguments, through BUILD). This
 interpreter reads the opcodes with :mod:`pickletools`, which only parses, and carries out those that data need.
-Names in a file select an entry of the table at the end of this module; nothing else is looked up,
-imported or called.
+Names in a file select an entry of the table at the end of this module, or a stand-in that the reader of
+a format provides; nothing else is looked up, imported or called.
 """
 
 from __future__ import annotations
@@ -65,7 +65,28 @@ class _Arguments(tuple[Any, ...]):
         return "a bare numpy type or class"
 
 
-_NOT_DATA = frozenset({_Name, _Dtype, _Arguments})
+class Constructor:
+    """What a format's reader lets a class or function of its files stand for.
+
+    Args:
+        make: called with the file's arguments; it must be harmless whatever they are.
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+
+    def __str__(self) -> str:
+        return "a bare class or function"
+
+
+class Instance:
+    """Base of objects made by a :class:`Constructor` whose attributes a file may set."""
+
+    def set_state(self, state: Any) -> None:
+        """Take the attributes that the file gives; by default they are dropped."""
+
+
+_NOT_DATA = frozenset({_Name, _Dtype, _Arguments, Constructor})
 
 
 def _data(value: Any) -> Any:
@@ -100,7 +121,12 @@ class _Bounded:
         return self._handle.read(length)
 
 
-def load(handle: IO[bytes]) -> Any:
+def load(
+    handle: IO[bytes],
+    *,
+    names: Callable[[str, str], Any] | None = None,
+    persistent: Callable[[Any], Any] | None = None,
+) -> Any:
     """Read one pickle of lists, tuples, dicts, sets, strings, bytes, numbers and numpy arrays.
 
     Any protocol; pickles of numpy 1 and 2, of Python 2 (its strings are decoded as Latin-1, which keeps every
@@ -108,12 +134,15 @@ def load(handle: IO[bytes]) -> Any:
 
     Args:
         handle: a seekable file, opened in binary mode; left behind the pickle.
+        names: for formats that name more than data do: ``(module, name)`` -> a :class:`Constructor`, a
+            value that stands for the name, or None to refuse it.
+        persistent: for formats that keep data beside the pickle: persistent id -> value.
 
     Raises:
         UnsafeFileError: a name or an operation outside the admitted ones.
         Exception: one of ``MALFORMED`` for a broken file.
     """
-    machine = _Machine()
+    machine = _Machine(names, persistent)
     for opcode, argument, _ in pickletools.genops(_Bounded(handle)):  # type: ignore[arg-type]
         if opcode.name == "STOP":
             return _data(machine.stack.pop())
@@ -148,7 +177,11 @@ class _Machine:
         stack: values above the last mark.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, names: Callable[[str, str], Any] | None, persistent: Callable[[Any], Any] | None
+    ) -> None:
+        self._names = names
+        self._persistent = persistent
         self.stack: list[Any] = []
         self._below_marks: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
@@ -288,12 +321,19 @@ class _Machine:
         self._push_name(module, attribute)
 
     def _push_name(self, module: str, attribute: str) -> None:
-        if (module, attribute) not in _ADMITTED:
+        if (module, attribute) in _ADMITTED:
+            self.stack.append(_Name((module, attribute)))
+            return
+        stand_in = None if self._names is None else self._names(module, attribute)
+        if stand_in is None:
             raise UnsafeFileError(f"{module}.{attribute}"[:200])
-        self.stack.append(_Name((module, attribute)))
+        self.stack.append(stand_in)
 
     def REDUCE(self, _: None) -> None:
         arguments, name = self.stack.pop(), self.stack.pop()
+        if isinstance(name, Constructor) and isinstance(arguments, tuple):
+            self.stack.append(name.make(*arguments))
+            return
         if not isinstance(name, _Name) or not isinstance(arguments, tuple):
             raise UnsafeFileError("a call of something that is not an admitted name")
         make = _ADMITTED[name.key]
@@ -304,9 +344,28 @@ class _Machine:
             self._unbuilt[id(made)] = made
         self.stack.append(made)
 
+    def NEWOBJ(self, _: None) -> None:
+        if not isinstance(self.stack[-2], Constructor):
+            raise UnsafeFileError(f"an instance of {self.stack[-2]}"[:200])
+        self.REDUCE(None)
+
+    def BINPERSID(self, _: None) -> None:
+        self._push_persistent(self.stack.pop())
+
+    def PERSID(self, persistent_id: str) -> None:
+        self._push_persistent(persistent_id)
+
+    def _push_persistent(self, persistent_id: Any) -> None:
+        if self._persistent is None:
+            raise UnsafeFileError("a persistent id (a torch file?)")
+        self.stack.append(self._persistent(_data(persistent_id)))
+
     def BUILD(self, _: None) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
+        if isinstance(target, Instance):
+            target.set_state(_data(state))
+            return
         if not isinstance(state, tuple):
             raise UnsafeFileError(f"attributes of a {type(target).__name__}")
         if isinstance(target, _Dtype):
@@ -367,6 +426,19 @@ def _build_array(array: np.ndarray[Any, Any], state: tuple[Any, ...]) -> None:
     if len(content) != (n if dtype.hasobject else n * dtype.itemsize):
         raise ValueError(f"array of shape {shape} with {len(content)} bytes or objects")
     array.__setstate__((1, shape, dtype, bool(is_fortran), content))  # type: ignore[arg-type]
+
+
+def build_array(constructor: Any, arguments: Any, state: Any) -> np.ndarray[Any, Any]:
+    """Make an array from the three parts that ``numpy.ndarray.__reduce__`` gives; for formats that wrap them.
+
+    Raises:
+        UnsafeFileError: when they are not those of an array.
+    """
+    if not isinstance(constructor, _Name) or _ADMITTED[constructor.key] is not _empty_array:
+        raise UnsafeFileError("an array of a foreign class")
+    array = _empty_array(*arguments)
+    _build_array(array, state)
+    return array
 
 
 def _array_from_buffer(

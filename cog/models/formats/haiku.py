@@ -7,38 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from cog import safe_pickle
 from cog.errors import CogError, UnsafeFileError
-from cog.safe_load import UNREADABLE, RestrictedUnpickler, _Array, _array, finish
 
 
-class _Record(dict[str, Any]):
-    """Stands for an instance of a named tuple: field -> value."""
-
-    fields: tuple[str, ...] = ()
-
-    def __new__(cls, *values: Any) -> _Record:
-        record = super().__new__(cls)
-        record.update(zip(cls.fields, values, strict=True))
-        return record
-
-    def __setstate__(self, state: Any) -> None:
-        """Ignore attributes: the fields are all there is."""
+class _Record(safe_pickle.Instance, dict[str, Any]):
+    """Stands for an instance of a named tuple: field -> value. Attributes are dropped: the fields are all."""
 
 
-def _create_namedtuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> type[_Record]:
-    """Stand-in of dill's: a class that collects the fields."""
-    if not all(isinstance(field, str) for field in fields):
+def _create_namedtuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> safe_pickle.Constructor:
+    """Stand-in of dill's: makes records with these fields."""
+    if not isinstance(fields, list | tuple) or not all(isinstance(field, str) for field in fields):
         raise UnsafeFileError("a malformed named tuple")
-    return type("_Record", (_Record,), {"fields": tuple(fields)})
+    return safe_pickle.Constructor(lambda *values: _Record(zip(fields, values, strict=True)))
 
 
-def _create_array(constructor: Any, arguments: Any, state: Any, attributes: Any = None) -> _Array:
+def _create_array(
+    constructor: Any, arguments: Any, state: Any, attributes: Any = None
+) -> np.ndarray[Any, Any]:
     """Stand-in of dill's: a numpy array."""
-    if constructor is not _array:
-        raise UnsafeFileError("an array of a foreign class")
-    array = _array(*arguments)
-    array.__setstate__(state)
-    return array
+    return safe_pickle.build_array(constructor, arguments, state)
 
 
 def _mapping(content: Any = ()) -> dict[Any, Any]:
@@ -46,12 +34,12 @@ def _mapping(content: Any = ()) -> dict[Any, Any]:
     return dict(content)
 
 
-_EXTRA: dict[tuple[str, str], Any] = {}
+_NAMES: dict[tuple[str, str], safe_pickle.Constructor] = {}
 for _dill in ("dill._dill", "dill.dill"):  # the module moved in dill 0.2.8
-    _EXTRA[_dill, "_create_namedtuple"] = _create_namedtuple
-    _EXTRA[_dill, "_create_array"] = _create_array
+    _NAMES[_dill, "_create_namedtuple"] = safe_pickle.Constructor(_create_namedtuple)
+    _NAMES[_dill, "_create_array"] = safe_pickle.Constructor(_create_array)
 for _name in ("FlatMapping", "frozendict"):  # renamed in August 2020
-    _EXTRA["haiku._src.data_structures", _name] = _mapping
+    _NAMES["haiku._src.data_structures", _name] = safe_pickle.Constructor(_mapping)
 
 
 def _flat(tree: dict[Any, Any], prefix: str = "") -> dict[str, np.ndarray]:
@@ -78,7 +66,7 @@ def read(path: Path) -> Any:
     """
     try:
         with open(path, "rb") as file:
-            data = finish(RestrictedUnpickler(file, _EXTRA).load())
+            data = safe_pickle.load(file, names=lambda module, name: _NAMES.get((module, name)))
         if not isinstance(data, dict):
             return data
         return {key: _flat(value) if isinstance(value, dict) else value for key, value in data.items()}
@@ -88,7 +76,7 @@ def read(path: Path) -> Any:
         ) from None
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except UNREADABLE as error:
+    except safe_pickle.MALFORMED as error:
         raise CogError(
             f"{path} is not a readable checkpoint ({type(error).__name__}: {error}); is the download complete?"
         ) from None

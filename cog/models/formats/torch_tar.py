@@ -6,16 +6,15 @@ own reader of it unpickles without restriction; this one does not.
 
 from __future__ import annotations
 
-import collections
 import io
 import struct
 import tarfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from cog import safe_pickle
 from cog.errors import CogError, UnsafeFileError
 from cog.models.formats.tensors import StorageType, from_bytes, view
-from cog.safe_load import UNREADABLE, RestrictedUnpickler
 
 if TYPE_CHECKING:
     import torch
@@ -28,24 +27,21 @@ def _rebuild_parameter(data: Any, requires_grad: Any = True, hooks: Any = None) 
     return data
 
 
-class _Unpickler(RestrictedUnpickler):
-    def __init__(self, file: IO[bytes], tensors: dict[int, torch.Tensor]) -> None:
-        super().__init__(
-            file,
-            {
-                ("collections", "OrderedDict"): collections.OrderedDict,
-                ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-            },
-        )
-        self._tensors = tensors
+_REBUILD_PARAMETER = safe_pickle.Constructor(_rebuild_parameter)
 
-    def find_class(self, module: str, name: str) -> Any:
-        if module in ("torch", "torch.cuda") and name in _TENSORS:
-            return name
-        return StorageType.named(module, name) or super().find_class(module, name)
 
-    def persistent_load(self, pid: Any) -> torch.Tensor:
-        return self._tensors[int(pid)]
+def _names(module: str, name: str) -> Any:
+    if module in ("torch", "torch.cuda") and name in _TENSORS:
+        return name
+    if (module, name) == ("torch._utils", "_rebuild_parameter"):
+        return _REBUILD_PARAMETER
+    return StorageType.named(module, name)
+
+
+def _load(file: IO[bytes], tensors: dict[int, torch.Tensor] | None = None) -> Any:
+    """Read one pickle, in which the tensors are named by their keys."""
+    known = tensors or {}
+    return safe_pickle.load(file, names=_names, persistent=lambda key: known[int(key)])
 
 
 def _exactly(file: IO[bytes], n_bytes: int) -> bytes:
@@ -56,7 +52,7 @@ def _exactly(file: IO[bytes], n_bytes: int) -> bytes:
 
 
 def _count(file: IO[bytes]) -> int:
-    number = _Unpickler(file, {}).load()
+    number = _load(file)
     if not isinstance(number, int):
         raise ValueError("no number of entries")
     return number
@@ -65,12 +61,12 @@ def _count(file: IO[bytes]) -> int:
 def _read_storages(file: IO[bytes]) -> dict[int, torch.Tensor]:
     storages: dict[int, torch.Tensor] = {}
     for _ in range(_count(file)):
-        key, _location, storage_type = _Unpickler(file, {}).load()
+        key, _location, storage_type = _load(file)
         if not isinstance(storage_type, StorageType):
             raise ValueError("storage of an unknown type")
         (numel,) = struct.unpack("<q", _exactly(file, 8))
         storages[key] = from_bytes(_exactly(file, numel * storage_type.dtype.itemsize), storage_type.dtype)
-    for key, root, offset, numel in _Unpickler(file, {}).load():  # storages that share another's memory
+    for key, root, offset, numel in _load(file):  # storages that share another's memory
         storages[key] = view(storages[root], offset, (numel,), (1,))
     return storages
 
@@ -78,7 +74,7 @@ def _read_storages(file: IO[bytes]) -> dict[int, torch.Tensor]:
 def _read_tensors(file: IO[bytes], storages: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     tensors: dict[int, torch.Tensor] = {}
     for _ in range(_count(file)):
-        key, storage, _tensor_type = _Unpickler(file, {}).load()
+        key, storage, _tensor_type = _load(file)
         ndim, _padding = struct.unpack("<ii", _exactly(file, 8))
         if not 0 <= ndim <= 16:
             raise ValueError("tensor with an impossible number of axes")
@@ -109,7 +105,7 @@ def read(path: Path) -> Any:
             # Buffered in memory: the unpickler must not read ahead of the raw data that follow a pickle.
             storages = _read_storages(io.BytesIO(member("storages").read()))
             tensors = _read_tensors(io.BytesIO(member("tensors").read()), storages)
-            return _Unpickler(member("pickle"), tensors).load()
+            return _load(member("pickle"), tensors)
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected only parameters. torchvision has "
@@ -117,7 +113,7 @@ def read(path: Path) -> Any:
         ) from None
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except (*UNREADABLE, RuntimeError, tarfile.TarError) as error:
+    except (*safe_pickle.MALFORMED, EOFError, RuntimeError, struct.error, tarfile.TarError) as error:
         raise CogError(
             f"{path} is not a readable file of torch 0.1 ({type(error).__name__}: {error}); is it complete?"
         ) from None

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import collections
 import io
 import zipfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cog import safe_pickle
 from cog.errors import CogError, UnsafeFileError
 from cog.models.formats.tensors import StorageType, from_bytes, rebuild_tensor
-from cog.safe_load import UNREADABLE, RestrictedUnpickler
 
 if TYPE_CHECKING:
     import torch
 
 
-class _Object:
+class _Object(safe_pickle.Instance):
     """Stands for an instance of a class compiled into the archive: only its attributes are kept."""
 
-    def __setstate__(self, state: Any) -> None:
+    def __init__(self, *_: Any) -> None:
+        self.attributes: dict[Any, Any] = {}
+
+    def set_state(self, state: Any) -> None:
+        """Keep attributes that are given by name."""
         self.attributes = state if isinstance(state, dict) else {}
 
     def tensors(self, prefix: str = "") -> dict[str, torch.Tensor]:
@@ -28,7 +31,7 @@ class _Object:
         import torch
 
         found: dict[str, torch.Tensor] = {}
-        for name, value in getattr(self, "attributes", {}).items():
+        for name, value in self.attributes.items():
             if isinstance(value, _Object):
                 found |= value.tensors(f"{prefix}{name}.")
             elif isinstance(value, torch.Tensor):
@@ -41,11 +44,11 @@ def _first(value: Any, *rest: Any) -> Any:
     return value
 
 
-_EXTRA = {
-    ("torch._utils", "_rebuild_tensor_v2"): rebuild_tensor,
-    ("collections", "OrderedDict"): collections.OrderedDict,
+_OBJECT = safe_pickle.Constructor(_Object)
+_NAMES = {
+    ("torch._utils", "_rebuild_tensor_v2"): safe_pickle.Constructor(rebuild_tensor),
     **{
-        ("torch.jit._pickle", name): _first
+        ("torch.jit._pickle", name): safe_pickle.Constructor(_first)
         for name in (
             "build_intlist",
             "build_doublelist",
@@ -57,28 +60,30 @@ _EXTRA = {
 }
 
 
-class _Unpickler(RestrictedUnpickler):
+def _names(module: str, name: str) -> Any:
+    if module.split(".")[0] == "__torch__":
+        return _OBJECT
+    return _NAMES.get((module, name)) or StorageType.named(module, name)
+
+
+class _Storages:
+    """The tensors' data in the archive, read when first asked for."""
+
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
-        super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")), _EXTRA)
         self._archive = archive
         self._root = root
-        self._storages: dict[str, torch.Tensor] = {}
+        self._read: dict[str, torch.Tensor] = {}
 
-    def find_class(self, module: str, name: str) -> Any:
-        if module.split(".")[0] == "__torch__":
-            return _Object
-        return StorageType.named(module, name) or super().find_class(module, name)
-
-    def persistent_load(self, pid: Any) -> torch.Tensor:
-        kind, storage_type, key, _device, numel = pid
+    def __call__(self, persistent_id: Any) -> torch.Tensor:
+        kind, storage_type, key, _device, numel = persistent_id
         if kind != "storage" or not isinstance(storage_type, StorageType) or not isinstance(key, str):
             raise UnsafeFileError("a persistent id that is not a storage")
-        if key not in self._storages:
+        if key not in self._read:
             info = self._archive.getinfo(f"{self._root}/data/{key}")
             if info.file_size != numel * storage_type.dtype.itemsize:
                 raise ValueError(f"storage {key} has {info.file_size} bytes")
-            self._storages[key] = from_bytes(self._archive.read(info), storage_type.dtype)
-        return self._storages[key]
+            self._read[key] = from_bytes(self._archive.read(info), storage_type.dtype)
+        return self._read[key]
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
@@ -99,14 +104,15 @@ def read(path: Path) -> dict[str, torch.Tensor]:
             root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).rpartition("/")[0]
             if f"{root}/byteorder" in archive.namelist() and archive.read(f"{root}/byteorder") != b"little":
                 raise CogError(f"{path} was written on a big-endian machine, which is not supported")
-            module = _Unpickler(archive, root).load()
+            pickled = io.BytesIO(archive.read(f"{root}/data.pkl"))
+            module = safe_pickle.load(pickled, names=_names, persistent=_Storages(archive, root))
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected only parameters"
         ) from None
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except (*UNREADABLE, RuntimeError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
+    except (*safe_pickle.MALFORMED, RuntimeError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
         raise CogError(
             f"{path} is not a readable TorchScript archive ({type(error).__name__}: {error}); is it complete?"
         ) from None
