@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import zipfile
 
 import hollow
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -269,3 +271,34 @@ def test_missing_data_file_of_a_tensorflow_checkpoint(tmp_path):
     assert "there is no data file" in refusal("simclrv2_resnet50", tmp_path / "model.ckpt")
     (tmp_path / "model.ckpt.data-00000-of-00002").write_bytes(b"")
     assert "1 of 2 data files" in refusal("simclrv2_resnet50", tmp_path / "model.ckpt")
+
+
+# ---- damage at random -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("dino_resnet50", None),
+        ("mocov2_resnet50", None),
+        ("clip_resnet50", None),
+        ("sup_resnet50", "legacy_tar"),
+        ("simclrv2_resnet50", None),
+        ("byol_resnet50", None),
+    ],
+)
+def test_random_damage_is_an_error_of_ours_or_harmless(name, variant, tmp_path):
+    path = hollow.write(name, tmp_path / "model.ckpt", variant=variant)
+    victim = path if path.is_file() else path.with_name(path.name + ".index")
+    original = victim.read_bytes()
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        damaged = bytearray(original)
+        for position in generator.integers(0, len(damaged), 4):
+            damaged[position] = generator.integers(256)
+        victim.write_bytes(
+            bytes(damaged[: None if generator.random() < 0.8 else generator.integers(len(damaged))])
+        )
+        with contextlib.suppress(CogError):
+            cog.load_backbone(name, path)

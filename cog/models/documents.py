@@ -20,6 +20,7 @@ README_COLUMNS = (
     "params (M)",
     "input",
     "mean / std",
+    "settings",
     "script",
 )
 
@@ -90,7 +91,7 @@ normalisation shows at once.
 
 The model name is what `--model` takes: `<model_title>_<architecture_name>`. "comparable": the paper compares
 the model with ResNet-50. "dim" is the width of the features, "params" counts the backbone without classifier,
-"input" is the image size in pixels.
+"input" is the image size in pixels; "settings" names the profiles and variants (below) that differ.
 
 {table}
 

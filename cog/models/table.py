@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cog.models.spec import ModelSpec
 
 COLUMNS = (
-    "model", "label", "category", "comparable", "dim", "params (M)", "input", "mean / std", "script",
+    "model", "label", "category", "comparable", "dim", "params (M)", "input", "mean / std", "settings", "script",
     "licence", "publication", "notes",
 )  # fmt: skip
 
@@ -37,6 +37,9 @@ def row(spec: ModelSpec) -> dict[str, str]:
         "params (M)": f"{spec.parameters / 1e6:.1f}",
         "input": f"{pre.crop}",
         "mean / std": statistics,
+        "settings": ", ".join(
+            [f"PROFILE {name}" for name in spec.profiles] + [f"VARIANT {name}" for name in spec.variants]
+        ),
         "script": spec.prepare,
         "licence": spec.licence or "unknown",
         "publication": spec.paper,
