@@ -11,6 +11,7 @@ import torch
 from golden import rules
 
 import cog
+from cog.extract import exact_float32
 from cog.models import backbone as backbone_module
 from cog.models.backbone import build_network
 from cog.models.zoo import MODELS, get_spec
@@ -83,6 +84,15 @@ def test_golden_features(name, container, files):
     network = cog.load_backbone(name, files(name, container))
     assert error(run(network, name), name) < TOLERANCE
     assert network.feature_dim == rules.load_index()[name]["feature_dim"] == get_spec(name).feature_dim
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", QUICK)
+def test_golden_features_on_a_gpu(name, files):
+    network = cog.load_backbone(name, files(name), "cuda")
+    x = torch.from_numpy(rules.make_input(rules.load_index()[name]["input_size"], "A"))
+    with torch.inference_mode(), exact_float32():
+        assert error(network(x.cuda()).cpu(), name) < 10 * TOLERANCE
 
 
 @pytest.mark.slow
