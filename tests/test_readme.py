@@ -9,6 +9,7 @@ import pytest
 import cog
 from cog import config
 from cog.commands import build_levels, extract_features, logreg, print_results
+from cog.models import __main__ as models
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +20,15 @@ def readme(repository):
 @pytest.fixture(scope="module")
 def flags():
     known = {"--help", "--slow", "--check"}  # of every script; of the test suite; of ruff
-    for command in (build_levels, extract_features, logreg, print_results):
+    commands = [(command.main, []) for command in (build_levels, extract_features, logreg, print_results)]
+    commands += [(models.main, [name]) for name in ("list", "check", "top1", "download")]
+    for main, arguments in commands:
+        lines: list[str] = []
         with pytest.raises(SystemExit) as done, pytest.MonkeyPatch.context() as patch:
-            lines = []
             patch.setattr(
                 "argparse.ArgumentParser._print_message", lambda self, text, file=None: lines.append(text)
             )
-            command.main(["--help"])
+            main([*arguments, "--help"])
         assert done.value.code == 0
         known |= set(re.findall(r"--[a-z][a-z0-9_]*", "".join(lines)))
     return known
