@@ -20,7 +20,9 @@ from golden import rules
 import cog
 from cog import config
 from cog.commands import extract_features
+from cog.data import image_lists
 from cog.errors import CogError
+from cog.extract import normalizer, to_input
 from cog.models import check, documents, rename, table, top1
 from cog.models.__main__ import main
 from cog.models.backbone import build_network, load_network
@@ -483,7 +485,7 @@ def test_top1(tmp_path, capsys, monkeypatch):
     network = load_network(spec, checkpoint, classifier=True).eval()
     pipeline = transforms.Compose(
         [
-            transforms.Resize(275),
+            transforms.Resize(274, transforms.InterpolationMode.BICUBIC),
             transforms.CenterCrop(240),
             transforms.ToTensor(),
             transforms.Normalize(*IMAGENET),
@@ -495,6 +497,11 @@ def test_top1(tmp_path, capsys, monkeypatch):
         for wnid in wnids
         for p in sorted((tmp_path / "val" / wnid).iterdir())
     ]
+    assert spec.published is not None
+    dataset = top1._Images(image_lists.in1k(tmp_path, "test"), list(range(6)), spec.published)
+    for index, expected in enumerate(batch):
+        pixels = to_input(dataset[index][0].numpy()[None], *normalizer(*IMAGENET, torch.device("cpu")))
+        assert torch.allclose(pixels[0], expected, atol=1e-5)
     with torch.inference_mode():
         logits = network(torch.stack(batch))
     state = torch.load(checkpoint, weights_only=True)
@@ -515,7 +522,7 @@ def test_top1(tmp_path, capsys, monkeypatch):
     for n_workers in ("0", "1"):
         with pytest.raises(CogError, match=r"cannot decode .*2\.JPEG"):
             main([*arguments, "--device", "cpu", "--n_workers", n_workers])
-    with pytest.raises(CogError, match="without an ImageNet-1K classifier"):
+    with pytest.raises(CogError, match="no published ImageNet-1K accuracy is known for dino_resnet50"):
         main(
             [
                 "top1",

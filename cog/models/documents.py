@@ -97,7 +97,8 @@ the model with ResNet-50. "dim" is the width of the features, "params" counts th
 
 ## Where they come from
 
-The licence is that of the repository that releases the weights, where we know it.
+The licence is the one stated for the weights or, failing that, the one of the repository that releases them;
+"unknown" where neither states one.
 
 {sources}
 

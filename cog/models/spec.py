@@ -154,12 +154,14 @@ class ModelSpec:
         preprocess: input the weights expect.
         profiles: differences under a profile other than "authors".
         variants: further outputs or inputs of the same network.
-        published: ImageNet-1K accuracy of the released classifier, for models that have one.
+        published: ImageNet-1K accuracy of the released classifier; None for files without one, and where no
+            figure is known.
         paper: title of the publication.
         prepare: script in ``prepare_models/`` that fetches the checkpoint.
         sources: where the checkpoint can be had, best first.
         other_hashes: SHA-256 prefixes of further files with the same weights.
-        licence: of the weights (of the repository that releases them), when known.
+        licence: of the weights or, failing that, of the repository that releases them; both where they
+            contradict each other; empty when neither states one.
         loader: ``"module:function"`` that builds the model when the row cannot say how; called
             like a user's ``load_my_model(init_args)``.
         note: what a reader of the table should know.

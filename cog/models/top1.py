@@ -105,11 +105,12 @@ def measure(
         limit: number of images, spread evenly over the classes; 0 takes all.
 
     Raises:
-        CogError: the model has no ImageNet-1K classifier, or the checkpoint or an image cannot be read.
+        CogError: no published accuracy of the model is known, or the checkpoint or an image cannot be read.
     """
     if spec.published is None:
         raise CogError(
-            f"{spec.name} was released without an ImageNet-1K classifier; there is nothing to compare"
+            f"no published ImageNet-1K accuracy is known for {spec.name}: it was released without an ImageNet-1K "
+            "classifier, or without a figure for it; there is nothing to compare"
         )
     images = image_lists.in1k(Path(in1k_images_root), "test")
     network = load_network(spec, Path(ckpt_file), classifier=True).eval().to(device)

@@ -332,7 +332,7 @@ register(
         accepts=tuple(
             Unwrap(key=key, prefix=prefix) for prefix in ("module.", "") for key in (None, "state_dict")
         ),
-        published=Published(80.5, resize=275, crop=240),
+        published=Published(80.5, resize=274, crop=240, interpolation="bicubic"),
         paper="Neural Architecture Transfer",
         prepare="prepare_nat.sh",
         sources=(
@@ -380,6 +380,7 @@ def _efficientnet(
             ),
             accepts=(Unwrap(),),
             preprocess=Preprocess(resize=image_size, crop=image_size),
+            # pycls resizes with OpenCV, whose bilinear interpolation does not antialias.
             published=Published(top1, resize=test_resize, crop=image_size),
             paper=_EFFICIENTNET,
             prepare="prepare_efficientnet.sh",
@@ -421,7 +422,7 @@ _efficientnet(
     feature_dim=1792,
     image_size=380,
     test_resize=434,
-    top1=78.8,
+    top1=78.6,
     file="161305098/EN-B4_dds_8gpu.pyth",
 )
 register(
@@ -509,7 +510,7 @@ _resnet50(
     ),
     arch_args={"convolutions": "same", "max_pool": "same"},
     sources=(Source("https://storage.googleapis.com/deepmind-byol/checkpoints/pretrain_res50x1.pkl"),),
-    licence="Apache-2.0",
+    licence="CC-BY-NC-4.0 (the code: Apache-2.0)",
     note="online network; padded as in Haiku; the bare state dict of byol-convert is accepted",
 )
 
@@ -538,7 +539,7 @@ _moco(
     paper="Momentum Contrast for Unsupervised Visual Representation Learning",
     prepare="prepare_moco.sh",
     url=_FB + "moco/moco_checkpoints/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
-    licence="CC-BY-NC-4.0",
+    licence="CC-BY-NC-4.0 by the README, MIT by the LICENSE file since 2023",
 )
 _moco(
     "mochi_resnet50",
@@ -566,6 +567,7 @@ _resnet50(
             manual=True,
         ),
     ),
+    licence="BSD-2-Clause",
     note="not the momentum model",
 )
 _resnet50(
@@ -602,7 +604,7 @@ _resnet50(
             "tochvision_resnet50_student_K8192_epoch200.pth.tar",
         ),
     ),
-    licence="Apache-2.0",
+    licence="Apache-2.0 by the LICENSE file, MIT by the README",
     note="student network",
 )
 _resnet50(
@@ -617,7 +619,7 @@ _resnet50(
             + "barlowtwins/epochs1000_bs2048_lr0.2_lambd0.0051_proj_8192_8192_8192_scale0.024/resnet50.pth"
         ),
     ),
-    licence="MIT",
+    licence="CC-BY-NC-4.0 while this file was listed, MIT since July 2021",
     note="the first of three released checkpoints, the one the paper used; torch.hub gives another one",
 )
 _resnet50(
@@ -703,6 +705,7 @@ _regularized(
     ),
     top1=78.9,
     key=None,
+    licence="Apache-2.0",
 )
 _resnet50(
     "advrobust_resnet50",
@@ -755,7 +758,6 @@ _resnet50(
     sources=(
         Source("https://storage.googleapis.com/sfr-pcl-data-research/MoPro_checkpoint/MoPro_V1_epoch90.tar"),
     ),
-    licence="BSD-3-Clause",
     note="query encoder, trained on WebVision V1; the file is a torch file despite its ending",
 )
 _resnet50(
