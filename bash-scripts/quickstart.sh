@@ -37,11 +37,11 @@ cd "${repository}"
 # One thread per process: sums, and so the trained network, are then the same on any number of processors, and
 # nothing waits for a processor that other work keeps busy. Two processes run at once where there are two.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-n_cpus="$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)"
+n_cpus="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)"
 n_jobs=$((n_cpus >= 2 ? 2 : 1))
 started=${SECONDS}
 step_number=0
-n_steps=8
+n_steps=7
 
 step() {
     step_number=$((step_number + 1))
@@ -49,11 +49,11 @@ step() {
     echo "[${step_number}/${n_steps}] $* (after $((SECONDS - started)) s)"
 }
 
-# in_parallel LOG_PREFIX TOTAL NAME:COMMAND...: run the commands, at most n_jobs at once, each with its own
-# log; show how many of the TOTAL runs have begun; stop everything at the first failure.
+# in_parallel LOG_PREFIX NAME:COMMAND...: run the commands, at most n_jobs at once, each with its own log; show
+# the logs' last lines now and then; stop everything at the first failure.
 in_parallel() {
-    local prefix="$1" total="$2" name job next=0 last=${SECONDS} count failed=""
-    shift 2
+    local prefix="$1" job next=0 last=${SECONDS} failed=""
+    shift
     local -a names=() commands=() pids=() logs=()
     for job in "$@"; do
         names+=("${job%%:*}")
@@ -61,7 +61,9 @@ in_parallel() {
     done
     stop_jobs() {
         local pid
-        for pid in ${pids[@]+"${pids[@]}"}; do kill "${pid}" 2> /dev/null || true; done
+        for pid in ${pids[@]+"${pids[@]}"}; do
+            [[ -z "${pid}" ]] || kill -- "-${pid}" 2> /dev/null || true
+        done
     }
     trap 'stop_jobs; exit 130' INT TERM
     while :; do
@@ -79,16 +81,21 @@ in_parallel() {
         done
         while [[ ${running} -lt ${n_jobs} && ${next} -lt ${#commands[@]} ]]; do
             logs[next]="${output_dir}/logs/${prefix}-${names[next]}.log"
-            bash -c "${commands[next]}" > "${logs[next]}" 2>&1 &
+            # Job control gives each command a process group, which can be stopped with all its children.
+            set -m
+            bash -c "${commands[next]}" > "${logs[next]}" 2>&1 < /dev/null &
             pids[next]=$!
+            set +m
             next=$((next + 1))
             running=$((running + 1))
         done
         [[ ${running} -gt 0 ]] || break
         if [[ $((SECONDS - last)) -ge 15 ]]; then
             last=${SECONDS}
-            count="$(cat "${logs[@]}" | grep -c '^\[[0-9]*/[0-9]*\]' || true)"
-            echo "      run ${count} of ${total}, $((SECONDS - started)) s"
+            for index in "${!pids[@]}"; do
+                [[ -z "${pids[index]}" ]] ||
+                    echo "      $((SECONDS - started)) s, ${names[index]}: $(tail -n 1 "${logs[index]}" | cut -c 1-90)"
+            done
         fi
         sleep 0.2
     done
@@ -101,10 +108,6 @@ in_parallel() {
     fi
 }
 
-count_words() {
-    echo $#
-}
-
 cat << EOF
 
 The miniature: images of 144 WordNet concepts are drawn. What a concept looks like is inherited from its hypernym,
@@ -113,7 +116,7 @@ ships, scarves, trousers ...); 120 others form five levels by falling similarity
   - the trained network is best on the concepts it has seen, above every level;
   - accuracy tends to fall from level 1 (siblings of what it has seen) to level 5 (snakes, conifers);
   - it is far above the same network left untrained, for which all levels are about equally hard.
-Everything is written to ${output_dir}; about 5 minutes on 2 processors.
+Everything is written to ${output_dir}; about 4 minutes on 2 processors.
 EOF
 
 step "Draw the images"
@@ -136,54 +139,58 @@ fi
         --cog_levels_mapping_file "${levels_dir}/cog_levels_mapping_file.pkl"
 echo "All concepts in one picture: ${output_dir}/overview.png; why a concept is in its level: ${levels_dir}/levels.csv"
 
-step "Train the network on the seen concepts"
-export models_root_dir="${output_dir}/models"
-for model in miniature_convnet miniature_random; do
-    "${python}" -m cog.miniature train --output_dir "${output_dir}" --model "${model}"
-done
-
 datasets="in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5"
+export models_root_dir="${output_dir}/models"
 export model_loader="${repository}/cog/miniature/loader.py:load_my_model"
 export in1k_images_root="${output_dir}/in1k"
 export imagenet_images_root="${output_dir}/in21k"
 export cog_levels_mapping_file="${levels_dir}/cog_levels_mapping_file.pkl"
 export cog_concepts_split_file="${levels_dir}/cog_concepts_split_file.pkl"
 
-step "Extract features: 2 networks, 6 data sets, 2 splits"
-jobs=()
-for model in miniature_convnet miniature_random; do
-    for split in train test; do
-        jobs+=("${model}-${split}:bash bash-scripts/extract_features.sh model_name=${model} splits=${split} \
-            datasets='${datasets}' FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64 \
-            FT_EXTRACT.N_WORKERS 0 --device cpu")
-    done
-done
-in_parallel extract_features 24 "${jobs[@]}"
+# Commands for in_parallel. Paths are exported, so that they may hold any character; the drivers have an
+# output_dir of their own, which stays unset: results go beside the features.
+export output_dir python
+train() {
+    echo "\"\${python}\" -m cog.miniature train --output_dir \"\${output_dir}\" --model $1"
+}
+extract() {
+    echo "output_dir=None bash bash-scripts/extract_features.sh model_name=$1 datasets='${datasets}' splits='$2' --device cpu" \
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64 FT_EXTRACT.N_WORKERS 0"
+}
+logreg() {
+    echo "output_dir=None bash bash-scripts/logreg.sh model_name=$1 dataset='$2' seeds=$3 --device cpu"
+}
+fewshot() {
+    echo "output_dir=None bash bash-scripts/fewshot.sh model_name=$1 dataset='$2' seeds=$3 shots='${shots}' --device cpu"
+}
 
-step "Train classifiers on all images, seeds ${seeds}"
+step "Train the network on the seen concepts; meanwhile, features of the untrained network"
+in_parallel train \
+    "network:$(train miniature_convnet)" \
+    "control:$(train miniature_random) && $(extract miniature_random "train test")"
+tail -n 2 "${output_dir}/logs/train-network.log"
+
+step "Extract features of the network: 6 data sets, 2 splits"
+in_parallel features \
+    "train:$(extract miniature_convnet train)" \
+    "test:$(extract miniature_convnet test)"
+
+step "Train classifiers on all images: both networks, seeds ${seeds}"
 jobs=()
 for seed in ${seeds}; do
-    jobs+=("seed-${seed}:bash bash-scripts/logreg.sh model_name=miniature_convnet dataset='${datasets}' \
-        seeds=${seed} --device cpu")
+    jobs+=("seed-${seed}:$(logreg miniature_convnet "${datasets}" "${seed}")")
 done
-in_parallel logreg $(($(count_words ${seeds}) * 6)) "${jobs[@]}"
+for seed in ${seeds}; do
+    jobs+=("control-seed-${seed}:$(logreg miniature_random "${datasets}" "${seed}")")
+done
+in_parallel logreg "${jobs[@]}"
 
-step "Train classifiers on few images (N = ${shots}), seeds ${seeds}"
+step "Train classifiers on few images: N = ${shots}, seeds ${seeds}"
 jobs=()
 for seed in ${seeds}; do
-    jobs+=("seed-${seed}:bash bash-scripts/fewshot.sh model_name=miniature_convnet dataset='${datasets}' \
-        seeds=${seed} shots='${shots}' --device cpu")
+    jobs+=("seed-${seed}:$(fewshot miniature_convnet "${datasets}" "${seed}")")
 done
-in_parallel fewshot $(($(count_words ${seeds}) * $(count_words ${shots}) * 6)) "${jobs[@]}"
-
-step "Train classifiers for the untrained network (the control)"
-first_seed="${seeds%% *}"
-jobs=()
-for part in "in1k cog_l1 cog_l2" "cog_l3 cog_l4 cog_l5"; do
-    jobs+=("control-${part%% *}:bash bash-scripts/logreg.sh model_name=miniature_random dataset='${part}' \
-        seeds=${first_seed} --device cpu")
-done
-in_parallel logreg 6 "${jobs[@]}"
+in_parallel fewshot "${jobs[@]}"
 
 step "Results: top-1 accuracy in percent, mean +- standard deviation over seeds"
 "${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds}

@@ -1,4 +1,4 @@
-"""One picture of the whole miniature: a row of concepts per data set, by falling similarity."""
+"""One picture of the whole miniature: a row of concepts per data set, relatives side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
     Args:
         world_dir: folder of a world.
         graph: the nouns, for the captions.
-        levels: wnids, the concepts of a level by falling similarity.
+        levels: wnids per level.
         path: to write.
 
     Raises:
@@ -36,6 +36,12 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
     for number, level in enumerate(levels, start=1):
         rows.append((f"cog_l{number}: unseen concepts, level {number}", world_dir / IN21K_DIR, level))
 
+    def lineage(wnid: str) -> list[int]:
+        chain = [graph.index(wnid)]
+        while graph.parents(chain[-1]):
+            chain.append(graph.parents(chain[-1])[0])
+        return chain[::-1]
+
     row_height = _TITLE + _CAPTION + _EXAMPLES * SIZE
     sheet = Image.new(
         "RGB", (SIZE * max(len(wnids) for _, _, wnids in rows), row_height * len(rows)), "white"
@@ -44,7 +50,7 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
     font = ImageFont.load_default()
     for r, (title, folder, wnids) in enumerate(rows):
         pen.text((3, r * row_height + 3), title, fill="black", font=font)
-        for column, wnid in enumerate(wnids):
+        for column, wnid in enumerate(sorted(wnids, key=lineage)):
             # Each caption is drawn on its own strip, so that a long one is cut at the column's edge.
             strip = Image.new("RGB", (SIZE - 2, _CAPTION), "white")
             caption = graph.lemmas(graph.index(wnid))[0].replace("_", " ")
