@@ -88,7 +88,7 @@ def make_world(
     if not jobs:
         logger.info("%s holds all images of %d concepts already", output_dir, len(concepts.every))
         return concepts
-    n_workers = min(n_workers or len(os.sched_getaffinity(0)), len(jobs))
+    n_workers = min(n_workers or _n_processors(), len(jobs))
     with Progress(n_images, "drawing", interval=10) as progress:
         if n_workers == 1:
             for job in jobs:
@@ -102,6 +102,11 @@ def make_world(
         "%s: drew %d images of %d concepts in %s", output_dir, n_images, len(jobs), duration(progress.seconds)
     )
     return concepts
+
+
+def _n_processors() -> int:
+    """Processors this process may use (macOS knows no affinity: all there are)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _claim(output_dir: Path, settings: WorldSettings) -> None:
