@@ -24,8 +24,11 @@ ensure_environment() {
     base="$(find_python)"
     if [[ ! -x "${venv}/bin/python" ]]; then
         echo "Making the virtual environment ${venv} ..."
-        "${base}" -m venv "${venv}" ||
+        [[ ! -e "${venv}" ]] || fail "${venv} exists but holds no bin/python; move it away"
+        if ! "${base}" -m venv "${venv}"; then
+            rm -rf "${venv}" # without python3-venv it is left half made, and would look finished next time
             fail "python3 -m venv failed; on Debian or Ubuntu: apt-get install python3-venv"
+        fi
     fi
     python="${venv}/bin/python"
     # Installed again only when the requirements change or the extra is new.

@@ -16,13 +16,14 @@ import collections
 import os
 import re
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from cog import files
 from cog.errors import CogError
-from cog.logreg.protocol import Outcome, Settings
+
+if TYPE_CHECKING:
+    from cog.logreg.protocol import Outcome
+    from cog.logreg.settings import Settings
 
 RESULTS_FILE = "results.json"
 
@@ -117,6 +118,8 @@ def write(
         config_text: the configuration as YAML.
         metadata: further entries of results.json.
     """
+    import torch
+
     fit = outcome.fit
     assert fit.history is not None and fit.predictions is not None
     logs = fit.history.logs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
 
 import numpy as np
 import pytest
@@ -176,3 +177,15 @@ def test_run_of_the_original_toolkit_counts_as_complete(feature_folders, tmp_pat
     before = tiny.snapshot(out)
     assert logreg.main(command(feature_folders, out, "--skip_complete")) == 0
     assert tiny.snapshot(out) == before
+
+
+def test_a_complete_run_is_skipped_without_loading_torch(feature_folders, tmp_path, python, repository):
+    """A study has 270 runs: passing over those that are done must not take seconds each."""
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out))
+    script = (
+        "import sys; from cog.commands import logreg; "
+        f"logreg.main({[*command(feature_folders, out), '--skip_complete']!r}); "
+        "assert 'torch' not in sys.modules and 'optuna' not in sys.modules"
+    )
+    subprocess.run([python, "-c", script], cwd=repository, check=True)

@@ -13,7 +13,7 @@ from cog import features, randomness
 from cog.errors import CogError
 from cog.features import FeatureSet
 from cog.logreg import protocol, sgd, tune
-from cog.logreg.protocol import Settings
+from cog.logreg.settings import Settings
 
 QUICK = Settings(seed=22, n_trials=4, n_epochs=8, batch_size=64)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from cog.paths import ModelDir, check_dataset_name
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from cog.logreg.protocol import Settings
+    from cog.logreg.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ def _features_file(path: Path, split: str) -> Path:
 
 def get_settings(args: argparse.Namespace, cfg: CfgNode) -> Settings:
     """Return the protocol's settings from flags and configuration."""
-    from cog.logreg.protocol import Settings
+    from cog.logreg.settings import Settings
 
     clf = cfg.CLF
     return Settings(
@@ -184,22 +183,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     folder.check_free(overwrite=args.overwrite)
 
+    from cog import record
     from cog.staging import staged
 
     with staged(output, marker=RESULTS_FILE, flag="--output_dir") as stage:
         stage.replaces = folder.existing()
-        with _logged(stage.path):
+        with record.log_file(stage.path / "program.log"):
             top1, top5 = run(args, cfg, settings, identity, train, test, stage.path)
     print(f"top-1: {top1:.2f}  top-5: {top5:.2f}  ({output})")
     return 0
-
-
-@contextlib.contextmanager
-def _logged(stage: Path) -> Iterator[None]:
-    from cog import record
-
-    with record.log_file(stage / "program.log"):
-        yield
 
 
 def run(
