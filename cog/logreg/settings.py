@@ -1,0 +1,47 @@
+"""All that decides a classifier run beside the features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cog.errors import CogError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides a run beside the features.
+
+    Attributes:
+        seed: of every random choice.
+        n_shot: training images per class; 0 uses all.
+        n_trials: hyper-parameter pairs to try; 0 needs ``lr`` and ``wd``.
+        n_epochs: passes over the training rows.
+        batch_size: samples per SGD step.
+        momentum: of SGD.
+        val_frac: fraction of each class held out in the search.
+        lr_interval: ends of the log-uniform learning-rate interval.
+        wd_interval: ends of the log-uniform weight-decay interval.
+        normalize: whether the features were l2-normalised.
+        lr: fixed learning rate (no search).
+        wd: fixed weight decay (no search).
+    """
+
+    seed: int
+    n_shot: int = 0
+    n_trials: int = 30
+    n_epochs: int = 100
+    batch_size: int = 1024
+    momentum: float = 0.9
+    val_frac: float = 0.2
+    lr_interval: tuple[float, float] = (1e-1, 1e2)
+    wd_interval: tuple[float, float] = (1e-12, 1e-4)
+    normalize: bool = True
+    lr: float | None = None
+    wd: float | None = None
+
+    def __post_init__(self) -> None:
+        fixed = (self.lr is not None) + (self.wd is not None)
+        if self.n_trials == 0 and fixed < 2:
+            raise CogError("CLF.N_TRIALS 0 means no search: give both --lr and --wd")
+        if self.n_trials and fixed:
+            raise CogError("--lr and --wd replace the search: add CLF.N_TRIALS 0, or leave them out")
