@@ -181,12 +181,23 @@ class _Formatter(logging.Formatter):
         return f"{label}: {message}"
 
 
+class _Console(logging.StreamHandler):
+    """Standard error; a line goes above the progress bar, if there is one, and not into it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm = sys.modules.get("tqdm")  # imported only once a bar is shown
+        if tqdm is None:
+            super().emit(record)
+        else:
+            with tqdm.tqdm.external_write_mode(file=self.stream):
+                super().emit(record)
+
+
 def set_up_logging() -> None:
     """Send the package's log to standard error, once."""
     logger = logging.getLogger("cog")
-    if not any(getattr(handler, "_cog_console", False) for handler in logger.handlers):
-        handler = logging.StreamHandler(sys.stderr)
-        handler._cog_console = True  # type: ignore[attr-defined]
+    if not any(isinstance(handler, _Console) for handler in logger.handlers):
+        handler = _Console(sys.stderr)
         handler.setFormatter(_Formatter(colour=sys.stderr.isatty() and "NO_COLOR" not in os.environ))
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
