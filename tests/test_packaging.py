@@ -39,7 +39,7 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
     top = {entry.name for entry in target.iterdir() if not entry.name.endswith(".dist-info")}
     assert top == {"cog", "bin"}
     assert {entry.name for entry in (target / "bin").iterdir()} == {
-        "cog-extract-features", "cog-logreg", "cog-print-results", "cog-build-levels",
+        "cog-extract-features", "cog-logreg", "cog-print-results", "cog-build-levels", "cog-models",
     }  # fmt: skip
     script = (
         "import cog, cog.config, cog.levels, pathlib\n"
