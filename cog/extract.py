@@ -18,6 +18,12 @@ from cog.progress import Progress
 
 logger = logging.getLogger(__name__)
 
+# Images per forward pass on a CPU, whatever FT_EXTRACT.BATCH_SIZE is. Activations of larger batches exceed the
+# 32 MB above which glibc maps every allocation anew, and having the kernel clear those pages costs more than the
+# arithmetic: MobileNetV2 at 224 pixels took 60 ms per image in batches of 128, 16 ms in fours (ResNet-50: 159 ms
+# in batches of 32, 103 ms in fours).
+_CPU_CHUNK = 4
+
 _AUTOCAST = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -152,7 +158,9 @@ def extract(
 
 def _forward(backbone: Backbone, x: torch.Tensor) -> torch.Tensor:
     try:
-        return backbone(x)
+        return torch.cat(
+            [backbone(part) for part in x.split(_CPU_CHUNK if x.device.type == "cpu" else len(x))]
+        )
     except torch.cuda.OutOfMemoryError as error:
         raise CogError(
             f"the GPU is out of memory with batches of {len(x)} images; lower FT_EXTRACT.BATCH_SIZE"

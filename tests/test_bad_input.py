@@ -425,14 +425,14 @@ extract(
     "features of a wrong shape",
     {},
     "tiny_net",
-    "(9, 3, 12, 12)",
+    ", 3, 12, 12)",
     spoil=loader(DEF + "return torch.nn.Identity(), None"),
 )
 extract(
     "features without dimensions",
     {},
     "tiny_net",
-    "(9, 0)",
+    ", 0)",
     spoil=loader(DEF + "return torch.nn.Identity(), lambda x: x[:, :0, 0, 0]"),
 )
 extract(
