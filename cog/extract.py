@@ -18,11 +18,11 @@ from cog.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-# Images per forward pass on a CPU, whatever FT_EXTRACT.BATCH_SIZE is. Activations of larger batches exceed the
-# 32 MB above which glibc maps every allocation anew, and having the kernel clear those pages costs more than the
-# arithmetic: MobileNetV2 at 224 pixels took 60 ms per image in batches of 128, 16 ms in fours (ResNet-50: 159 ms
-# in batches of 32, 103 ms in fours).
-_CPU_CHUNK = 4
+# Pixels per forward pass on a CPU (four images of 224 x 224), whatever FT_EXTRACT.BATCH_SIZE is. Activations of
+# larger batches exceed the 32 MB above which glibc maps every allocation anew, and having the kernel clear those
+# pages costs more than the arithmetic: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in fours (ResNet-50:
+# 159 ms in batches of 32, 103 ms in fours).
+_CPU_PIXELS = 4 * 224 * 224
 
 _AUTOCAST = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -157,10 +157,9 @@ def extract(
 
 
 def _forward(backbone: Backbone, x: torch.Tensor) -> torch.Tensor:
+    chunk = len(x) if x.device.type != "cpu" else max(1, _CPU_PIXELS // (x.shape[2] * x.shape[3]))
     try:
-        return torch.cat(
-            [backbone(part) for part in x.split(_CPU_CHUNK if x.device.type == "cpu" else len(x))]
-        )
+        return torch.cat([backbone(part) for part in x.split(chunk)])
     except torch.cuda.OutOfMemoryError as error:
         raise CogError(
             f"the GPU is out of memory with batches of {len(x)} images; lower FT_EXTRACT.BATCH_SIZE"
