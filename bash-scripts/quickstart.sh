@@ -2,7 +2,7 @@
 # Install everything and run the whole benchmark on a generated miniature: a control experiment with a known
 # answer that needs no download of images or networks. What exists is reused. Examples:
 #   bash bash-scripts/quickstart.sh
-#   bash bash-scripts/quickstart.sh output_dir=/tmp/miniature world_seed=1
+#   bash bash-scripts/quickstart.sh output_dir=another-world world_seed=1
 
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 

@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cog.errors import CogError
 
@@ -23,7 +23,18 @@ CONFIG_HELP = (
 )
 
 
-class Parser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
+    """An argument parser without abbreviations that answers errors in one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+class Parser(OneLineParser):
     """An argument parser that takes ``KEY VALUE`` options and answers errors in one line.
 
     ``KEY VALUE`` pairs end up in ``args.opts`` (a flat list). Optional flags given as ``None`` or
@@ -31,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, description: str, prog: str | None = None) -> None:
-        super().__init__(prog=prog, description=description, epilog=CONFIG_HELP, allow_abbrev=False)
+        super().__init__(prog=prog, description=description, epilog=CONFIG_HELP)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
@@ -81,10 +92,6 @@ class Parser(argparse.ArgumentParser):
                 kept += argv[position : position + length]
             position += length
         return kept
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with code 2."""
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
 def is_unset(value: str) -> bool:

@@ -98,15 +98,20 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise CogError(f"{path} is not valid JSON ({error})") from error
 
 
-def sha256(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file as 64 hexadecimal digits."""
+def sha256(*paths: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file, or of several one after the other, as 64 hexadecimal digits.
+
+    Raises:
+        CogError: when one cannot be read.
+    """
     digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as handle:
-            while chunk := handle.read(1 << 22):
-                digest.update(chunk)
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    for path in paths:
+        try:
+            with open(path, "rb") as handle:
+                while chunk := handle.read(1 << 22):
+                    digest.update(chunk)
+        except OSError as error:
+            raise CogError(f"cannot read {path}: {error.strerror or error}") from error
     return digest.hexdigest()
 
 

@@ -16,7 +16,6 @@ import os
 import pickle
 import re
 import stat
-import struct
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,17 +25,7 @@ from cog import safe_pickle
 from cog.errors import CogError, UnsafeFileError
 
 if TYPE_CHECKING:
-    import torch
-
-#: What a damaged or foreign file can raise in the course of being read.
-UNREADABLE = (
-    pickle.UnpicklingError,
-    EOFError,
-    AttributeError,
-    ImportError,
-    struct.error,
-    *safe_pickle.MALFORMED,
-)
+    pass
 
 
 def load_pickle(path: str | os.PathLike[str]) -> Any:
@@ -142,27 +131,3 @@ def _torch_error(path: Path, error: Exception) -> CogError:
         return UnsafeFileError(f"refused to read {path}: {detail[:200]}")
     detail = text.strip().split("\n")[0][:200] or type(error).__name__
     return CogError(f"{path} is not a readable torch file ({detail}); is the download complete?")
-
-
-def tensor_dict(data: Any, path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """Check that ``data`` maps names to tensors, and return it as a plain dict.
-
-    Raises:
-        CogError: when it does not.
-    """
-    import torch
-
-    if not isinstance(data, dict) or not data:
-        raise CogError(f"{path} holds {type(data).__name__}, expected a dict of parameter tensors")
-    wrong = [str(key) for key, value in data.items() if not isinstance(value, torch.Tensor)]
-    if wrong:
-        raise CogError(
-            f"{path}: entries {', '.join(wrong[:3])} are not tensors, expected a dict of parameter tensors"
-        )
-    unnamed = [repr(key)[:50] for key in data if not isinstance(key, str)]
-    if unnamed:
-        raise CogError(f"{path}: {', '.join(unnamed[:3])} are not parameter names, expected text")
-    odd = [key for key, value in data.items() if value.layout != torch.strided or value.is_meta]
-    if odd:
-        raise CogError(f"{path}: {', '.join(odd[:3])} are sparse or without data, expected dense tensors")
-    return dict(data)

@@ -26,7 +26,7 @@ from cog.extract import normalizer, to_input
 from cog.models import check, documents, rename, table, top1
 from cog.models.__main__ import main
 from cog.models.backbone import build_network, load_network
-from cog.models.checkpoint import read_state_dict
+from cog.models.checkpoint import load_strictly, read_state_dict
 from cog.models.formats import safetensors
 from cog.models.formats.crc32c import crc32c, masked_crc32c
 from cog.models.spec import CATEGORIES, PROFILES, ModelSpec, Published, Unwrap
@@ -616,3 +616,12 @@ def test_loading_one_model_imports_nothing_of_the_others(name, tmp_path):
     expected = {"clip_resnet50": {"torchscript", "tensors"}, "byol_resnet50": {"haiku"}}.get(name, set())
     assert readers == {"detect", *expected}
     assert ("torchvision" in modules) == (name in ("sup_vgg19", "byol_resnet50"))
+
+
+@pytest.mark.parametrize("weight", [torch.zeros(2, 2, device="meta"), torch.eye(2).to_sparse()])
+def test_tensors_without_dense_data_are_refused(weight):
+    module = torch.nn.Linear(2, 2)
+    with pytest.raises(CogError, match="f: weight are sparse or without data"):
+        load_strictly(module, {"weight": weight, "bias": torch.zeros(2)}, "f")
+    load_strictly(module, {"weight": torch.eye(2), "bias": torch.zeros(2)}, "f")
+    assert torch.equal(module.weight, torch.eye(2))

@@ -622,25 +622,6 @@ def test_allow_list_is_for_one_call_only(tmp_path):
         safe_load.load_torch(path)
 
 
-def test_tensor_dict_names_what_is_wrong(tmp_path):
-    import torch
-
-    assert list(safe_load.tensor_dict({"a": torch.zeros(1)}, "f")) == ["a"]
-    for data in (
-        None,
-        [],
-        {},
-        {"a": 1},
-        {"a": torch.zeros(1), "b": "x"},
-        {1: torch.zeros(1)},
-        torch.zeros(2),
-        {"a": torch.zeros(2, device="meta")},
-        {"a": torch.eye(2).to_sparse()},
-    ):
-        with pytest.raises(CogError, match=r"^f"):
-            safe_load.tensor_dict(data, "f")
-
-
 def test_no_torch_for_pickles(tmp_path, python, repository):
     code = "import sys, cog.safe_load; sys.exit('torch' in sys.modules)"
     assert subprocess.run([python, "-c", code], check=False, cwd=repository).returncode == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cog import cli as cli_tools
 from cog import files
@@ -16,21 +15,12 @@ from cog.models.zoo import MODELS, get_spec, list_models
 from cog.paths import ModelDir
 
 
-class _Parser(argparse.ArgumentParser):
-    """Answers errors in one line."""
-
-    def __init__(self, **kwargs) -> None:
-        super().__init__(**kwargs, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with code 2."""
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
-
-
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
-    parser = _Parser(prog="python -m cog.models", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    parser = cli_tools.OneLineParser(prog="python -m cog.models", description=__doc__)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=cli_tools.OneLineParser
+    )
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text)

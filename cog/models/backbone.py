@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import sys
@@ -15,7 +14,7 @@ from torch import nn
 
 from cog import files
 from cog.errors import CogError
-from cog.models.checkpoint import load_strictly, read_state_dict, remove_head
+from cog.models.checkpoint import import_target, load_strictly, read_state_dict, remove_head
 from cog.models.formats.detect import require_checkpoint
 from cog.models.spec import ModelSpec
 from cog.models.zoo import get_spec
@@ -123,7 +122,7 @@ def load_backbone(
         path = Path(ckpt_file)
         require_checkpoint(path, "--ckpt_file")
         if spec.loader:
-            backbone = _load_with(_import(spec.loader), spec.name, path, model_dir, spec.feature_dim)
+            backbone = _load_with(import_target(spec.loader), spec.name, path, model_dir, spec.feature_dim)
         else:
             backbone = Backbone(load_network(spec, path), name=spec.name, feature_dim=spec.feature_dim)
     else:
@@ -143,7 +142,7 @@ def build_network(spec: ModelSpec, *, classifier: bool = False) -> nn.Module:
         classifier: keep the classifier.
     """
     with torch.device("meta"):  # no memory and no random initialisation for weights about to be loaded
-        network = _import(spec.arch)(**spec.arch_args)
+        network = import_target(spec.arch)(**spec.arch_args)
     if not classifier:
         for head in spec.heads:
             remove_head(network, head)
@@ -166,12 +165,6 @@ def load_network(spec: ModelSpec, path: Path, *, classifier: bool = False) -> nn
     state = read_state_dict(path, spec.layouts, expected=network.state_dict().keys(), drop=drop)
     load_strictly(network, state, path)
     return network
-
-
-def _import(target: str) -> Any:
-    """Import ``"module:attribute"``."""
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def resolve_loader(loader: str | Loader) -> Loader:

@@ -105,10 +105,10 @@ def _selected(state: dict[str, Any], layout: Unwrap) -> tuple[dict[str, Any], li
         elif not name.startswith(layout.others or ("\0",)):
             strangers.append(name)
     kept = {name: value for name, value in kept.items() if not name.startswith(layout.drop or ("\0",))}
-    return (_import(layout.rename)(kept) if layout.rename else kept), strangers
+    return (import_target(layout.rename)(kept) if layout.rename else kept), strangers
 
 
-def _import(target: str) -> Any:
+def import_target(target: str) -> Any:
     """Import ``"module:attribute"``."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
@@ -206,7 +206,7 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
         path: file they come from, for the messages.
 
     Raises:
-        CogError: naming up to three parameters that are missing, unexpected or of another shape.
+        CogError: naming up to three parameters that are missing, unexpected, not dense or of another shape.
     """
     import torch
 
@@ -220,6 +220,9 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
             if names
         ]
         raise CogError(f"{path} does not fit the architecture: parameters {' and '.join(parts)}")
+    hollow = [key for key, value in state.items() if value.layout != torch.strided or value.is_meta]
+    if hollow:
+        raise CogError(f"{path}: {', '.join(hollow[:3])} are sparse or without data, expected dense tensors")
     shapes = [
         f"{key} {tuple(state[key].shape)} instead of {tuple(own[key].shape)}"
         for key in state

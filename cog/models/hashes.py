@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from pathlib import Path
 
 from cog import files
 from cog.errors import CogError
@@ -21,19 +19,9 @@ def sha256(path: str | os.PathLike[str]) -> str:
         CogError: when there is no such checkpoint or it cannot be read.
     """
     parts = checkpoint_files(path)
-    if len(parts) == 1 and parts[0] == Path(path):
-        return files.sha256(path)
     if not parts:
         raise CogError(f"{path} does not exist or is not a file")
-    digest = hashlib.sha256()
-    try:
-        for part in parts:
-            with open(part, "rb") as handle:
-                while chunk := handle.read(1 << 22):
-                    digest.update(chunk)
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    return digest.hexdigest()
+    return files.sha256(*parts)
 
 
 def is_published(spec: ModelSpec, digest: str) -> bool | None:
