@@ -12,7 +12,7 @@ import os
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from cog.errors import CogError
 
 LOGS_FILE = "logs.pkl"
 RESULTS_FILE = "results.json"
+
+#: ``Cell.source`` of runs found on disk.
+RUNS = "runs"
 
 #: The logged accuracies (percent, one value per epoch), by the name the tables use.
 METRICS = {"top1": "test/top1", "top5": "test/top5"}
@@ -40,8 +43,59 @@ _STAGE_PREFIX = ".partial-"
 
 
 @dataclass(frozen=True)
+class Details:
+    """What ``results.json`` tells about a run beside its accuracy; all empty for the original toolkit's runs.
+
+    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and nothing
+    is computed from it.
+
+    Attributes:
+        settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
+            booleans, None, and lists of two numbers: ``seed``, ``n_shot``, ``n_trials``, ``n_epochs``,
+            ``batch_size``, ``momentum``, ``val_frac``, ``lr_interval``, ``wd_interval``, ``normalize``, ``lr``,
+            ``wd`` (the last two only without a search).
+        train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
+            ``image_list_sha256``.
+        test_features: the same of the test features.
+        train_features_file: path of the training features as the run saw it.
+        test_features_file: the same of the test features.
+        n_classes: number of classes.
+        feature_dim: dimensions of the features.
+        rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
+        n_trials: trials of the search that were recorded.
+        n_trials_diverged: how many of them diverged.
+        best_trial: number of the trial whose pair was used; None without a search.
+        best_val_top1: its accuracy on the held-out part, in percent.
+        seconds: durations of ``search`` and ``final``.
+        versions: of Python packages.
+        device: ``cpu``, ``cuda:0``, ...
+        finished: ISO 8601 time in UTC.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    train_features: Mapping[str, Any] = field(default_factory=dict)
+    test_features: Mapping[str, Any] = field(default_factory=dict)
+    train_features_file: str | None = None
+    test_features_file: str | None = None
+    n_classes: int | None = None
+    feature_dim: int | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    n_trials: int = 0
+    n_trials_diverged: int = 0
+    best_trial: int | None = None
+    best_val_top1: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = None
+    finished: str | None = None
+
+
+@dataclass(frozen=True)
 class Run:
-    """One finished classifier run: one model, data set, number of shots and seed."""
+    """One finished classifier run: one model, data set, number of shots and seed.
+
+    ``details`` holds what a report shows beside the accuracy; it takes no part in comparisons.
+    """
 
     model: str
     dataset: str
@@ -55,6 +109,7 @@ class Run:
     diverged: bool  # as the run recorded it; runs of the original toolkit do not
     path: Path  # the seed folder
     final_folder: str  # its subfolder with logs.pkl
+    details: Details = field(default_factory=Details, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -70,28 +125,41 @@ class Problem:
 
 @dataclass(frozen=True)
 class Score:
-    """Mean and population standard deviation over seeds, in percent."""
+    """Mean and population standard deviation over seeds, in percent.
+
+    ``std`` is None where a publication does not give it (the paper's first version).
+    """
 
     mean: float
-    std: float
+    std: float | None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """All seeds of one model, data set and number of shots."""
+    """All seeds of one model, data set and number of shots: of runs, of a publication, or of a file."""
 
     model: str
     dataset: str
     n_shot: int  # training images per class, 0 = all
     top1: Score
-    top5: Score
-    seeds: tuple[int, ...]
+    top5: Score | None  # None: not published
+    seeds: tuple[int, ...]  # ascending; empty for published cells
     missing_seeds: tuple[int, ...]
     epochs: tuple[int, ...]  # of each run, in the order of ``seeds``
+    source: str = RUNS  # "runs", "paper v2", "paper v1", or the label of an imported file
+    top1_by_seed: tuple[
+        float, ...
+    ] = ()  # percent, in the order of ``seeds``; empty where only the mean is known
+    top5_by_seed: tuple[float, ...] = ()
 
-    def score(self, metric: str) -> Score:
-        """Return the score of ``"top1"`` or ``"top5"``."""
+    def score(self, metric: str) -> Score | None:
+        """Return the score of ``"top1"`` or ``"top5"``; None when it is not known."""
         return {"top1": self.top1, "top5": self.top5}[metric]
+
+    def by_seed(self, metric: str) -> dict[int, float]:
+        """Return the accuracies (percent) of ``"top1"`` or ``"top5"`` by seed; empty when they are not known."""
+        values = {"top1": self.top1_by_seed, "top5": self.top5_by_seed}[metric]
+        return dict(zip(self.seeds, values, strict=True)) if values else {}
 
 
 def natural_key(name: str) -> tuple[Any, ...]:
@@ -444,6 +512,8 @@ def _cell(key: tuple[str, str, int], by_seed: Mapping[int, Run], expected: Seque
         seeds=tuple(run.seed for run in runs),
         missing_seeds=tuple(seed for seed in expected if seed not in by_seed),
         epochs=tuple(run.n_epochs for run in runs),
+        top1_by_seed=tuple(run.top1 for run in runs),
+        top5_by_seed=tuple(run.top5 for run in runs),
     )
 
 

@@ -44,7 +44,10 @@ class _Table:
         if cell is None:
             return absent
         score = cell.score(self.metric)
-        return template.format(mean=f"{score.mean:.{self.decimals}f}", std=f"{score.std:.{self.decimals}f}")
+        if score is None:
+            return absent
+        std = "?" if score.std is None else f"{score.std:.{self.decimals}f}"
+        return template.format(mean=f"{score.mean:.{self.decimals}f}", std=std)
 
     def mark(self, model: str, dataset: str) -> str:
         """Return ``(2/5)`` when only two of five seeds are there, else nothing."""
@@ -143,6 +146,8 @@ def _csv(cells: Sequence[Cell], *, rows: Sequence[str], metrics: Sequence[str], 
     for cell in order:
         for metric in metrics:
             score = cell.score(metric)
+            if score is None:
+                continue
             writer.writerow(
                 [
                     printable(cell.model),
@@ -150,7 +155,7 @@ def _csv(cells: Sequence[Cell], *, rows: Sequence[str], metrics: Sequence[str], 
                     cell.n_shot,
                     metric,
                     f"{score.mean:.{decimals}f}",
-                    f"{score.std:.{decimals}f}",
+                    "" if score.std is None else f"{score.std:.{decimals}f}",
                     len(cell.seeds),
                     " ".join(map(str, cell.missing_seeds)),
                 ]

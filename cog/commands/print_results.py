@@ -299,6 +299,7 @@ def _seed_by_seed(runs: Sequence[Run], cell: Cell, *, metrics: Sequence[str], de
     count = f"{len(cell.seeds)} seed{'s' if len(cell.seeds) != 1 else ''}"
     for metric in metrics:
         score = cell.score(metric)
+        assert score is not None and score.std is not None  # of runs
         lines.append(
             f"{tables.METRIC_LABELS[metric]}: {score.mean:.{decimals}f} +- {score.std:.{decimals}f} "
             f"({results.METRICS[metric]}, {count})"
