@@ -6,174 +6,80 @@ back as a :class:`Problem`. No torch here, so that tables appear at once.
 
 from __future__ import annotations
 
-import json
-import math
+import fnmatch
+import functools
 import os
-import re
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from cog import files, names, paths, safe_load
+from cog import files, names, paths
+from cog.cells import (
+    RUNS,
+    Cell,
+    Details,
+    Problem,
+    Run,
+    Score,
+    dataset_key,
+    default_seeds,
+    natural_key,
+    summarise,
+)
 from cog.errors import CogError
+from cog.run_index import RunIndex, Signature, signature
+from cog.run_reader import LEFTOVER, LOGS_FILE, METRICS, RESULTS_FILE, read_run
 
-LOGS_FILE = "logs.pkl"
-RESULTS_FILE = "results.json"
+__all__ = [
+    "LEFTOVER",
+    "LOGS_FILE",
+    "METRICS",
+    "RESULTS_FILE",
+    "RUNS",
+    "Cell",
+    "Details",
+    "Problem",
+    "Run",
+    "Score",
+    "dataset_key",
+    "default_seeds",
+    "find_runs",
+    "is_pattern",
+    "natural_key",
+    "read_evaluation",
+    "read_run",
+    "summarise",
+]
 
-#: ``Cell.source`` of runs found on disk.
-RUNS = "runs"
 
-#: The logged accuracies (percent, one value per epoch), by the name the tables use.
-METRICS = {"top1": "test/top1", "top5": "test/top5"}
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
-# Folders of the original toolkit may lack the hyper-parameters in their name: any "final*" is read.
-# (model, data set, shots or None when the runs must say, seed) -> seed folders
-_Candidates = dict[tuple[str, str, int | None, int], list[Path]]
-_FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
+# Threads do not make Python faster: on a local disk they neither help nor hurt. On a network file system, where every
+# file costs a round trip, they read as many times faster as there are of them. Processes gain nothing over
+# them, since the records have to be sent back.
+_THREADS = 8
+_SERIAL_BELOW = 64
+_CHUNK = 64
 
-# Accuracies computed in float32 may exceed 100 by rounding.
-_TOLERANCE_PERCENT = 1e-3
-
-_LEFTOVER = "a hidden folder, probably of a run that is unfinished or was interrupted"
-
-# What cog.staging creates inside a seed folder until the run is complete.
-_STAGE_PREFIX = ".partial-"
-
-
-@dataclass(frozen=True)
-class Details:
-    """What ``results.json`` tells about a run beside its accuracy; all empty for the original toolkit's runs.
-
-    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and nothing
-    is computed from it.
-
-    Attributes:
-        settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
-            booleans, None, and lists of two numbers: ``seed``, ``n_shot``, ``n_trials``, ``n_epochs``,
-            ``batch_size``, ``momentum``, ``val_frac``, ``lr_interval``, ``wd_interval``, ``normalize``, ``lr``,
-            ``wd`` (the last two only without a search).
-        train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
-            ``image_list_sha256``.
-        test_features: the same of the test features.
-        train_features_file: path of the training features as the run saw it.
-        test_features_file: the same of the test features.
-        n_classes: number of classes.
-        feature_dim: dimensions of the features.
-        rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
-        n_trials: trials of the search that were recorded.
-        n_trials_diverged: how many of them diverged.
-        best_trial: number of the trial whose pair was used; None without a search.
-        best_val_top1: its accuracy on the held-out part, in percent.
-        seconds: durations of ``search`` and ``final``.
-        versions: of Python packages.
-        device: ``cpu``, ``cuda:0``, ...
-        finished: ISO 8601 time in UTC.
-    """
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    train_features: Mapping[str, Any] = field(default_factory=dict)
-    test_features: Mapping[str, Any] = field(default_factory=dict)
-    train_features_file: str | None = None
-    test_features_file: str | None = None
-    n_classes: int | None = None
-    feature_dim: int | None = None
-    rows: Mapping[str, int] = field(default_factory=dict)
-    n_trials: int = 0
-    n_trials_diverged: int = 0
-    best_trial: int | None = None
-    best_val_top1: float | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str | None = None
-    finished: str | None = None
+_model_key = functools.lru_cache(4096)(natural_key)
 
 
 @dataclass(frozen=True)
-class Run:
-    """One finished classifier run: one model, data set, number of shots and seed.
-
-    ``details`` holds what a report shows beside the accuracy; it takes no part in comparisons.
-    """
+class _Candidate:
+    """A seed folder and what its place says about the run in it."""
 
     model: str
     dataset: str
-    n_shot: int  # training images per class, 0 = all
+    n_shot: int | None  # None: the run must say
     seed: int
-    top1: float  # percent, last epoch
-    top5: float
-    n_epochs: int
-    lr: float | None  # of the final training; None where the folder does not tell
-    wd: float | None
-    diverged: bool  # as the run recorded it; runs of the original toolkit do not
-    path: Path  # the seed folder
-    final_folder: str  # its subfolder with logs.pkl
-    details: Details = field(default_factory=Details, compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A folder that was not counted, and why."""
-
     path: Path
-    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class Score:
-    """Mean and population standard deviation over seeds, in percent.
-
-    ``std`` is None where a publication does not give it (the paper's first version).
-    """
-
-    mean: float
-    std: float | None
-
-
-@dataclass(frozen=True)
-class Cell:
-    """All seeds of one model, data set and number of shots: of runs, of a publication, or of a file."""
-
-    model: str
-    dataset: str
-    n_shot: int  # training images per class, 0 = all
-    top1: Score
-    top5: Score | None  # None: not published
-    seeds: tuple[int, ...]  # ascending; empty for published cells
-    missing_seeds: tuple[int, ...]
-    epochs: tuple[int, ...]  # of each run, in the order of ``seeds``
-    source: str = RUNS  # "runs", "paper v2", "paper v1", or the label of an imported file
-    top1_by_seed: tuple[
-        float, ...
-    ] = ()  # percent, in the order of ``seeds``; empty where only the mean is known
-    top5_by_seed: tuple[float, ...] = ()
-
-    def score(self, metric: str) -> Score | None:
-        """Return the score of ``"top1"`` or ``"top5"``; None when it is not known."""
-        return {"top1": self.top1, "top5": self.top5}[metric]
-
-    def by_seed(self, metric: str) -> dict[int, float]:
-        """Return the accuracies (percent) of ``"top1"`` or ``"top5"`` by seed; empty when they are not known."""
-        values = {"top1": self.top1_by_seed, "top5": self.top5_by_seed}[metric]
-        return dict(zip(self.seeds, values, strict=True)) if values else {}
-
-
-def natural_key(name: str) -> tuple[Any, ...]:
-    """Sort key that orders ``x2`` before ``x10``; ties are broken by the plain spelling."""
-    parts = re.split(r"([0-9]+)", name)
-    return tuple(int(part) if index % 2 else part.casefold() for index, part in enumerate(parts)), name
-
-
-def dataset_key(dataset: str) -> tuple[Any, ...]:
-    """Sort key: in1k, then cog_l1, cog_l2 ... by level, then a user's own data sets by name."""
-    level = names.cog_level(dataset)
-    if dataset == names.IN1K:
-        return (0, 0, ())
-    return (2, 0, natural_key(dataset)) if level is None else (1, level, ())
+    @property
+    def identity(self) -> tuple[str, str, int | None, int]:
+        return self.model, self.dataset, self.n_shot, self.seed
 
 
 def find_runs(
@@ -184,16 +90,18 @@ def find_runs(
     n_shots: Iterable[int] | None = None,
     eval_name: str = "logreg",
     seeds: Iterable[int] | None = None,
+    use_index: bool = True,
 ) -> tuple[list[Run], list[Problem]]:
     """Find and read every run under ``models_root_dir``, in both spellings of the folder names.
 
     Args:
         models_root_dir: folder of the layout in ``cog/paths.py``.
-        models: names to look at; None: all (same for the other filters).
+        models: names to look at, or patterns of names (``deit_*``); None: all (same for the other filters).
         datasets: data sets to look at.
         n_shots: training images per class, 0 = all images.
         eval_name: ``EVAL.NAME`` of the runs.
         seeds: seeds to look at.
+        use_index: whether runs may be taken from, and remembered in, the index of :mod:`cog.run_index`.
 
     Returns:
         The runs, sorted by model (natural order), data set (:func:`dataset_key`), shots and seed; and
@@ -206,21 +114,30 @@ def find_runs(
     root = files.require_dir(models_root_dir, "--models_root_dir")
     wanted_datasets = None if datasets is None else {paths.check_dataset_name(name) for name in datasets}
     wanted_shots = None if n_shots is None else set(n_shots)
+    wanted_seeds = None if seeds is None else set(seeds)
     problems: list[Problem] = []
-    candidates: _Candidates = {}
-    for model, model_path in _model_folders(root, models, problems):
-        for dataset in _folders(model_path, problems, missing_ok=True):
+
+    def list_model(item: tuple[str, Path]) -> tuple[list[_Candidate], list[Problem]]:
+        model, path = item
+        inside: list[Problem] = []
+        found = []
+        for dataset in _folders(path, inside, missing_ok=True):
             if wanted_datasets is not None and dataset not in wanted_datasets:
                 continue
-            for folder in _folders(model_path / dataset, problems):
+            for folder in _folders(path / dataset, inside):
                 parsed = paths.parse_evaluation_folder(folder)
                 if parsed is None or parsed[0] != eval_name:
                     continue
-                if wanted_shots is not None and parsed[1] not in wanted_shots:
-                    continue
-                for seed, path in _seed_folders(model_path / dataset / folder, seeds, problems):
-                    candidates.setdefault((model, dataset, parsed[1], seed), []).append(path)
-    return _read_all(candidates, problems)
+                if wanted_shots is None or parsed[1] in wanted_shots:
+                    for seed, seed_path in _seed_folders(path / dataset / folder, wanted_seeds, inside):
+                        found.append(_Candidate(model, dataset, parsed[1], seed, seed_path))
+        return found, inside
+
+    candidates: list[_Candidate] = []
+    for found, inside in _map(list_model, list(_model_folders(root, models, problems)), serial_below=8):
+        candidates += found
+        problems += inside
+    return _read_all(candidates, problems, index=RunIndex(root) if use_index else None)
 
 
 def read_evaluation(
@@ -237,9 +154,10 @@ def read_evaluation(
     folder = files.require_dir(folder, "--logreg_root_dir")
     model, dataset, n_shot = _describe(folder)
     problems: list[Problem] = []
-    candidates: _Candidates = {}
-    for seed, path in _seed_folders(folder, seeds, problems):
-        candidates.setdefault((model, dataset, n_shot, seed), []).append(path)
+    candidates = [
+        _Candidate(model, dataset, n_shot, seed, path)
+        for seed, path in _seed_folders(folder, None if seeds is None else set(seeds), problems)
+    ]
     return _read_all(candidates, problems)
 
 
@@ -281,26 +199,38 @@ def _folders(path: Path, problems: list[Problem], *, missing_ok: bool = False) -
             yield entry.name
 
 
+def is_pattern(name: str) -> bool:
+    """Whether ``name`` is a pattern as shells have them (``deit_*``) rather than one name."""
+    return any(character in name for character in "*?[")
+
+
 def _model_folders(
     root: Path, models: Iterable[str] | None, problems: list[Problem]
 ) -> Iterator[tuple[str, Path]]:
-    if models is not None:
-        for model in dict.fromkeys(models):
+    wanted = None if models is None else list(dict.fromkeys(models))
+    if wanted is not None:
+        exact = [model for model in wanted if not is_pattern(model)]
+        for model in exact:
             yield model, paths.ModelDir(root, model).path
-        return
+        patterns = [model for model in wanted if is_pattern(model)]
+        if not patterns:
+            return
     for title in _folders(root, problems):
         if "_" in title:  # no model's: names are split at the first underscore
             continue
         for architecture in _folders(root / title, problems):
             model = f"{title}_{architecture}"
-            if names.is_model_name(model):
+            if not names.is_model_name(model):
+                continue
+            if wanted is None or (
+                model not in exact and any(fnmatch.fnmatchcase(model, pattern) for pattern in patterns)
+            ):
                 yield model, root / title / architecture
 
 
 def _seed_folders(
-    folder: Path, seeds: Iterable[int] | None, problems: list[Problem]
+    folder: Path, wanted: set[int] | None, problems: list[Problem]
 ) -> Iterator[tuple[int, Path]]:
-    wanted = None if seeds is None else set(seeds)
     for entry in _scan(folder, problems):
         hidden = entry.name.startswith(".")
         if not (hidden or entry.name.startswith("seed")) or not _is_dir(entry):
@@ -308,214 +238,86 @@ def _seed_folders(
         seed = None if hidden else paths.parse_seed_folder(entry.name)
         path = folder / entry.name
         if hidden:
-            problems.append(Problem(path, _LEFTOVER))
+            problems.append(Problem(path, LEFTOVER))
         elif seed is None:
             problems.append(Problem(path, "not a seed folder, expected seed-<number>"))
         elif wanted is None or seed in wanted:
             yield seed, path
 
 
-def _read_all(candidates: _Candidates, problems: list[Problem]) -> tuple[list[Run], list[Problem]]:
-    runs: list[Run] = []
-    for (model, dataset, n_shot, seed), found in candidates.items():
-        if len(found) > 1:
-            for path in found:
-                others = ", ".join(str(other) for other in found if other != path)
-                problems.append(Problem(path, f"seed {seed} is also in {others}; keep one of them"))
+def _read_all(
+    candidates: Iterable[_Candidate], problems: list[Problem], *, index: RunIndex | None = None
+) -> tuple[list[Run], list[Problem]]:
+    by_identity: dict[tuple[str, str, int | None, int], list[_Candidate]] = {}
+    for candidate in candidates:
+        by_identity.setdefault(candidate.identity, []).append(candidate)
+    single = []
+    for same in by_identity.values():
+        if len(same) == 1:
+            single += same
             continue
-        try:
-            runs.append(
-                read_run(found[0], model=model, dataset=dataset, n_shot=n_shot, seed=seed, problems=problems)
-            )
-        except CogError as error:
-            # Messages of the loader name the whole path, which the problem already says.
-            problems.append(Problem(found[0], str(error).replace(f"{found[0]}{os.sep}", "")))
-    runs.sort(key=lambda run: (natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed))
+        for candidate in same:
+            others = ", ".join(str(other.path) for other in same if other is not candidate)
+            reason = f"seed {candidate.seed} is also in {others}; keep one of them"
+            problems.append(Problem(candidate.path, reason))
+    runs: list[Run] = []
+    for run, known, inside in _map(lambda candidate: _read_one(candidate, index), single):
+        if run is not None:
+            runs.append(run)
+            if index is not None and known is not None and not inside:
+                index.add(run, known)
+        problems += inside
+    if index is not None:
+        index.save(seen=[run.path for run in runs])
+    runs.sort(key=_order)
     return runs, sorted(problems, key=lambda problem: str(problem.path))
 
 
-def read_run(
-    path: str | os.PathLike[str],
-    *,
-    model: str,
-    dataset: str,
-    n_shot: int | None,
-    seed: int,
-    problems: list[Problem] | None = None,
-) -> Run:
-    """Read one seed folder.
+def _order(run: Run) -> tuple[Any, ...]:
+    return _model_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
 
-    A run of this toolkit is complete when ``results.json`` says so (it is written last); one of the
-    original toolkit, which has no such file, when its one ``final*/logs.pkl`` holds accuracies.
 
-    Args:
-        path: the seed folder.
-        model: what the folder's place says about the run (same for the next three).
-        dataset: data set.
-        n_shot: training images per class, 0 = all; None: as the run records it, else as the evaluation
-            folder's name has it.
-        seed: seed.
-        problems: receives leftovers inside the folder that do not make the run unusable.
+def _map(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], *, serial_below: int = _SERIAL_BELOW
+) -> Iterator[_Result]:
+    """Apply ``function`` to all items, in threads when there are many, and yield the results in order."""
+    if len(items) < serial_below:
+        yield from map(function, items)
+        return
+    # A task for every item would cost more than the item.
+    size = max(1, min(_CHUNK, len(items) // _THREADS))
+    chunks = [items[start : start + size] for start in range(0, len(items), size)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for done in pool.map(lambda chunk: [function(item) for item in chunk], chunks):
+            yield from done
 
-    Raises:
-        CogError: when the run is unfinished, ambiguous, or its files cannot be read safely.
-    """
-    path = Path(path)
-    problems = [] if problems is None else problems
-    listing: list[Problem] = []
-    entries = _scan(path, listing)
-    if listing:
-        raise CogError(listing[0].reason)
-    finals, stages = [], []
-    record: dict[str, Any] | None = None
-    for entry in entries:
-        if entry.name == RESULTS_FILE:
-            record = _read_record(path, seed=seed, n_shot=n_shot)
-        elif entry.name.startswith("final") and _is_dir(entry):
-            finals.append(entry.name)
-        elif entry.name.startswith(_STAGE_PREFIX):
-            stages.append(entry.name)
-    if stages and record is None:
-        raise CogError(
-            f"{stages[0]} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted"
+
+def _read_one(
+    candidate: _Candidate, index: RunIndex | None
+) -> tuple[Run | None, Signature | None, list[Problem]]:
+    """Return the run, the signature of its files if it was not in the index, and what was wrong in the folder."""
+    path, n_shot = candidate.path, candidate.n_shot
+    known = None
+    if index is not None:
+        assert n_shot is not None  # below a models root the folder's name says it
+        remembered = index.get(
+            path, model=candidate.model, dataset=candidate.dataset, n_shot=n_shot, seed=candidate.seed
         )
-    problems += [Problem(path / name, _LEFTOVER) for name in stages]
-    final = _choose_final(path, finals, record)
-    logs = safe_load.load_pickle(path / final / LOGS_FILE)
-    where = f"{final}/{LOGS_FILE}"
-    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], where)
-    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], where)
-    if n_epochs != n_epochs_top5:
-        raise CogError(f"{where} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
-    recorded = record["final"] if record is not None else {}
-    if n_shot is None:
-        named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
-        n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
-    named = _FINAL_FOLDER.fullmatch(final)
-    return Run(
-        model=model,
-        dataset=dataset,
-        n_shot=n_shot,
-        seed=seed,
-        top1=top1,
-        top5=top5,
-        n_epochs=n_epochs,
-        lr=_number(recorded.get("lr", named and named["lr"])),
-        wd=_number(recorded.get("wd", named and named["wd"])),
-        diverged=recorded.get("diverged") is True,
-        path=path,
-        final_folder=final,
-    )
-
-
-def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]:
-    """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
+        if remembered is not None:
+            return remembered, None, []
+        known = signature(str(path))
+    problems: list[Problem] = []
     try:
-        record = json.loads((path / RESULTS_FILE).read_bytes())
-    except OSError as error:
-        raise CogError(f"cannot read {RESULTS_FILE}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
-    if not isinstance(record, dict) or not isinstance(record.get("final"), dict):
-        raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
-    if record.get("status") != "complete":
-        raise CogError(f"{RESULTS_FILE} says status {record.get('status')!r}, expected 'complete'")
-    for key, expected in (("seed", seed), ("n_shot", n_shot)):
-        if expected is not None and record.get(key, expected) != expected:
-            raise CogError(f"{RESULTS_FILE} says {key} {record[key]!r}, the folder's name {expected}")
-    return record
-
-
-def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] | None) -> str:
-    if record is not None:
-        folder = record["final"].get("folder")
-        if folder not in finals:
-            raise CogError(f"{RESULTS_FILE} names the final folder {folder!r}, which is not there")
-        return folder
-    if len(finals) > 1:
-        # As in the original toolkit only a folder with logs is a candidate.
-        finals = [name for name in finals if (path / name / LOGS_FILE).is_file()]
-    if not finals:
-        raise CogError(f"no final-*/{LOGS_FILE}: the run is unfinished or failed")
-    if len(finals) > 1:
-        raise CogError(f"{len(finals)} final folders ({', '.join(finals)}); keep the one that counts")
-    return finals[0]
-
-
-def _last_accuracy(logs: Any, key: str, where: str) -> tuple[float, int]:
-    """Return the last value (percent) of the list ``logs[key]`` and its length."""
-    if not isinstance(logs, dict):
-        raise CogError(f"{where} holds {type(logs).__name__}, expected a dict of lists")
-    values: Any = logs.get(key)
-    if hasattr(values, "tolist"):  # numpy
-        values = values.tolist()
-    if not isinstance(values, list | tuple):
-        raise CogError(f"{where} has no list {key}")
-    if not values:
-        raise CogError(f"{where} has an empty list {key}: no epoch was finished")
-    value = values[-1].tolist() if hasattr(values[-1], "tolist") else values[-1]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CogError(f"{where} has {type(value).__name__} in {key}, expected numbers")
-    if not -_TOLERANCE_PERCENT <= value <= 100 + _TOLERANCE_PERCENT:  # also refuses NaN
-        raise CogError(f"{where} ends with {key} = {value}, expected a percentage")
-    return float(value), len(values)
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:
-    """Return the seeds to expect: the protocol's five when all runs are among them, else those found."""
-    found = {run.seed for run in runs}
-    return names.SEEDS if found <= set(names.SEEDS) else tuple(sorted(found))
-
-
-def summarise(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> list[Cell]:
-    """Average the runs of each model, data set and number of shots over their seeds.
-
-    The standard deviation is that of the population (divided by n), as in the original toolkit.
-
-    Args:
-        runs: any runs; every one counts, also one whose seed is not expected.
-        expected_seeds: seeds that each cell should have.
-
-    Returns:
-        One cell per combination that has at least one run, sorted as :func:`find_runs` sorts.
-
-    Raises:
-        CogError: when two runs have the same model, data set, shots and seed.
-    """
-    expected = sorted(set(expected_seeds))
-    groups: dict[tuple[str, str, int], dict[int, Run]] = {}
-    for run in runs:
-        group = groups.setdefault((run.model, run.dataset, run.n_shot), {})
-        if run.seed in group:
-            raise CogError(f"{run.path} and {group[run.seed].path} are the same run; keep one of them")
-        group[run.seed] = run
-    order = sorted(groups, key=lambda key: (natural_key(key[0]), dataset_key(key[1]), key[2]))
-    return [_cell(key, groups[key], expected) for key in order]
-
-
-def _cell(key: tuple[str, str, int], by_seed: Mapping[int, Run], expected: Sequence[int]) -> Cell:
-    runs = [by_seed[seed] for seed in sorted(by_seed)]
-    return Cell(
-        model=key[0],
-        dataset=key[1],
-        n_shot=key[2],
-        top1=_score([run.top1 for run in runs]),
-        top5=_score([run.top5 for run in runs]),
-        seeds=tuple(run.seed for run in runs),
-        missing_seeds=tuple(seed for seed in expected if seed not in by_seed),
-        epochs=tuple(run.n_epochs for run in runs),
-        top1_by_seed=tuple(run.top1 for run in runs),
-        top5_by_seed=tuple(run.top5 for run in runs),
-    )
-
-
-def _score(values: Sequence[float]) -> Score:
-    return Score(mean=statistics.fmean(values), std=statistics.pstdev(values))
+        run = read_run(
+            path,
+            model=candidate.model,
+            dataset=candidate.dataset,
+            n_shot=n_shot,
+            seed=candidate.seed,
+            problems=problems,
+        )
+    except CogError as error:
+        # Messages of the loader name the whole path, which the problem already says.
+        problems.append(Problem(path, str(error).replace(f"{path}{os.sep}", "")))
+        return None, None, problems
+    return run, known, problems

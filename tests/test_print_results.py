@@ -297,7 +297,7 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     assert "net_big   98.9 ± 0.2 (4/5)  " in out
     lines = err.splitlines()
     base = study / "net/big"
-    assert lines[0] == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {results._LEFTOVER}"
+    assert lines[0] == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {results.LEFTOVER}"
     assert lines[1].startswith(
         f"warning: not counted: {base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl"
     )

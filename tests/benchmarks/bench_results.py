@@ -1,0 +1,152 @@
+"""How long reading thousands of run folders takes: first scan, and second scan with the index.
+
+::
+
+    python tests/benchmarks/bench_results.py [--runs 10000] [--profile] [--folder DIR]
+
+Writes run folders as this toolkit does (100 epochs, 30 trials), every fourth one as the original toolkit does,
+plus one with a cut ``logs.pkl``, one half-written and one foreign folder, which must come back as problems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pickle
+import pstats
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY))
+
+from cog import names, paths, results, run_index  # noqa: E402
+
+_KEYS = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr")
+
+
+def write_run(path: Path, *, seed: int, n_shot: int, rng: random.Random, original: bool) -> None:
+    """Write one seed folder with everything that reading looks at."""
+    lr, wd = 10 ** rng.uniform(-1, 2), 10 ** rng.uniform(-12, -4)
+    folder = f"final-lr-{lr}_wd-{wd}"
+    (path / folder).mkdir(parents=True)
+    logs = {key: [rng.uniform(0, 100) for _ in range(100)] for key in _KEYS}
+    (path / folder / "logs.pkl").write_bytes(pickle.dumps(logs, protocol=None if original else 4))
+    if original:
+        return
+    trials = [
+        {
+            "number": number,
+            "lr": 10 ** rng.uniform(-1, 2),
+            "wd": 10 ** rng.uniform(-12, -4),
+            "val_top1": rng.uniform(0, 100),
+            "diverged": number == 3,
+            "seconds": 12.3,
+        }
+        for number in range(30)
+    ]
+    features = {"bytes": 8_000_000_000, "checkpoint_sha256": "0" * 64, "image_list_sha256": "1" * 64}
+    record = {
+        "status": "complete",
+        "versions": {"python": "3.11.7", "imagenet-cog": "0", "torch": "2.6.0", "optuna": "4.0", "numpy": "2.0"},
+        "device": "cuda:0",
+        "finished": "2026-01-01T00:00:00+00:00",
+        "seed": seed,
+        "n_shot": n_shot,
+        "identity": {
+            "seed": seed, "n_shot": n_shot, "n_trials": 30, "n_epochs": 100, "batch_size": 1024, "momentum": 0.9,
+            "val_frac": 0.2, "lr_interval": [0.1, 100.0], "wd_interval": [1e-12, 1e-4], "normalize": True,
+            "lr": None, "wd": None, "train_features": features, "test_features": features,
+        },
+        "n_classes": 1000,
+        "feature_dim": 2048,
+        "rows": {"search_train": 1000, "search_val": 1000, "final_train": 1000, "test": 50000},
+        "final": {
+            "folder": folder, "lr": lr, "wd": wd, "test_top1": logs["test/top1"][-1],
+            "test_top5": logs["test/top5"][-1], "diverged": False,
+        },
+        "best_trial": 7,
+        "trials": trials,
+        "seconds": {"search": 600.0, "final": 60.0},
+    }  # fmt: skip
+    (path / "results.json").write_text(json.dumps(record, indent=2))
+
+
+def write_study(root: Path, n_runs: int) -> None:
+    """Write ``n_runs`` good runs and three that are none."""
+    rng = random.Random(0)
+    written = 0
+    for model in (f"net_m{number}" for number in range(n_runs)):
+        for dataset in names.DATASETS:
+            for n_shot in (0, *names.SHOTS):
+                for seed in names.SEEDS:
+                    if written == n_runs:
+                        break
+                    path = paths.ModelDir(root, model).run(dataset, name="logreg", n_shot=n_shot, seed=seed)
+                    write_run(path, seed=seed, n_shot=n_shot, rng=rng, original=written % 4 == 3)
+                    written += 1
+        if written == n_runs:
+            break
+    base = paths.ModelDir(root, "bad_folders")
+    cut = base.run("in1k", name="logreg", n_shot=0, seed=22)
+    write_run(cut, seed=22, n_shot=0, rng=rng, original=True)
+    (logs,) = cut.glob("final-*/logs.pkl")
+    logs.write_bytes(logs.read_bytes()[:3000])
+    half = base.run("in1k", name="logreg", n_shot=0, seed=37)
+    (half / "final-lr-1_wd-1").mkdir(parents=True)
+    (half / ".partial-1").mkdir()
+    (base.evaluation("in1k", name="logreg", n_shot=0) / "seeds of my lemon tree").mkdir()
+
+
+def main() -> None:
+    """Write, scan twice, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--profile", action="store_true", help="profile both scans")
+    parser.add_argument("--folder", help="use the study that is there already, and keep it")
+    args = parser.parse_args()
+    folder = Path(args.folder) if args.folder else Path(tempfile.mkdtemp())
+    root = folder / "models"
+    try:
+        if not root.is_dir():
+            start = time.perf_counter()
+            write_study(root, args.runs)
+            print(f"wrote {args.runs} run folders in {time.perf_counter() - start:.1f} s")
+            time.sleep(2.1)  # what was changed just now is not remembered
+        (root / run_index.INDEX_FILE).unlink(missing_ok=True)
+        scans = []
+        for scan in ("first", "second"):
+            profile = cProfile.Profile()
+            if args.profile:
+                profile.enable()
+            start = time.perf_counter()
+            found = results.find_runs(root)
+            seconds = time.perf_counter() - start
+            profile.disable()
+            print(f"{scan} scan: {seconds:.2f} s, {len(found[0])} runs, {len(found[1])} problems")
+            if args.profile:
+                pstats.Stats(profile).sort_stats("tottime").print_stats(18)
+            scans.append(found)
+        start = time.perf_counter()
+        cells = results.summarise(scans[1][0], names.SEEDS)
+        print(f"averages: {time.perf_counter() - start:.2f} s, {len(cells)} cells")
+        for problem in scans[0][1]:
+            print(f"  not counted: {problem.path.relative_to(root)}: {problem.reason[:80]}")
+        index = root / run_index.INDEX_FILE
+        print(f"index: {index.stat().st_size / 1e6:.1f} MB" if index.exists() else "no index")
+        same = scans[0] == scans[1] and all(
+            one.details == other.details for one, other in zip(scans[0][0], scans[1][0], strict=True)
+        )
+        print("both scans agree" if same else "THE SCANS DIFFER")
+    finally:
+        if not args.folder:
+            shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
