@@ -1,0 +1,193 @@
+"""The paper's figures from cells of results: drawn, as files, or as pieces of a web page.
+
+``fig3``   accuracy over the levels, and the difference to a baseline per group of models (Fig. 3)
+``fig4``   few-shot accuracy, absolute and relative, of eight models and one's own (Fig. 4)
+``fig10``  few-shot accuracy of all models, data sets x groups (Fig. 10)
+``fig11``  the same relative to the baseline (Fig. 11)
+``drop``   loss of each level relative to IN-1K in percent (Fig. 3c of the first version)
+
+Error bars are the standard deviation of a point's own score over seeds. Every figure comes with its data as
+a CSV file (columns: :data:`cog.figures.chart.CSV_COLUMNS`). Matplotlib (extra ``plots``) is imported when
+something is drawn.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cog.errors import CogError
+from cog.figures import saving, views
+from cog.figures.chart import Chart
+from cog.figures.saving import FORMATS
+from cog.results import Cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOG = logging.getLogger("cog")
+
+__all__ = ["FIGURES", "FORMATS", "charts", "svg", "write"]
+
+_VIEWS: dict[str, Callable[[views.Selection], Chart]] = {
+    "fig3": views.levels,
+    "fig4": views.few_shot,
+    "fig10": lambda selection: views.few_shot_all(selection, relative=False),
+    "fig11": lambda selection: views.few_shot_all(selection, relative=True),
+    "drop": views.drop,
+}
+
+#: Names of the figures.
+FIGURES = tuple(_VIEWS)
+
+# Their panels are readable at the width of a text column, so each is written alone too.
+_WITH_SINGLES = ("fig3", "fig4", "drop")
+
+_FEW_SHOT = ("fig4", "fig10", "fig11")
+
+
+def charts(
+    cells: Iterable[Cell],
+    published: Iterable[Cell] = (),
+    *,
+    which: Sequence[str] | None = None,
+    shots: Sequence[int] | None = None,
+    datasets: Sequence[str] | None = None,
+    baseline: str | None = None,
+    metric: str = "top1",
+    singles: bool = True,
+) -> list[Chart]:
+    """Return what the figures show, before anything is drawn.
+
+    Args:
+        cells: of one's own (also imported ones): highlighted. Without published cells, models of the paper
+            look as in the paper.
+        published: of the paper, see :func:`cog.published.cells`.
+        which: some of ``FIGURES``; None: all for which there are data.
+        shots: training images per class to show, 0 = all; None: those of each figure.
+        datasets: data sets to show; None: those of each figure.
+        baseline: model that differences are taken to; None: sup_resnet50 if there are results of it,
+            otherwise no differences.
+        metric: ``top1`` or ``top5`` (the paper has no top-5).
+        singles: whether panels of Figs. 3, 4 and the drop come as charts of their own, too.
+
+    Returns:
+        Each figure followed by its single panels.
+
+    Raises:
+        CogError: unknown figure or metric, no cell to draw, a figure asked for that cannot be drawn.
+    """
+    unknown = [name for name in which or () if name not in FIGURES]
+    if unknown:
+        raise CogError(f"figure {', '.join(unknown)} is not known, expected some of {', '.join(FIGURES)}")
+    selection = views.select(
+        cells, published, metric=metric, baseline=baseline, datasets=datasets, shots=shots
+    )
+    found: list[Chart] = []
+    for name in dict.fromkeys(which or FIGURES):
+        if which is None and name in _FEW_SHOT and len(selection.found(1)) < 2:
+            LOG.info("%s left out: there is one number of shots", name)
+            continue
+        try:
+            chart = _VIEWS[name](selection)
+        except CogError as error:
+            if which is not None:
+                raise
+            LOG.info("%s left out: %s", name, error)
+            continue
+        found.append(chart)
+        if singles and name in _WITH_SINGLES:
+            found += views.singles(chart)
+    return found
+
+
+def draw(chart: Chart) -> Figure:
+    """Return a chart as a matplotlib figure; call inside :func:`cog.figures.saving.drawing`."""
+    from cog.figures import drawing
+
+    return drawing.draw(chart)
+
+
+def write(
+    cells: Iterable[Cell],
+    published: Iterable[Cell],
+    folder: str | os.PathLike[str],
+    *,
+    which: Sequence[str] | None = None,
+    formats: Sequence[str] = FORMATS,
+    shots: Sequence[int] | None = None,
+    datasets: Sequence[str] | None = None,
+    baseline: str | None = None,
+    metric: str = "top1",
+    singles: bool = True,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Draw figures into ``folder`` as ``<stem>.<format>`` and ``<stem>.csv``.
+
+    Stems: ``fig3_levels``, ``fig4_fewshot``, ``fig10_fewshot_absolute``, ``fig11_fewshot_relative``,
+    ``drop_from_in1k``, and those with ``_<panel>`` of single panels.
+
+    Args:
+        cells: see :func:`charts`, also for the other arguments.
+        published: of the paper.
+        folder: created unless it exists.
+        which: some of ``FIGURES``.
+        formats: some of ``FORMATS``.
+        shots: training images per class.
+        datasets: data sets.
+        baseline: model.
+        metric: ``top1`` or ``top5``.
+        singles: whether panels are written alone, too.
+        overwrite: whether existing files may be replaced.
+
+    Returns:
+        The files. The same cells give the same bytes (for one version of matplotlib).
+
+    Raises:
+        CogError: see :func:`charts`; unknown format, files that exist, matplotlib missing. Nothing is
+            written then.
+    """
+    made = charts(
+        cells,
+        published,
+        which=which,
+        shots=shots,
+        datasets=datasets,
+        baseline=baseline,
+        metric=metric,
+        singles=singles,
+    )
+    pages = [(chart.stem, _page(chart)) for chart in made]
+    return saving.write_all(folder, pages, formats=formats, overwrite=overwrite)
+
+
+def _page(chart: Chart) -> Callable[[], tuple[Figure, dict[str, str]]]:
+    return lambda: (draw(chart), {"": chart.csv()})
+
+
+def svg(chart: Chart, *, prefix: str | None = None) -> str:
+    """Return a chart as an ``<svg>`` element for an HTML page.
+
+    No style sheet, script, outside reference or fixed size; text is text in the page's sans-serif font;
+    each curve has a tooltip with its name. See :func:`cog.figures.inline.from_figure`.
+
+    Args:
+        chart: what to draw.
+        prefix: start of all ids in the element; default: the chart's stem. Two elements of one page need
+            different ones.
+
+    Raises:
+        CogError: when matplotlib is not installed.
+    """
+    from cog.figures import inline
+
+    with saving.drawing():
+        return inline.from_figure(
+            draw(chart),
+            prefix=prefix or chart.stem,
+            description=chart.caption,
+            tooltips={f"{panel.key}|{s.key}": s.label for panel in chart.panels() for s in panel.series},
+        )

@@ -1,0 +1,362 @@
+"""A chart drawn with matplotlib. Places are computed in inches, so nothing overlaps by accident of content."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cog.figures import legend as legends
+from cog.figures.chart import Chart, Panel, Series
+from cog.figures.legend import text_width, wrap
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Width of a page and of a text column of a two-column paper, inches.
+PAGE, COLUMN = 7.0, 3.3
+
+_LABEL = 7.0
+_TICK = 6.4
+_NOTE = 5.8
+_DIRECT = 6.4
+_INK = "#222222"
+
+_EDGE = 0.05
+_TITLE = 0.17
+_TICKS = 0.26  # room for the numbers of the y axis
+_Y_LABEL = 0.13  # per line
+_X_TICKS = 0.15
+_X_LABEL = 0.14
+_GAP = 0.09  # between panels that share their y axis
+_LEGEND_GAP = 0.10
+_NOTE_ROW = 0.105
+
+# Direct labels beyond this number would be a second legend.
+_MAX_DIRECT = 6
+_MAX_DIRECT_WIDTH = 0.95
+
+_ROW_HEIGHTS = {"fig3": 1.42, "drop": 1.42, "fig4": 1.6, "fig10": 1.12, "fig11": 1.12}
+_ALONE_HEIGHT = 2.4
+
+
+def draw(chart: Chart) -> Figure:
+    """Return the drawn figure; call inside :func:`cog.figures.saving.drawing`.
+
+    Every curve is a line whose ``gid`` is ``<panel>|<source>|<model>``; its error bars are one line more,
+    with ``|bar`` at the end.
+    """
+    from matplotlib.figure import Figure
+
+    width = COLUMN if chart.single else PAGE
+    plan = _Plan(chart, width)
+    figure = Figure(figsize=(width, plan.height))
+    axes: dict[str, Axes] = {}
+    limits = _limits(chart)
+    for place in plan.places:
+        left, bottom, w, h = place.box
+        one = figure.add_axes((left / width, bottom / plan.height, w / width, h / plan.height))
+        axes[place.panel.key] = one
+        _draw_panel(one, place, limits[place.panel.y_group], width=w, letter=plan.letter(place))
+    for text, x, y, rotation in plan.labels:
+        figure.text(
+            x,
+            y,
+            text,
+            transform=figure.dpi_scale_trans,
+            rotation=rotation,
+            ha="center",
+            va="center",
+            fontsize=_LABEL,
+            color=_INK,
+            linespacing=1.1,
+        )
+    plan.legend.draw(figure, plan.legend_left, plan.legend_top)
+    y = plan.notes_top
+    for line in plan.notes:
+        figure.text(
+            _EDGE, y, line, transform=figure.dpi_scale_trans, va="top", fontsize=_NOTE, color="#444444"
+        )
+        y -= _NOTE_ROW
+    return figure
+
+
+@dataclass(frozen=True)
+class _Place:
+    panel: Panel
+    box: tuple[float, float, float, float]  # left, bottom, width, height
+    y_ticks: bool
+    x_ticks: bool
+    direct: tuple[Series, ...]  # labelled at their right end
+
+
+class _Plan:
+    """Where everything goes; all lengths in inches from the lower left corner."""
+
+    def __init__(self, chart: Chart, width: float) -> None:
+        self._chart = chart
+        series = chart.series()
+        self.legend = legends.layout(series, width - 2 * _EDGE - 0.04)
+        self.legend_left = _EDGE
+        self.notes = [line for note in chart.notes for line in wrap(note, _NOTE, width - 2 * _EDGE)]
+        rows = len(chart.grid)
+        alone = chart.lead is None and rows == 1 and len(chart.grid[0]) == 1
+        row_height = _ALONE_HEIGHT if alone else _ROW_HEIGHTS.get(chart.figure, 1.4)
+        row_gap = self._row_gap()
+        stack = rows * row_height + (rows - 1) * row_gap
+        x_labelled = any(panel.x_label for panel in chart.panels())
+        below = _X_TICKS + (_X_LABEL if x_labelled else 0.02)
+        legend_height = self.legend.height + _LEGEND_GAP
+        notes_height = len(self.notes) * _NOTE_ROW + (0.05 if self.notes else 0)
+        self.height = _EDGE + notes_height + legend_height + below + stack + _TITLE + _EDGE
+        self.notes_top = _EDGE + notes_height - 0.02
+        self.legend_top = _EDGE + notes_height + self.legend.height
+        base = _EDGE + notes_height + legend_height + below
+        self.places: list[_Place] = []
+        self.labels: list[tuple[str, float, float, float]] = []
+        right = width - _EDGE - 0.02
+        left = _EDGE
+        if chart.lead is not None:
+            lead_width = (right - left) * 0.42
+            left = self._add_block([[chart.lead]], left, left + lead_width, base, stack, 0.0, base - below)
+            left += 0.12
+        self._add_block(chart.grid, left, right, base, row_height, row_gap, base - below)
+
+    def _row_gap(self) -> float:
+        """Rows need room between them where titles or numbers of the x axis stand."""
+        gap = 0.09
+        grid = self._chart.grid
+        for above, below in zip(grid, grid[1:], strict=False):
+            if any(panel and panel.title for panel in below):
+                gap = max(gap, _TITLE + 0.04)
+            for upper, lower in zip(above, below, strict=True):
+                if upper is not None and not _same_x(upper, lower):
+                    gap = max(gap, _TITLE + _X_TICKS + 0.04)
+        return gap
+
+    def _add_block(
+        self,
+        grid: Sequence[Sequence[Panel | None]],
+        left: float,
+        right: float,
+        base: float,
+        row_height: float,
+        row_gap: float,
+        bottom_text: float,
+    ) -> float:
+        """Place a grid of panels between ``left`` and ``right``; returns where it ends."""
+        columns = max(map(len, grid))
+        spans = self._label_spans(grid, base, row_height, row_gap)
+        label_lines = max((len(lines) for lines, _ in spans), default=0)
+        direct = [self._direct(panel) for row in grid for panel in row[-1:]]
+        margin = max((_direct_width(ones) for ones in direct), default=0.0)
+        start = left + label_lines * _Y_LABEL + _TICKS
+        extra = [0.0] * columns  # numbers between columns that do not share the y axis
+        for column in range(1, columns):
+            if any(row[column] is not None and _shows_y(row, column) for row in grid):
+                extra[column] = _TICKS
+        free = right - margin - start - sum(extra) - _GAP * (columns - 1)
+        panel_width = free / columns
+        for index, row in enumerate(grid):
+            bottom = base + (len(grid) - 1 - index) * (row_height + row_gap)
+            x = start
+            for column, panel in enumerate(row):
+                x += extra[column]
+                if panel is not None:
+                    below = grid[index + 1][column] if index + 1 < len(grid) else None
+                    last = column == columns - 1 or all(other is None for other in row[column + 1 :])
+                    self.places.append(
+                        _Place(
+                            panel=panel,
+                            box=(x, bottom, panel_width, row_height),
+                            y_ticks=_shows_y(row, column),
+                            x_ticks=below is None or not _same_x(panel, below),
+                            direct=self._direct(panel) if last and column == columns - 1 else (),
+                        )
+                    )
+                x += panel_width + _GAP
+        for lines, middle in spans:
+            self.labels.append(("\n".join(lines), left + label_lines * _Y_LABEL / 2, middle, 90.0))
+        x_label = next((panel.x_label for row in grid for panel in row if panel and panel.x_label), "")
+        if x_label:
+            self.labels.append((x_label, (start + right - margin) / 2, bottom_text + _X_LABEL / 2, 0.0))
+        return right
+
+    @staticmethod
+    def _label_spans(
+        grid: Sequence[Sequence[Panel | None]], base: float, row_height: float, row_gap: float
+    ) -> list[tuple[list[str], float]]:
+        """Return the y labels, one for neighbouring rows that share it: (lines, middle)."""
+        spans: list[tuple[str, int, int]] = []
+        for index, row in enumerate(grid):
+            text = next((panel.y_label for panel in row if panel is not None), "")
+            if spans and spans[-1][0] == text:
+                spans[-1] = (text, spans[-1][1], index)
+            else:
+                spans.append((text, index, index))
+        found = []
+        for text, first, last in spans:
+            top = base + (len(grid) - first) * row_height + (len(grid) - 1 - first) * row_gap
+            bottom = base + (len(grid) - 1 - last) * (row_height + row_gap)
+            lines = [part for piece in text.split("\n") for part in wrap(piece, _LABEL, (top - bottom) * 1.05)]
+            found.append((lines, (top + bottom) / 2))
+        return found
+
+    def _direct(self, panel: Panel | None) -> tuple[Series, ...]:
+        own = [series for series in panel.series if series.own and not series.baseline] if panel else []
+        return tuple(own) if len(own) <= _MAX_DIRECT else ()
+
+    def letter(self, place: _Place) -> str:
+        """Return ``(a)`` and so on; nothing for a panel alone or for the many of Figs. 10 and 11."""
+        order = [panel.key for panel in self._chart.panels()]
+        if len(order) < 2 or self._chart.figure in ("fig10", "fig11"):
+            return ""
+        return f"({chr(ord('a') + order.index(place.panel.key))}) "
+
+
+def _shows_y(row: Sequence[Panel | None], column: int) -> bool:
+    panel, before = row[column], row[column - 1] if column else None
+    return before is None or panel is None or before.y_group != panel.y_group
+
+
+def _same_x(upper: Panel, lower: Panel | None) -> bool:
+    return lower is not None and (upper.ticks, upper.tick_labels) == (lower.ticks, lower.tick_labels)
+
+
+def _limits(chart: Chart) -> dict[str, tuple[float, float]]:
+    """Return the y limits of each group of panels: all points with their error bars, and some air."""
+    found: dict[str, list[float]] = {}
+    for panel in chart.panels():
+        values = found.setdefault(panel.y_group, [])
+        if panel.quantity != "absolute":
+            values.append(0.0)
+        for series in panel.series:
+            for point in series.points:
+                std = point.std if math.isfinite(point.std) else 0.0
+                values += [point.value - std, point.value + std]
+    limits = {}
+    for group, values in found.items():
+        low, high = min(values), max(values)
+        air = max((high - low) * 0.05, 0.5 if high - low < 1e-9 else 0.0)
+        limits[group] = (low - air, high + air)
+    return limits
+
+
+def _draw_panel(
+    axes: Axes, place: _Place, limits: tuple[float, float], *, width: float, letter: str
+) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    panel = place.panel
+    axes.set_gid(f"panel|{panel.key}")
+    signed = panel.quantity != "absolute"
+    axes.set_ylim(*limits)
+    span = panel.ticks[-1] - panel.ticks[0]
+    air = max(0.06 * span, 0.35 if span < 1e-9 else 0.0)
+    axes.set_xlim(panel.ticks[0] - air, panel.ticks[-1] + air)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=max(3, round(place.box[3] / 0.24)), steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value, signed=signed)))
+    axes.set_xticks(list(panel.ticks), list(panel.tick_labels) if place.x_ticks else [])
+    axes.tick_params(labelsize=_TICK, labelleft=place.y_ticks)
+    if place.x_ticks:
+        _turn_if_crowded(axes, panel, width=width, span=span + 2 * air)
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if panel.x_break is not None:
+        axes.axvline(panel.x_break, color="#bbbbbb", linewidth=0.6, dashes=(2, 2), zorder=1)
+    if signed:
+        axes.axhline(0, color="#888888", linewidth=0.6, zorder=1)
+    if panel.title:
+        axes.set_title(f"{letter}{panel.title}", fontsize=_LABEL, loc="left", pad=3.0, color=_INK)
+    # Rows of points that stand close get smaller markers and thinner lines.
+    scale = min(1.0, max(0.74, width / max(len(panel.ticks), 1) / 0.3))
+    for order, series in enumerate(panel.series):
+        # A model equal to the baseline stays visible on the zero line.
+        zorder = 2.0 if signed and series.baseline and panel.quantity == "relative" else series.style.zorder
+        _draw_series(axes, panel, series, zorder=zorder + order * 1e-3, scale=scale)
+    _draw_direct_labels(axes, place)
+
+
+def _draw_series(axes: Axes, panel: Panel, series: Series, *, zorder: float, scale: float) -> None:
+    x, value, std = series.columns(panel.ticks)
+    bars_x: list[float] = []
+    bars_y: list[float] = []
+    for at, middle, half in zip(x, value, std, strict=True):
+        if half > 0 and math.isfinite(middle):
+            bars_x += [at, at, math.nan]
+            bars_y += [middle - half, middle + half, math.nan]
+    gid = f"{panel.key}|{series.key}"
+    style = series.style
+    if bars_x:
+        axes.plot(bars_x, bars_y, color=style.colour, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}|bar")
+    arguments: dict[str, Any] = legends.line_arguments(style, scale=scale)
+    axes.plot(x, value, zorder=zorder, gid=gid, **arguments)
+
+
+def _turn_if_crowded(axes: Axes, panel: Panel, *, width: float, span: float) -> None:
+    """Shrink or turn the labels of the x axis where they would touch."""
+    if len(panel.ticks) < 2:
+        return
+    step = min(b - a for a, b in zip(panel.ticks, panel.ticks[1:], strict=False)) / span * width
+    widest = max(text_width(label, _TICK) for label in panel.tick_labels)
+    if widest > step * 0.92:
+        small = max(5.0, _TICK * step * 0.92 / widest)
+        axes.tick_params(axis="x", labelsize=small)
+        if widest * small / _TICK > step:
+            axes.tick_params(axis="x", labelsize=5.0, labelrotation=90)
+
+
+def _draw_direct_labels(axes: Axes, place: _Place) -> None:
+    """Name the highlighted curves at their right end, in their colour, moved apart where they would touch."""
+    ends = [(series.points[-1].value, series) for series in place.direct]
+    if not ends:
+        return
+    low, high = axes.get_ylim()
+    height = place.box[3]
+    step = 0.1
+    ends.sort(key=lambda end: end[0])
+    spots = [(value - low) / (high - low) * height for value, _ in ends]
+    for index in range(1, len(spots)):
+        spots[index] = max(spots[index], spots[index - 1] + step)
+    over = spots[-1] - (height - 0.02)
+    if over > 0:
+        spots[-1] -= over
+        for index in range(len(spots) - 2, -1, -1):
+            spots[index] = min(spots[index], spots[index + 1] - step)
+    for spot, (_, series) in zip(spots, ends, strict=True):
+        axes.annotate(
+            _cut(series.label),
+            (1.0, spot / height),
+            xycoords="axes fraction",
+            xytext=(2.5, 0),
+            textcoords="offset points",
+            ha="left",
+            va="center",
+            fontsize=_DIRECT,
+            fontweight="bold",
+            color=series.style.colour,
+            annotation_clip=False,
+        )
+
+
+def _direct_width(series: Sequence[Series]) -> float:
+    return max((text_width(_cut(one.label), _DIRECT, bold=True) + 0.05 for one in series), default=0.0)
+
+
+def _cut(label: str) -> str:
+    """Cut a label to the room beside a panel; the legend has all of it."""
+    if text_width(label, _DIRECT, bold=True) <= _MAX_DIRECT_WIDTH:
+        return label
+    keep = len(label)
+    while keep > 1 and text_width(label[:keep] + "…", _DIRECT, bold=True) > _MAX_DIRECT_WIDTH:
+        keep -= 1
+    return label[:keep] + "…"
+
+
+def _number(value: float, *, signed: bool) -> str:
+    text = f"{value:+g}" if signed and abs(value) > 1e-9 else f"{value + 0.0:g}"
+    return text.replace("-", "\N{MINUS SIGN}")
