@@ -12,7 +12,8 @@ from test_sgd import clusters
 from cog import features, randomness
 from cog.errors import CogError
 from cog.features import FeatureSet
-from cog.logreg import protocol, sgd, tune
+from cog.logreg import protocol, tune
+from cog.logreg.engine import CpuEngine
 from cog.logreg.settings import Settings
 
 QUICK = Settings(seed=22, n_trials=4, n_epochs=8, batch_size=64)
@@ -23,28 +24,45 @@ def feature_set(n=120, d=16, n_classes=6, seed=0):
     return FeatureSet(x, y, "tiny")
 
 
-class Spy(sgd.SgdTrainer):
+class Spy(CpuEngine):
     """Remembers what it was asked to train."""
 
-    def __init__(self):
-        super().__init__("cpu")
+    def __init__(self, precision="fp32"):
+        super().__init__(precision)
         self.runs = []
         self.fits = []
         self.tested = []
+        self.together = []
 
-    def fit(self, x, y, run, recipe, *, test=None, on_epoch=None):
-        self.runs.append(run)
-        self.tested.append(test is not None)
-        self.fits.append(super().fit(x, y, run, recipe, test=test, on_epoch=on_epoch))
-        return self.fits[-1]
+    def fit(self, features, y, runs, recipe, *, test=None, on_epoch=None, monitor=None):
+        fits = super().fit(features, y, runs, recipe, test=test, on_epoch=on_epoch, monitor=monitor)
+        self.runs += runs
+        self.fits += fits
+        self.tested += [test is not None] * len(runs)
+        self.together.append(len(runs))
+        return fits
 
 
-def run(settings, train=None, test=None):
-    trainer = Spy()
+def run(settings, train=None, test=None, precision="fp32"):
+    engine = Spy(precision)
     outcome = protocol.run(
-        train or feature_set(), test or feature_set(seed=1), settings, trainer, print_freq=0
+        train or feature_set(), test or feature_set(seed=1), settings, engine, print_freq=0
     )
-    return outcome, trainer
+    return outcome, engine
+
+
+def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4), **options):
+    """Run a search against a function instead of training."""
+    settings = Settings(
+        seed=seed, n_trials=n_trials, lr_interval=lr_interval, wd_interval=wd_interval, **options
+    )
+    search = tune.Search(settings)
+    rounds = []
+    while not search.done:
+        pairs = search.ask()
+        rounds.append(len(pairs))
+        search.tell([tune.Result(*objective(lr, wd), seconds=0.0) for lr, wd in pairs])
+    return search.trials, search.study, rounds
 
 
 def test_search_holds_out_a_fifth_and_the_final_run_uses_everything():
@@ -134,8 +152,8 @@ def test_trials_are_those_of_optunas_multivariate_tpe():
     def objective(lr, wd):
         return 50 - 10 * (math.log10(lr) - 1) ** 2 - (math.log10(wd) + 6) ** 2, False
 
-    intervals = {"lr_interval": (1e-1, 1e2), "wd_interval": (1e-12, 1e-4)}
-    trials, _ = tune.search(objective, n_trials=20, seed=22, **intervals)
+    trials, _, rounds = search(objective, n_trials=20, seed=22)
+    assert rounds == [10] + [1] * 10
     sampler = optuna.samplers.TPESampler(multivariate=True, seed=22)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     for trial in trials:
@@ -239,9 +257,7 @@ def test_some_trials_diverge():
     def objective(lr, wd):
         return (99.0, True) if lr > 1 else (50.0 + lr, False)
 
-    trials, study = tune.search(
-        objective, n_trials=8, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4), seed=1
-    )
+    trials, study, _ = search(objective, n_trials=8)
     assert {t.diverged for t in trials} == {True, False}
     assert all(t.val_top1 == 0.0 for t in trials if t.diverged)
     best = tune.best(trials)
@@ -250,9 +266,7 @@ def test_some_trials_diverge():
 
 
 def test_first_of_equal_trials_is_best_as_in_optuna():
-    trials, study = tune.search(
-        lambda lr, wd: (50.0, False), n_trials=5, lr_interval=(0.1, 1.0), wd_interval=(1e-12, 1e-4), seed=1
-    )
+    trials, study, _ = search(lambda lr, wd: (50.0, False), n_trials=5)
     assert tune.best(trials).number == study.best_trial.number == 0
 
 

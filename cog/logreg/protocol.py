@@ -5,30 +5,83 @@
    epoch.
 3. Train with the best pair on the whole training set; few-shot: on N per class, drawn from all of it.
 4. Test. (The test set is scored after every epoch, for the curves; only the last score counts.)
+
+A run is written as a generator that says what it wants trained next (:class:`Request`), so that the same text serves
+one run at a time on a CPU and many side by side on a GPU (:func:`run_all`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from cog import features, randomness
 from cog.errors import CogError
 from cog.features import FeatureSet
-from cog.logreg import metrics, tune
+from cog.logreg import tune
+from cog.logreg.engine import Live, Monitor, OnEpoch
+from cog.logreg.matrix import FeatureMatrix
 from cog.logreg.settings import Settings
-from cog.logreg.sgd import Fit, History, Recipe, Run, Trainer
+from cog.logreg.sgd import Fit, History, Recipe, Run
 from cog.progress import Progress
 
 if TYPE_CHECKING:
     import optuna
 
 logger = logging.getLogger(__name__)
+
+#: Epochs between two looks of the pruner (``CLF.PRUNER median``).
+_PRUNE_EVERY = 10
+
+
+class Engine(Protocol):
+    """What the protocol needs of a trainer; see :class:`cog.logreg.engine.CpuEngine`."""
+
+    device: torch.device
+    precision: str
+    side_by_side: int
+
+    def load(self, x: torch.Tensor) -> FeatureMatrix: ...
+
+    def load_test(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def fit(
+        self,
+        features: FeatureMatrix,
+        y: torch.Tensor,
+        runs: Sequence[Run],
+        recipe: Recipe,
+        *,
+        test: tuple[torch.Tensor, torch.Tensor] | None = None,
+        on_epoch: OnEpoch | None = None,
+        monitor: Monitor | None = None,
+    ) -> list[Fit]: ...
+
+    def validate(
+        self, features: FeatureMatrix, y: torch.Tensor, rows: torch.Tensor, fits: Sequence[Fit | Live]
+    ) -> list[float]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A data set ready for any number of runs.
+
+    Attributes:
+        features: training features ``(n, d)``.
+        y: int64 ``(n,)`` in 0..C-1, on the CPU.
+        test: features float32 ``(m, d)`` and labels int64 ``(m,)``, where the engine scores them.
+        labels: the C original labels, ascending.
+    """
+
+    features: FeatureMatrix
+    y: torch.Tensor
+    test: tuple[torch.Tensor, torch.Tensor]
+    labels: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +97,7 @@ class Outcome:
         labels: the C original labels, ascending.
         sizes: rows used: ``search_train``, ``search_val``, ``final_train``, ``test``.
         seconds: durations of ``search`` and ``final``.
+        precision: of the matrix products of the training steps.
     """
 
     fit: Fit
@@ -54,25 +108,41 @@ class Outcome:
     labels: list[int]
     sizes: dict[str, int]
     seconds: dict[str, float]
+    precision: str
 
 
-def run(
-    train: FeatureSet, test: FeatureSet, settings: Settings, trainer: Trainer, *, print_freq: int = 10
-) -> Outcome:
-    """Run the protocol.
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a run wants trained next.
+
+    Attributes:
+        runs: classifiers that may be trained together.
+        val_rows: rows to score them on afterwards; None in the final training, which scores the test set.
+        on_epoch: of the final training.
+        monitor: of a search with pruning.
+    """
+
+    runs: list[Run]
+    val_rows: torch.Tensor | None
+    on_epoch: OnEpoch | None = None
+    monitor: Monitor | None = None
+
+
+#: Yields requests, receives classifiers and their validation accuracies (percent), returns the outcome.
+Job = Generator[Request, tuple[list[Fit], list[float]], Outcome]
+
+
+def prepare(train: FeatureSet, test: FeatureSet, engine: Engine) -> Data:
+    """Check that the sets fit together and hand the features to the engine.
 
     Args:
-        train: training features, float32 ``(n, d)`` (already normalised if so wanted).
+        train: training features, float32 ``(n, d)``, already normalised if so wanted. **Taken over** by the engine,
+            which may rewrite their memory.
         test: test features ``(m, d)``.
-        settings: hyper-parameters of the protocol.
-        trainer: does the training.
-        print_freq: epochs between log lines of the final training; 0 prints none.
-
-    Returns:
-        The final classifier and how it was found.
+        engine: does the training.
 
     Raises:
-        CogError: features that do not fit together, nothing to validate on, all trials diverged.
+        CogError: features that do not fit together.
     """
     if train.x.shape[1] != test.x.shape[1]:
         raise CogError(
@@ -80,131 +150,184 @@ def run(
             "extract both with the same model"
         )
     y, test_y, labels = features.to_consecutive_labels(train.y, test.y)
-    job = _Job(train.x, y, settings, trainer, n_classes=len(labels))
-    sizes = {"search_train": 0, "search_val": 0, "final_train": 0, "test": len(test_y)}
+    test_x = engine.load_test(test.x)
+    return Data(engine.load(train.x), y, (test_x, test_y.to(test_x.device)), labels)
+
+
+def run(
+    train: FeatureSet, test: FeatureSet, settings: Settings, engine: Engine, *, print_freq: int = 10
+) -> Outcome:
+    """Run the protocol once: :func:`prepare` and :func:`run_all` for one setting."""
+    ((_, outcome),) = run_all(prepare(train, test, engine), [settings], engine, print_freq=print_freq)
+    return outcome
+
+
+def run_all(
+    data: Data, study: Sequence[Settings], engine: Engine, *, print_freq: int = 10
+) -> Iterator[tuple[int, Outcome]]:
+    """Run the protocol for several seeds and shots on the same features.
+
+    Args:
+        data: from :func:`prepare`.
+        study: hyper-parameters of the protocol, one per run; all with the same number of epochs.
+        engine: does the training. As many runs as it wants side by side are advanced together; no result depends on
+            that (see :mod:`cog.logreg.engine`).
+        print_freq: epochs between log lines of the final training; 0 prints none.
+
+    Yields:
+        Position in ``study`` and outcome of each run, as they finish.
+
+    Raises:
+        CogError: nothing to validate on, all trials diverged.
+    """
+    waiting = list(enumerate(study))
+    active: list[tuple[int, Job, Request]] = []
+    while waiting or active:
+        while waiting and len(active) < engine.side_by_side:
+            position, settings = waiting.pop(0)
+            job = _job(data, settings, engine, print_freq=print_freq)
+            active.append((position, job, next(job)))
+        # Final trainings are recorded epoch by epoch and go alone; searches of several runs go together.
+        together = [entry for entry in active if entry[2].val_rows is not None] or active[:1]
+        if len({entry[2].monitor is None for entry in together}) > 1 or together[0][2].monitor is not None:
+            together = together[:1]
+        requests = [request for _, _, request in together]
+        fits = engine.fit(
+            data.features,
+            data.y,
+            [spec for request in requests for spec in request.runs],
+            _recipe(data, study[together[0][0]]),
+            test=data.test if requests[0].val_rows is None else None,
+            on_epoch=requests[0].on_epoch,
+            monitor=requests[0].monitor,
+        )
+        still_active = [entry for entry in active if entry not in together]
+        for position, job, request in together:
+            own, fits = fits[: len(request.runs)], fits[len(request.runs) :]
+            scores = (
+                []
+                if request.val_rows is None
+                else engine.validate(data.features, data.y, request.val_rows, own)
+            )
+            try:
+                still_active.append((position, job, job.send((own, scores))))
+            except StopIteration as finished:
+                yield position, finished.value
+        active = sorted(still_active, key=lambda entry: entry[0])
+
+
+def _recipe(data: Data, settings: Settings) -> Recipe:
+    return Recipe(len(data.labels), settings.n_epochs, settings.batch_size, settings.momentum)
+
+
+def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int) -> Job:
+    """One run of the protocol."""
+    sizes = {"search_train": 0, "search_val": 0, "final_train": 0, "test": len(data.test[1])}
+    seconds = {"search": 0.0, "final": 0.0}
     trials: list[tune.Trial] = []
     study = None
-    start = time.monotonic()
     if settings.n_trials:
-        train_rows, val_rows = features.split_train_val(
-            y, val_frac=settings.val_frac, rng=randomness.numpy_rng(settings.seed, "split")
-        )
-        train_rows = job.draw(train_rows, stage="search")
-        sizes |= {"search_train": len(train_rows), "search_val": len(val_rows)}
-
-        def objective(lr: float, wd: float) -> tuple[float, bool]:
-            fit = job.fit(train_rows, lr=lr, wd=wd, stage="search")
-            return metrics.score(job.x, job.y, val_rows.to(job.x.device), fit.weight, fit.bias)[
-                0
-            ].top1, fit.diverged
-
-        trials, study = tune.search(
-            objective,
-            n_trials=settings.n_trials,
-            lr_interval=settings.lr_interval,
-            wd_interval=settings.wd_interval,
-            seed=settings.seed,
-        )
+        search, sizes["search_train"], sizes["search_val"] = yield from _search(data, settings, engine, seconds)
+        trials, study = search.trials, search.study
         lr, wd = tune.best(trials).lr, tune.best(trials).wd
-        logger.info("best: lr %.6g, wd %.6g, validation top-1 %.2f", lr, wd, tune.best(trials).val_top1)
+        logger.info(
+            "%sbest: lr %.6g, wd %.6g, validation top-1 %.2f", settings.label, lr, wd, tune.best(trials).val_top1
+        )
     else:
         assert settings.lr is not None and settings.wd is not None
         lr, wd = settings.lr, settings.wd
-    searched = time.monotonic()
-    rows = job.draw(torch.arange(len(y)), stage="final")
+    rows = _draw(data, settings, torch.arange(len(data.y)), stage="final")
     sizes["final_train"] = len(rows)
-    fit = job.fit(
-        rows,
-        lr=lr,
-        wd=wd,
-        stage="final",
-        test=_to_device(test.x, test_y, trainer.device),
-        print_freq=print_freq,
-    )
+    start = time.monotonic()
+    with Progress(settings.n_epochs, f"{settings.label}final training", unit="epochs") as progress:
+        on_epoch = _narrator(settings, progress, print_freq)
+        ((fit,), _) = yield Request([_spec(settings, rows, lr, wd, "final")], None, on_epoch)
+    seconds["final"] = time.monotonic() - start
     if fit.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
-    return Outcome(
-        fit=fit,
+    return Outcome(fit, lr, wd, trials, study, data.labels, sizes, seconds, engine.precision)
+
+
+def _search(
+    data: Data, settings: Settings, engine: Engine, seconds: dict[str, float]
+) -> Generator[Request, tuple[list[Fit], list[float]], tuple[tune.Search, int, int]]:
+    """Tune learning rate and weight decay on a part of the training set, scored on the rest."""
+    train_rows, val_rows = features.split_train_val(
+        data.y, val_frac=settings.val_frac, rng=randomness.numpy_rng(settings.seed, "split")
+    )
+    train_rows = _draw(data, settings, train_rows, stage="search")
+    search = tune.Search(settings)
+    with Progress(settings.n_trials, f"{settings.label}hyper-parameter search", unit="trials") as progress:
+        while not search.done:
+            runs = [_spec(settings, train_rows, lr, wd, "search") for lr, wd in search.ask()]
+            monitor = None
+            if settings.pruner != "none":
+                monitor = _pruner(data, settings, engine, search, val_rows)
+            fits, scores = yield Request(runs, val_rows, monitor=monitor)
+            results = [
+                tune.Result(score, fit.diverged, fit.seconds, fit.stopped)
+                for fit, score in zip(fits, scores, strict=True)
+            ]
+            search.tell(results)
+            seconds["search"] += sum(fit.seconds for fit in fits)
+            progress.update(len(runs))
+    return search, len(train_rows), len(val_rows)
+
+
+def _pruner(
+    data: Data, settings: Settings, engine: Engine, search: tune.Search, val_rows: torch.Tensor
+) -> Monitor:
+    """Score trials in training every few epochs and stop those that the study's pruner gives up."""
+
+    def monitor(epoch: int, live: Sequence[Live]) -> Sequence[Live]:
+        if (epoch + 1) % _PRUNE_EVERY or epoch + 1 == settings.n_epochs:
+            return ()
+        scores = engine.validate(data.features, data.y, val_rows, live)
+        return [
+            one
+            for one, score in zip(live, scores, strict=True)
+            if search.should_stop(one.index, epoch, score)
+        ]
+
+    return monitor
+
+
+def _draw(data: Data, settings: Settings, rows: torch.Tensor, *, stage: str) -> torch.Tensor:
+    """Return ``n_shot`` rows per class of ``rows``, or all of them."""
+    if not settings.n_shot:
+        return rows
+    rng = randomness.numpy_rng(settings.seed, "draw", stage=stage, n_shot=settings.n_shot)
+    rows, short = features.draw_few_shot(data.y, rows, n_shot=settings.n_shot, rng=rng)
+    if short:
+        logger.warning(
+            "%d of %d classes have fewer than CLF.N_SHOT %d training images in the %s stage; all are used",
+            short, len(data.labels), settings.n_shot, stage,
+        )  # fmt: skip
+    return rows
+
+
+def _spec(settings: Settings, rows: torch.Tensor, lr: float, wd: float, stage: str) -> Run:
+    """Trials of a search share initial weights and order, so they differ by lr and wd alone."""
+    return Run(
+        rows=rows,
         lr=lr,
         wd=wd,
-        trials=trials,
-        study=study,
-        labels=labels,
-        sizes=sizes,
-        seconds={"search": searched - start, "final": time.monotonic() - searched},
+        init_seed=randomness.torch_seed(settings.seed, "init", stage=stage),
+        order_seed=randomness.torch_seed(settings.seed, "order", stage=stage, n_shot=settings.n_shot),
     )
 
 
-def _to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move features and labels to ``device``, or leave them where they are when they do not fit."""
-    try:
-        return x.to(device), y.to(device)
-    except torch.cuda.OutOfMemoryError:
-        logger.warning(
-            "features (%.1f GB) do not fit on %s; batches are copied there", x.nbytes / 1e9, device
-        )
-        return x, y
+def _narrator(settings: Settings, progress: Progress, print_freq: int) -> OnEpoch:
+    """Return what to do after an epoch of the final training: advance the progress, log now and then."""
 
-
-class _Job:
-    """The training features on their device, and the settings that every fit shares."""
-
-    def __init__(
-        self, x: torch.Tensor, y: torch.Tensor, settings: Settings, trainer: Trainer, *, n_classes: int
-    ) -> None:
-        self.x, self.y = _to_device(x, y, trainer.device)
-        self._labels = y
-        self._settings = settings
-        self._trainer = trainer
-        self._recipe = Recipe(n_classes, settings.n_epochs, settings.batch_size, settings.momentum)
-
-    def draw(self, rows: torch.Tensor, *, stage: str) -> torch.Tensor:
-        """Return ``n_shot`` rows per class of ``rows``, or all of them."""
-        settings = self._settings
-        if not settings.n_shot:
-            return rows
-        rng = randomness.numpy_rng(settings.seed, "draw", stage=stage, n_shot=settings.n_shot)
-        rows, short = features.draw_few_shot(self._labels, rows, n_shot=settings.n_shot, rng=rng)
-        if short:
-            logger.warning(
-                "%d of %d classes have fewer than CLF.N_SHOT %d training images in the %s stage; all are used",
-                short, self._recipe.n_classes, settings.n_shot, stage,
+    def on_epoch(epoch: int, history: History) -> None:
+        progress.update()
+        if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
+            logs = history.logs
+            logger.info(
+                "%sepoch %3d: train loss %.4f, train top-1 %.2f, test loss %.4f, test top-1 %.2f, top-5 %.2f",
+                settings.label, epoch + 1, logs["train/loss"][-1], logs["train/top1"][-1], logs["test/loss"][-1],
+                logs["test/top1"][-1], logs["test/top5"][-1],
             )  # fmt: skip
-        return rows
 
-    def fit(
-        self,
-        rows: torch.Tensor,
-        *,
-        lr: float,
-        wd: float,
-        stage: str,
-        test: tuple[torch.Tensor, torch.Tensor] | None = None,
-        print_freq: int = 0,
-    ) -> Fit:
-        """Train on ``rows``. Trials share initial weights and order, so they differ by lr and wd alone."""
-        s = self._settings
-        spec = Run(
-            rows=rows,
-            lr=lr,
-            wd=wd,
-            init_seed=randomness.torch_seed(s.seed, "init", stage=stage),
-            order_seed=randomness.torch_seed(s.seed, "order", stage=stage, n_shot=s.n_shot),
-        )
-        progress = Progress(s.n_epochs, "final training", unit="epochs") if test is not None else None
-
-        def on_epoch(epoch: int, history: History) -> None:
-            assert progress is not None
-            progress.update()
-            if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == s.n_epochs):
-                logs = history.logs
-                logger.info(
-                    "epoch %3d: train loss %.4f, train top-1 %.2f, test loss %.4f, test top-1 %.2f, top-5 %.2f",
-                    epoch + 1, logs["train/loss"][-1], logs["train/top1"][-1], logs["test/loss"][-1],
-                    logs["test/top1"][-1], logs["test/top5"][-1],
-                )  # fmt: skip
-
-        with progress or contextlib.nullcontext():
-            return self._trainer.fit(
-                self.x, self.y, spec, self._recipe, test=test, on_epoch=on_epoch if test is not None else None
-            )
+    return on_epoch

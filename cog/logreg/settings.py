@@ -24,6 +24,12 @@ class Settings:
         normalize: whether the features were l2-normalised.
         lr: fixed learning rate (no search).
         wd: fixed weight decay (no search).
+        precision: of the matrix products in training, see :mod:`cog.logreg.precision`.
+        search: ``"sequential"``, or ``"batched"``: rounds of suggestions that do not wait for each other.
+        trials_per_round: suggestions per round of a batched search.
+        solver: ``"sgd"``; ``"lbfgs"`` changes the protocol, see :mod:`cog.logreg.lbfgs`.
+        pruner: ``"none"``; ``"median"`` changes the protocol: hopeless trials are stopped early.
+        label: how log lines name this run among others; not part of the protocol.
     """
 
     seed: int
@@ -38,6 +44,12 @@ class Settings:
     normalize: bool = True
     lr: float | None = None
     wd: float | None = None
+    precision: str = "auto"
+    search: str = "sequential"
+    trials_per_round: int = 5
+    solver: str = "sgd"
+    pruner: str = "none"
+    label: str = ""
 
     def __post_init__(self) -> None:
         fixed = (self.lr is not None) + (self.wd is not None)

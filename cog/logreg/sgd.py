@@ -75,7 +75,7 @@ class History:
         self.logs["lr"].append(lr)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Fit:
     """A trained classifier.
 
@@ -85,6 +85,8 @@ class Fit:
         diverged: whether training stopped because a weight was no longer finite.
         history: per-epoch values, when a test set was given.
         predictions: int64 ``(m,)``, classes predicted for the test set after the last epoch.
+        stopped: whether training was stopped early on purpose (pruning).
+        seconds: duration; of runs that were trained together, each one's share.
     """
 
     weight: torch.Tensor
@@ -92,6 +94,8 @@ class Fit:
     diverged: bool
     history: History | None = None
     predictions: torch.Tensor | None = None
+    stopped: bool = False
+    seconds: float = 0.0
 
 
 class Trainer(Protocol):
@@ -136,6 +140,11 @@ def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
     original toolkit: epochs 0 and 1 both run at the base rate, and the last one above zero.
     """
     return _cosine(base, max(epoch - 1, 0), n_epochs)
+
+
+def logged_rate(base: float, epoch: int, n_epochs: int) -> float:
+    """Return what the logs call the rate of an epoch: the one set after it, as in the original toolkit."""
+    return _cosine(base, epoch, n_epochs)
 
 
 def _cosine(base: float, step: int, n_epochs: int) -> float:
@@ -201,8 +210,7 @@ class SgdTrainer:
             if history is not None and test is not None:
                 loss, top1, top5 = (sums / n).tolist()
                 score, predictions = metrics.score(*test, None, weight, bias)
-                # As in the original toolkit, "lr" is the rate that was set after the epoch.
-                rate = _cosine(run.lr, epoch, recipe.n_epochs)
+                rate = logged_rate(run.lr, epoch, recipe.n_epochs)
                 history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, rate)
                 if on_epoch is not None:
                     on_epoch(epoch, history)

@@ -1,0 +1,115 @@
+"""Training features in the form in which the classifier engine reads them: one copy, whatever it needs of it.
+
+===============  ==========================================================================================
+``FloatMatrix``  float32 in memory (or mapped from the file), batches are float32
+``SplitMatrix``  float32 taken apart in place into bfloat16 and what that lacks: batches are bfloat16 at half the
+                 memory traffic, and the exact float32 rows can still be put together for scoring
+===============  ==========================================================================================
+
+Both serve rows to the device of computation; when that is a GPU and the features are larger than its memory,
+they stay on the host and batches travel in large pinned blocks (see :mod:`cog.logreg.streaming`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from cog.errors import CogError
+
+#: Rows converted at a time: bounds the temporary memory (4096 x 2048 float32 is 34 MB).
+_CHUNK = 4096
+
+_HALF = 0x8000  # half a unit in the last place of bfloat16, in the bits of a float32
+
+
+class FeatureMatrix(Protocol):
+    """Features ``(n, d)`` that can be read in batches.
+
+    Attributes:
+        n: rows.
+        dim: d.
+        dtype: of the batches.
+        device: where the features are.
+        nbytes: memory they take there.
+    """
+
+    n: int
+    dim: int
+    dtype: torch.dtype
+    device: torch.device
+    nbytes: int
+
+    def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Gather ``rows`` (int64, on :attr:`device`) as ``(b, d)`` in the working precision."""
+        ...
+
+    def exact(self, rows: torch.Tensor) -> torch.Tensor:
+        """Gather ``rows`` (int64, on :attr:`device`) as float32 ``(b, d)``, the values that were stored."""
+        ...
+
+
+class FloatMatrix:
+    """Features kept as they are: float32 ``(n, d)``, neither copied nor changed."""
+
+    dtype = torch.float32
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self._x = x
+        self.n, self.dim = x.shape
+        self.device = x.device
+        self.nbytes = x.nbytes
+
+    def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return torch.index_select(self._x, 0, rows, out=out)
+
+    def exact(self, rows: torch.Tensor) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return torch.index_select(self._x, 0, rows)
+
+
+class SplitMatrix:
+    """Features as bfloat16 plus the 16 bits that it lacks, in the memory of the float32 they were.
+
+    Row i of the float32 matrix becomes two rows of 16-bit numbers: the nearest bfloat16 values, and the signed
+    differences of the bit patterns. ``(high << 16) + low`` is the float32 bit pattern again, so nothing is lost and
+    no second copy of the features exists.
+
+    Args:
+        x: float32 ``(n, d)``, contiguous and finite. **It is taken over**: its memory is rewritten.
+
+    Raises:
+        CogError: when a value is beyond the range of bfloat16 (3.39e38).
+    """
+
+    dtype = torch.bfloat16
+
+    def __init__(self, x: torch.Tensor) -> None:
+        assert x.dtype == torch.float32 and x.is_contiguous()
+        self.n, self.dim = x.shape
+        self.device = x.device
+        self.nbytes = x.nbytes
+        for chunk in x.split(_CHUNK):
+            bits = chunk.view(torch.int32).clone()
+            high = (bits + _HALF) >> 16  # rounds to nearest, ties away from zero: low always fits in 16 bits
+            planes = chunk.view(torch.int16).view(len(chunk), 2, self.dim)
+            planes[:, 0].copy_(high)
+            planes[:, 1].copy_(bits.sub_(high << 16))
+        self._planes = x.view(torch.int16).view(2 * self.n, self.dim)
+        self._high = self._planes.view(torch.bfloat16)
+        for part in self._high.split(2 * _CHUNK):
+            if not torch.isfinite(part[::2]).all():
+                raise CogError(
+                    "features of 3.39e38 and more do not fit into bfloat16; set CLF.PRECISION fp32 or CLF.NORM_FTS True"
+                )
+
+    def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return torch.index_select(self._high, 0, rows * 2, out=out)
+
+    def exact(self, rows: torch.Tensor) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        bits = self._planes.index_select(0, rows * 2).to(torch.int32).bitwise_left_shift_(16)
+        return bits.add_(self._planes.index_select(0, rows * 2 + 1)).view(torch.float32)

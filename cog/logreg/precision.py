@@ -1,0 +1,63 @@
+"""In which precision the classifier engine multiplies matrices (``CLF.PRECISION``).
+
+=========  ====================================================================================================
+``fp32``   full float32 everywhere (TF32 off)
+``tf32``   NVIDIA GPUs: matrix products of the training steps round their operands to TF32 (10-bit mantissa)
+``bf16``   matrix products of the training steps take bfloat16 operands and accumulate in float32
+``auto``   the fastest of these that was measured to give equivalent accuracies on this kind of device
+=========  ====================================================================================================
+
+Weights, momentum, softmax, the validation of a trial and all test scores are float32 in every mode: ranking rounded
+logits would count ties.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from cog.errors import CogError
+
+PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+
+
+@functools.cache
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU has instructions that multiply bfloat16 (AVX512-BF16 or AMX), which only then is faster."""
+    with contextlib.suppress(OSError):
+        flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return flags is not None and bool({"avx512_bf16", "amx_bf16"} & set(flags[1].split()))
+    return False
+
+
+def resolve_precision(name: str, device: torch.device) -> str:
+    """Return ``fp32``, ``tf32`` or ``bf16`` for ``CLF.PRECISION`` on a device.
+
+    ``auto`` depends on nothing but the kind of device, so that the same machine always gives the same result.
+
+    Raises:
+        CogError: a precision that the device does not have.
+    """
+    if name == "auto":
+        if device.type == "cpu":
+            return "bf16" if cpu_has_bfloat16() else "fp32"
+        return "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+    if name == "tf32" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0)):
+        raise CogError(f"CLF.PRECISION tf32 needs an NVIDIA GPU since Ampere, found {device}; use auto or fp32")
+    return name
+
+
+@contextlib.contextmanager
+def exact_float32() -> Iterator[None]:
+    """Multiply float32 matrices in full float32, whatever the caller has set, and put that back."""
+    saved = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(saved)
