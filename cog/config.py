@@ -18,6 +18,7 @@ from yacs.config import CfgNode
 from cog import files, names
 from cog.cli import is_unset
 from cog.errors import CogError
+from cog.logreg.settings import PRECISIONS
 from cog.models.spec import PROFILES
 from cog.paths import split_model_name
 
@@ -154,7 +155,10 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
     """Set one key, with its type kept (whole numbers become floats where a float is expected)."""
     known = flat(cfg)
     if key not in known:
-        near = difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.5)
+        near = [name for name in known if name.startswith(key.upper())]
+        near = near or difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.5)
+            key.upper(), known, n=1, cutoff=0.5
+        )
         hint = f"did you mean {near[0]}?" if near else f"known keys are {', '.join(known)}"
         raise CogError(f"unknown configuration key {key} (from {source}); {hint}")
     if value is None or (isinstance(value, str) and is_unset(value)):
@@ -227,6 +231,11 @@ def check_values(cfg: CfgNode) -> None:
         lambda v: not re.search(r"(^|[_-])N[0-9]+$", v),
         "a name that does not end like the folders of few-shot runs (_N8): set CLF.N_SHOT instead",
     )
+    expect("CLF.PRECISION", lambda v: v in PRECISIONS, ", ".join(PRECISIONS))
+    expect("CLF.SEARCH", lambda v: v in ("sequential", "batched"), "sequential or batched")
+    expect("CLF.TRIALS_PER_ROUND", lambda v: 1 <= v < 2**31, "a whole number of at least 1")
+    expect("CLF.SOLVER", lambda v: v in ("sgd", "lbfgs"), "sgd or lbfgs")
+    expect("CLF.PRUNER", lambda v: v in ("none", "median"), "none or median")
     expect("CLF.VAL_PERC", lambda v: 0 < v < 1, "a fraction between 0 and 1, both excluded")
     for key in ("CLF.LR_INTV", "CLF.WD_INTV"):
         expect(

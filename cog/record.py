@@ -7,6 +7,7 @@ import datetime
 import importlib.metadata
 import logging
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,11 +38,24 @@ class _LogFile(logging.FileHandler):
         """Keep quiet about a full disk: the result files say so, in one line instead of one per message."""
 
 
+def bracketed(text: str) -> re.Match[str] | None:
+    """Match the ``[label] `` at the start of a log line of one run among several."""
+    return re.match(r"\[[^]]+\] ", text)
+
+
 @contextlib.contextmanager
-def log_file(path: Path) -> Iterator[None]:
-    """Copy the package's log into ``path`` (appending) while the block runs, command line first."""
+def log_file(path: Path, *, label: str = "") -> Iterator[None]:
+    """Copy the package's log into ``path`` (appending) while the block runs, command line first.
+
+    Args:
+        path: file to write.
+        label: of one run among several that are computed side by side (``"[seed 22] "``): lines that begin with
+            the label of another one are left out.
+    """
     handler = _LogFile(path, mode="a", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    if label:
+        handler.addFilter(lambda line: (text := line.getMessage()).startswith(label) or not bracketed(text))
     logger = logging.getLogger("cog")
     logger.addHandler(handler)
     handler.handle(

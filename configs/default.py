@@ -60,6 +60,20 @@ _C.CLF.NORM_FTS = True
 _C.CLF.LR_INTV = (1e-1, 1e2)
 _C.CLF.WD_INTV = (1e-12, 1e-4)
 
+# Of the matrix products in training: "fp32", "tf32" (NVIDIA GPUs), "bf16", or "auto": the fastest one that gives the
+# same accuracies on the device (README.md, "Precision"). Everything else is float32.
+_C.CLF.PRECISION = "auto"
+# "sequential": every trial after the random ones at the start waits for the one before, as in the paper's toolkit.
+# "batched": rounds of TRIALS_PER_ROUND trials that do not wait for each other (they can be trained together).
+_C.CLF.SEARCH = "sequential"
+# Trials that a batched search draws at once; more than 5 was measured to cost accuracy.
+_C.CLF.TRIALS_PER_ROUND = 5
+# The two keys below change the protocol; results are not comparable with the paper's.
+# "lbfgs": the optimum of the convex problem instead of SGD; only weight decay is searched.
+_C.CLF.SOLVER = "sgd"
+# "median": trials below the median of the earlier ones at the same epoch are stopped.
+_C.CLF.PRUNER = "none"
+
 # Building the levels (build_levels.py).
 _C.LEVELS = CfgNode()
 # Concepts with fewer images are not eligible (732 training + 50 test).

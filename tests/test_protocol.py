@@ -13,7 +13,7 @@ from cog import features, randomness
 from cog.errors import CogError
 from cog.features import FeatureSet
 from cog.logreg import protocol, tune
-from cog.logreg.engine import CpuEngine
+from cog.logreg.cpu_engine import CpuEngine
 from cog.logreg.settings import Settings
 
 QUICK = Settings(seed=22, n_trials=4, n_epochs=8, batch_size=64)

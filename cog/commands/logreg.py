@@ -1,4 +1,8 @@
-"""Tune and train a logistic regression classifier on pre-extracted features, and test it."""
+"""Tune and train a logistic regression classifier on pre-extracted features, and test it.
+
+With --seeds and --n_shots one process does several runs: the features are loaded once, and every run is written to
+the folder that a call of its own would write, with the same result.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from cog import cli as cli_tools
 from cog import config, files, names
 from cog.errors import CogError
-from cog.paths import ModelDir, check_dataset_name
+from cog.paths import ModelDir, check_dataset_name, seed_folder
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.logreg.settings import Settings
+    from cog.logreg.study import RunPlan
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +45,22 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument(
         "--output_dir",
         help="where to write (default with --models_root_dir: <dataset>/eval_logreg[_N<n_shot>]/seed-<seed>/ "
-        "beside the features)",
+        "beside the features); with --seeds or --n_shots: <output_dir>[_N<n_shot>]/seed-<seed>/",
+    )
+    many = parser.add_argument_group("several runs in one process")
+    many.add_argument(
+        "--seeds",
+        nargs="+",
+        type=cli_tools.whole_number(0),
+        metavar="SEED",
+        help="instead of EVAL.SEED; the protocol's are 22 37 45 77 93",
+    )
+    many.add_argument(
+        "--n_shots",
+        nargs="+",
+        type=cli_tools.whole_number(0),
+        metavar="N",
+        help="instead of CLF.N_SHOT: training images per class, 0 for all; the protocol's are 0 1 2 4 8 16 32 64 128",
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
@@ -81,8 +101,8 @@ def _not_negative(text: str) -> float:
     return _number(text, low=0.0, high=float("inf"), wanted="zero or a positive number")
 
 
-def resolve_paths(args: argparse.Namespace, cfg: CfgNode) -> tuple[Path, Path, Path]:
-    """Return the feature files of both splits and the output folder."""
+def resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | None]:
+    """Return the feature files of both splits, and the model's folder when the flags name one."""
     if args.dataset is not None:
         check_dataset_name(args.dataset)
     given = (args.train_features_dir, args.test_features_dir)
@@ -100,13 +120,21 @@ def resolve_paths(args: argparse.Namespace, cfg: CfgNode) -> tuple[Path, Path, P
             "no features: give --models_root_dir with --model and --dataset, or --train_features_dir with "
             "--test_features_dir"
         )
-    if args.output_dir is not None:
-        output = Path(args.output_dir)
-    elif model_dir is not None:
-        output = model_dir.run(args.dataset, name=cfg.EVAL.NAME, n_shot=cfg.CLF.N_SHOT, seed=cfg.EVAL.SEED)
-    else:
+    if args.output_dir is None and model_dir is None:
         raise CogError("nowhere to write: give --output_dir")
-    return _features_file(train, "train"), _features_file(test, "test"), output
+    return _features_file(train, "train"), _features_file(test, "test"), model_dir
+
+
+def output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | None) -> Path:
+    """Return the folder of the run that ``cfg`` describes."""
+    seed, n_shot = cfg.EVAL.SEED, cfg.CLF.N_SHOT
+    if args.output_dir is None:
+        assert model_dir is not None
+        return model_dir.run(args.dataset, name=cfg.EVAL.NAME, n_shot=n_shot, seed=seed)
+    if args.seeds is None and args.n_shots is None:
+        return Path(args.output_dir)
+    folder = Path(os.path.normpath(args.output_dir))
+    return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
 
 
 def _features_file(path: Path, split: str) -> Path:
@@ -118,7 +146,7 @@ def _features_file(path: Path, split: str) -> Path:
     return file
 
 
-def get_settings(args: argparse.Namespace, cfg: CfgNode) -> Settings:
+def get_settings(args: argparse.Namespace, cfg: CfgNode, *, label: str = "") -> Settings:
     """Return the protocol's settings from flags and configuration."""
     from cog.logreg.settings import Settings
 
@@ -136,6 +164,12 @@ def get_settings(args: argparse.Namespace, cfg: CfgNode) -> Settings:
         normalize=clf.NORM_FTS,
         lr=args.lr,
         wd=args.wd,
+        precision=clf.PRECISION,
+        search=clf.SEARCH,
+        trials_per_round=clf.TRIALS_PER_ROUND,
+        solver=clf.SOLVER,
+        pruner=clf.PRUNER,
+        label=label,
     )
 
 
@@ -151,6 +185,7 @@ def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
     identity: dict[str, Any] = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in dataclasses.asdict(settings).items()
+        if key != "label"
     }  # fmt: skip
     for split, file in (("train", train), ("test", test)):
         made = FeatureFolder(file.parent).metadata() or {}
@@ -162,84 +197,96 @@ def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
     return identity
 
 
+def _one_run_configs(args: argparse.Namespace, cfg: CfgNode) -> list[tuple[CfgNode, list[str]]]:
+    """Return configuration and ``KEY VALUE`` pairs of each run, as single calls would have them."""
+    for flag, values, key in (
+        ("--seeds", args.seeds, "EVAL.SEED"),
+        ("--n_shots", args.n_shots, "CLF.N_SHOT"),
+    ):
+        if values is not None and key in args.opts[::2]:
+            raise CogError(f"{flag} and {key} are both given; leave one of them out")
+        if values is not None and len(set(values)) < len(values):
+            raise CogError(f"{flag} names a value twice: {' '.join(map(str, values))}")
+    if args.seeds is None and args.n_shots is None:
+        return [(cfg, args.opts)]
+    configs = []
+    for n_shot in args.n_shots if args.n_shots is not None else [cfg.CLF.N_SHOT]:
+        for seed in args.seeds if args.seeds is not None else [cfg.EVAL.SEED]:
+            pairs = ["EVAL.SEED", str(seed), "CLF.N_SHOT", str(n_shot)]
+            one = cfg.clone()
+            one.defrost()
+            one.merge_from_list(pairs)
+            config.check_values(one)
+            one.freeze()
+            configs.append((one, [*args.opts, *pairs]))
+    return configs
+
+
+def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Path, Path]:
+    """Return the runs that the command line asks for, and the feature files of both splits."""
+    train, test, model_dir = resolve_features(args)
+    configs = _one_run_configs(args, cfg)
+
+    from cog import record
+    from cog.logreg.study import RunPlan
+
+    flags = {key: value for key, value in vars(args).items() if key not in ("opts", "seeds", "n_shots")}
+    plans = []
+    for one, opts in configs:
+        label = f"[seed {one.EVAL.SEED}, {one.CLF.N_SHOT or 'all'}] " if len(configs) > 1 else ""
+        settings = get_settings(args, one, label=label)
+        output = output_of(args, one, model_dir)
+        plans.append(
+            RunPlan(
+                settings=settings,
+                output=output,
+                identity=identify(settings, train, test),
+                arguments=flags | {"output_dir": str(output) if args.output_dir else None, "opts": opts},
+                config_text=one.dump(),
+                metadata={
+                    "model": args.model,
+                    "dataset": args.dataset,
+                    "train_features": str(train),
+                    "test_features": str(test),
+                    "configuration": config.flat(one),
+                    "versions": record.versions(("torch", "optuna", "numpy")),
+                },
+            )
+        )
+    return plans, train, test
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
-    train, test, output = resolve_paths(args, cfg)
+    plans, train, test = plan_runs(args, cfg)
 
-    from cog.run_folder import RESULTS_FILE, RunFolder
+    from cog.logreg import study
 
-    settings = get_settings(args, cfg)
-    identity = identify(settings, train, test)
-    folder = RunFolder(output)
-    if args.skip_complete and not args.overwrite and folder.is_complete():
-        changed = folder.differences(identity)
-        if changed:
-            raise CogError(
-                f"{output} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
-            )
-        logger.info("%s is complete, skipped", output)
+    plans = study.pending(plans, skip_complete=args.skip_complete, overwrite=args.overwrite)
+    if not plans:
         return 0
-    folder.check_free(overwrite=args.overwrite)
 
-    from cog import record
-    from cog.staging import staged
-
-    with staged(output, marker=RESULTS_FILE, flag="--output_dir") as stage:
-        stage.replaces = folder.existing()
-        with record.log_file(stage.path / "program.log"):
-            top1, top5 = run(args, cfg, settings, identity, train, test, stage.path)
-    print(f"top-1: {top1:.2f}  top-5: {top5:.2f}  ({output})")
-    return 0
-
-
-def run(
-    args: argparse.Namespace,
-    cfg: CfgNode,
-    settings: Settings,
-    identity: dict[str, Any],
-    train: Path,
-    test: Path,
-    stage: Path,
-) -> tuple[float, float]:
-    """Load the features, run the protocol, stage the files; returns test top-1 and top-5 in percent."""
-    from cog import features, record, run_folder
+    from cog import features
     from cog.device import resolve_device
     from cog.logreg import protocol
-    from cog.logreg.sgd import SgdTrainer
+    from cog.logreg.engine import get_engine
 
     device = resolve_device(args.device)
-    train_set = features.load(train, normalize=settings.normalize)
-    test_set = features.load(test, normalize=settings.normalize)
+    engine = get_engine(device, cfg.CLF.PRECISION)
+    train_set = features.load(train, normalize=cfg.CLF.NORM_FTS)
+    test_set = features.load(test, normalize=cfg.CLF.NORM_FTS)
     logger.info(
-        "%s: %d x %d training and %d test features, seed %d, %s, %s",
-        train_set.name, *train_set.x.shape, len(test_set), settings.seed,
-        f"{settings.n_shot} images per class" if settings.n_shot else "all images", device,
+        "%s: %d x %d training and %d test features, %s, %s",
+        train_set.name, *train_set.x.shape, len(test_set), device, engine.precision,
     )  # fmt: skip
-    trainer = SgdTrainer(device)
-    outcome = protocol.run(train_set, test_set, settings, trainer, print_freq=args.print_freq)
-    run_folder.write(
-        stage,
-        outcome,
-        settings=settings,
-        identity=identity,
-        arguments={key: value for key, value in vars(args).items() if key != "opts"} | {"opts": args.opts},
-        config_text=cfg.dump(),
-        metadata={
-            "model": args.model,
-            "dataset": args.dataset,
-            "train_features": str(train),
-            "test_features": str(test),
-            "configuration": config.flat(cfg),
-            "device": str(device),
-            "versions": record.versions(("torch", "optuna", "numpy")),
-            "finished": record.now(),
-        },
-    )
-    assert outcome.fit.history is not None
-    logs = outcome.fit.history.logs
-    return logs["test/top1"][-1], logs["test/top5"][-1]
+    data = protocol.prepare(train_set, test_set, engine)
+    del train_set, test_set
+    for plan in plans:
+        plan.metadata["device"] = str(device)
+    study.execute(plans, data, engine, print_freq=args.print_freq)
+    return 0
 
 
 def cli() -> None:

@@ -23,8 +23,6 @@ import torch
 
 from cog.errors import CogError
 
-PRECISIONS = ("auto", "fp32", "tf32", "bf16")
-
 
 @functools.cache
 def cpu_has_bfloat16() -> bool:
@@ -46,9 +44,13 @@ def resolve_precision(name: str, device: torch.device) -> str:
     if name == "auto":
         if device.type == "cpu":
             return "bf16" if cpu_has_bfloat16() else "fp32"
-        return "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+        return (
+            "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+        )
     if name == "tf32" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0)):
-        raise CogError(f"CLF.PRECISION tf32 needs an NVIDIA GPU since Ampere, found {device}; use auto or fp32")
+        raise CogError(
+            f"CLF.PRECISION tf32 needs an NVIDIA GPU since Ampere, found {device}; use auto or fp32"
+        )
     return name
 
 

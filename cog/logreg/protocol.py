@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,7 +24,7 @@ from cog import features, randomness
 from cog.errors import CogError
 from cog.features import FeatureSet
 from cog.logreg import tune
-from cog.logreg.engine import Live, Monitor, OnEpoch
+from cog.logreg.engine import Engine, Live, Monitor, OnEpoch
 from cog.logreg.matrix import FeatureMatrix
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import Fit, History, Recipe, Run
@@ -37,34 +37,6 @@ logger = logging.getLogger(__name__)
 
 #: Epochs between two looks of the pruner (``CLF.PRUNER median``).
 _PRUNE_EVERY = 10
-
-
-class Engine(Protocol):
-    """What the protocol needs of a trainer; see :class:`cog.logreg.engine.CpuEngine`."""
-
-    device: torch.device
-    precision: str
-    side_by_side: int
-
-    def load(self, x: torch.Tensor) -> FeatureMatrix: ...
-
-    def load_test(self, x: torch.Tensor) -> torch.Tensor: ...
-
-    def fit(
-        self,
-        features: FeatureMatrix,
-        y: torch.Tensor,
-        runs: Sequence[Run],
-        recipe: Recipe,
-        *,
-        test: tuple[torch.Tensor, torch.Tensor] | None = None,
-        on_epoch: OnEpoch | None = None,
-        monitor: Monitor | None = None,
-    ) -> list[Fit]: ...
-
-    def validate(
-        self, features: FeatureMatrix, y: torch.Tensor, rows: torch.Tensor, fits: Sequence[Fit | Live]
-    ) -> list[float]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +135,12 @@ def run(
 
 
 def run_all(
-    data: Data, study: Sequence[Settings], engine: Engine, *, print_freq: int = 10
+    data: Data,
+    study: Sequence[Settings],
+    engine: Engine,
+    *,
+    print_freq: int = 10,
+    on_start: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """Run the protocol for several seeds and shots on the same features.
 
@@ -173,6 +150,7 @@ def run_all(
         engine: does the training. As many runs as it wants side by side are advanced together; no result depends on
             that (see :mod:`cog.logreg.engine`).
         print_freq: epochs between log lines of the final training; 0 prints none.
+        on_start: called with the position of each run before it begins.
 
     Yields:
         Position in ``study`` and outcome of each run, as they finish.
@@ -185,6 +163,8 @@ def run_all(
     while waiting or active:
         while waiting and len(active) < engine.side_by_side:
             position, settings = waiting.pop(0)
+            if on_start is not None:
+                on_start(position)
             job = _job(data, settings, engine, print_freq=print_freq)
             active.append((position, job, next(job)))
         # Final trainings are recorded epoch by epoch and go alone; searches of several runs go together.
@@ -227,11 +207,17 @@ def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int) -> 
     trials: list[tune.Trial] = []
     study = None
     if settings.n_trials:
-        search, sizes["search_train"], sizes["search_val"] = yield from _search(data, settings, engine, seconds)
+        search, sizes["search_train"], sizes["search_val"] = yield from _search(
+            data, settings, engine, seconds
+        )
         trials, study = search.trials, search.study
         lr, wd = tune.best(trials).lr, tune.best(trials).wd
         logger.info(
-            "%sbest: lr %.6g, wd %.6g, validation top-1 %.2f", settings.label, lr, wd, tune.best(trials).val_top1
+            "%sbest: lr %.6g, wd %.6g, validation top-1 %.2f",
+            settings.label,
+            lr,
+            wd,
+            tune.best(trials).val_top1,
         )
     else:
         assert settings.lr is not None and settings.wd is not None

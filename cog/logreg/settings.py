@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from cog.errors import CogError
 
+#: Values of ``CLF.PRECISION``; see :mod:`cog.logreg.precision`.
+PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+
 
 @dataclass(frozen=True)
 class Settings:

@@ -154,9 +154,10 @@ class Search:
             )  # fmt: skip
         self._asked = []
         if self.done and all(trial.diverged for trial in self.trials):
+            rates = [trial.lr for trial in self.trials]
             raise CogError(
-                f"training diverged in all {len(self.trials)} trials (learning rates {min(t.lr for t in self.trials):.3g} "
-                f"to {max(t.lr for t in self.trials):.3g}); lower CLF.LR_INTV or set CLF.NORM_FTS True"
+                f"training diverged in all {len(rates)} trials (learning rates {min(rates):.3g} to {max(rates):.3g}); "
+                "lower CLF.LR_INTV or set CLF.NORM_FTS True"
             )
 
 

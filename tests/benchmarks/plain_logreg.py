@@ -63,7 +63,9 @@ def fit(
             model.bias.copy_(initial[1])
     criterion = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=wd)
-    logs: dict[str, list[float]] = {f"{s}/{k}": [] for s in ("train", "test") for k in ("loss", "top1", "top5")}
+    logs: dict[str, list[float]] = {
+        f"{s}/{k}": [] for s in ("train", "test") for k in ("loss", "top1", "top5")
+    }
     predictions = []
     for epoch in range(n_epochs):
         order = next_order(len(y)).to(x.device)
