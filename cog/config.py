@@ -157,8 +157,6 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
     if key not in known:
         near = [name for name in known if name.startswith(key.upper())]
         near = near or difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.5)
-            key.upper(), known, n=1, cutoff=0.5
-        )
         hint = f"did you mean {near[0]}?" if near else f"known keys are {', '.join(known)}"
         raise CogError(f"unknown configuration key {key} (from {source}); {hint}")
     if value is None or (isinstance(value, str) and is_unset(value)):
