@@ -160,7 +160,7 @@ def write(
         metric=metric,
         singles=singles,
     )
-    pages = [(chart.stem, _page(chart)) for chart in made]
+    pages = [saving.Page(chart.stem, _page(chart)) for chart in made]
     return saving.write_all(folder, pages, formats=formats, overwrite=overwrite)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,13 @@ PAGE, COLUMN = 7.0, 3.3
 
 _LABEL = 7.0
 _TICK = 6.4
+_SMALLEST_TICK = 5.2
 _NOTE = 5.8
 _DIRECT = 6.4
 _INK = "#222222"
 
 _EDGE = 0.05
 _TITLE = 0.17
-_TICKS = 0.26  # room for the numbers of the y axis
 _Y_LABEL = 0.13  # per line
 _X_TICKS = 0.15
 _X_LABEL = 0.14
@@ -40,6 +40,7 @@ _MAX_DIRECT_WIDTH = 0.95
 
 _ROW_HEIGHTS = {"fig3": 1.42, "drop": 1.42, "fig4": 1.6, "fig10": 1.12, "fig11": 1.12}
 _ALONE_HEIGHT = 2.4
+_ONE_ROW_HEIGHT = 2.0
 
 
 def draw(chart: Chart) -> Figure:
@@ -51,14 +52,12 @@ def draw(chart: Chart) -> Figure:
     from matplotlib.figure import Figure
 
     width = COLUMN if chart.single else PAGE
-    plan = _Plan(chart, width)
-    figure = Figure(figsize=(width, plan.height))
-    axes: dict[str, Axes] = {}
     limits = _limits(chart)
+    plan = _Plan(chart, width, limits)
+    figure = Figure(figsize=(width, plan.height))
     for place in plan.places:
         left, bottom, w, h = place.box
         one = figure.add_axes((left / width, bottom / plan.height, w / width, h / plan.height))
-        axes[place.panel.key] = one
         _draw_panel(one, place, limits[place.panel.y_group], width=w, letter=plan.letter(place))
     for text, x, y, rotation in plan.labels:
         figure.text(
@@ -87,45 +86,74 @@ def draw(chart: Chart) -> Figure:
 class _Place:
     panel: Panel
     box: tuple[float, float, float, float]  # left, bottom, width, height
-    y_ticks: bool
-    x_ticks: bool
+    y_ticks: tuple[float, ...]
+    y_numbers: bool
+    x_labels: _TickLabels | None
     direct: tuple[Series, ...]  # labelled at their right end
+
+
+@dataclass(frozen=True)
+class _TickLabels:
+    """Labels of an x axis: their size in points, and whether they stand upright for want of room."""
+
+    size: float
+    upright: bool
+    height: float  # inches
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A grid of panels that share their left and right ends, before its height is placed."""
+
+    grid: tuple[tuple[Panel | None, ...], ...]
+    left: float  # of the block, with its labels
+    columns: tuple[float, ...]  # left ends of the axes
+    panel_width: float
+    right: float  # of the last axes
+    x_labels: _TickLabels
 
 
 class _Plan:
     """Where everything goes; all lengths in inches from the lower left corner."""
 
-    def __init__(self, chart: Chart, width: float) -> None:
+    def __init__(self, chart: Chart, width: float, limits: Mapping[str, tuple[float, float]]) -> None:
         self._chart = chart
-        series = chart.series()
-        self.legend = legends.layout(series, width - 2 * _EDGE - 0.04)
-        self.legend_left = _EDGE
-        self.notes = [line for note in chart.notes for line in wrap(note, _NOTE, width - 2 * _EDGE)]
+        self._limits = limits
         rows = len(chart.grid)
         alone = chart.lead is None and rows == 1 and len(chart.grid[0]) == 1
-        row_height = _ALONE_HEIGHT if alone else _ROW_HEIGHTS.get(chart.figure, 1.4)
-        row_gap = self._row_gap()
-        stack = rows * row_height + (rows - 1) * row_gap
-        x_labelled = any(panel.x_label for panel in chart.panels())
-        below = _X_TICKS + (_X_LABEL if x_labelled else 0.02)
-        legend_height = self.legend.height + _LEGEND_GAP
-        notes_height = len(self.notes) * _NOTE_ROW + (0.05 if self.notes else 0)
-        self.height = _EDGE + notes_height + legend_height + below + stack + _TITLE + _EDGE
-        self.notes_top = _EDGE + notes_height - 0.02
-        self.legend_top = _EDGE + notes_height + self.legend.height
-        base = _EDGE + notes_height + legend_height + below
-        self.places: list[_Place] = []
-        self.labels: list[tuple[str, float, float, float]] = []
+        self._row_height = _ALONE_HEIGHT if alone else _ROW_HEIGHTS.get(chart.figure, 1.4)
+        if rows == 1 and not alone:
+            self._row_height = max(self._row_height, _ONE_ROW_HEIGHT)
+        self._row_gap = self._gap_between_rows()
+        stack = rows * self._row_height + (rows - 1) * self._row_gap
+        self.legend = legends.layout(chart.series(), width - 2 * _EDGE - 0.04)
+        self.legend_left = _EDGE
+        self.notes = [line for note in chart.notes for line in wrap(note, _NOTE, width - 2 * _EDGE)]
+
         right = width - _EDGE - 0.02
+        blocks: list[tuple[_Block, float, float]] = []  # with row height and gap
         left = _EDGE
         if chart.lead is not None:
-            lead_width = (right - left) * 0.42
-            left = self._add_block([[chart.lead]], left, left + lead_width, base, stack, 0.0, base - below)
-            left += 0.12
-        self._add_block(chart.grid, left, right, base, row_height, row_gap, base - below)
+            end = left + (right - left) * 0.42
+            blocks.append((self._block(((chart.lead,),), left, end, stack, 0.0), stack, 0.0))
+            left = end + 0.12
+        block = self._block(chart.grid, left, right, self._row_height, self._row_gap)
+        blocks.append((block, self._row_height, self._row_gap))
 
-    def _row_gap(self) -> float:
-        """Rows need room between them where titles or numbers of the x axis stand."""
+        x_label = any(panel.x_label for panel in chart.panels())
+        below = max(block.x_labels.height for block, _, _ in blocks) + (_X_LABEL if x_label else 0.02)
+        notes_height = len(self.notes) * _NOTE_ROW + (0.07 if self.notes else 0)
+        self.notes_top = _EDGE + notes_height - 0.05
+        self.legend_top = _EDGE + notes_height + self.legend.height
+        base = self.legend_top + _LEGEND_GAP + below
+        self.height = base + stack + _TITLE + _EDGE
+        self.places: list[_Place] = []
+        self.labels: list[tuple[str, float, float, float]] = []
+        for block, row_height, row_gap in blocks:
+            self._place(block, base, row_height, row_gap, x_label_y=base - below + _X_LABEL / 2)
+
+    def _gap_between_rows(self) -> float:
+        """Rows need room between them where titles or labels of the x axis stand."""
         gap = 0.09
         grid = self._chart.grid
         for above, below in zip(grid, grid[1:], strict=False):
@@ -136,76 +164,93 @@ class _Plan:
                     gap = max(gap, _TITLE + _X_TICKS + 0.04)
         return gap
 
-    def _add_block(
+    def _y_ticks(self, panel: Panel, height: float) -> tuple[float, ...]:
+        from matplotlib.ticker import MaxNLocator
+
+        low, high = self._limits[panel.y_group]
+        locator = MaxNLocator(nbins=max(3, round(height / 0.24)), steps=[1, 2, 5, 10])
+        return tuple(float(tick) for tick in locator.tick_values(low, high) if low <= tick <= high)
+
+    def _numbers_width(self, panels: Sequence[Panel | None], height: float) -> float:
+        """Return the room that the numbers of the panels' y axes need."""
+        texts = [
+            _number(tick, signed=_signed(panel))
+            for panel in panels
+            if panel is not None
+            for tick in self._y_ticks(panel, height)
+        ]
+        return max((text_width(text, _TICK) for text in texts), default=0.0) + 0.08
+
+    def _block(
         self,
-        grid: Sequence[Sequence[Panel | None]],
+        grid: tuple[tuple[Panel | None, ...], ...],
         left: float,
         right: float,
-        base: float,
         row_height: float,
         row_gap: float,
-        bottom_text: float,
-    ) -> float:
-        """Place a grid of panels between ``left`` and ``right``; returns where it ends."""
+    ) -> _Block:
+        """Divide the width between ``left`` and ``right``."""
         columns = max(map(len, grid))
-        spans = self._label_spans(grid, base, row_height, row_gap)
-        label_lines = max((len(lines) for lines, _ in spans), default=0)
-        direct = [self._direct(panel) for row in grid for panel in row[-1:]]
-        margin = max((_direct_width(ones) for ones in direct), default=0.0)
-        start = left + label_lines * _Y_LABEL + _TICKS
-        extra = [0.0] * columns  # numbers between columns that do not share the y axis
+        spans = _label_spans(grid, 0.0, row_height, row_gap)
+        start = left + max((len(lines) for lines, _ in spans), default=0) * _Y_LABEL
+        before = [self._numbers_width([row[0] for row in grid], row_height)]
         for column in range(1, columns):
-            if any(row[column] is not None and _shows_y(row, column) for row in grid):
-                extra[column] = _TICKS
-        free = right - margin - start - sum(extra) - _GAP * (columns - 1)
-        panel_width = free / columns
-        for index, row in enumerate(grid):
-            bottom = base + (len(grid) - 1 - index) * (row_height + row_gap)
-            x = start
-            for column, panel in enumerate(row):
-                x += extra[column]
-                if panel is not None:
-                    below = grid[index + 1][column] if index + 1 < len(grid) else None
-                    last = column == columns - 1 or all(other is None for other in row[column + 1 :])
-                    self.places.append(
-                        _Place(
-                            panel=panel,
-                            box=(x, bottom, panel_width, row_height),
-                            y_ticks=_shows_y(row, column),
-                            x_ticks=below is None or not _same_x(panel, below),
-                            direct=self._direct(panel) if last and column == columns - 1 else (),
-                        )
-                    )
-                x += panel_width + _GAP
-        for lines, middle in spans:
-            self.labels.append(("\n".join(lines), left + label_lines * _Y_LABEL / 2, middle, 90.0))
-        x_label = next((panel.x_label for row in grid for panel in row if panel and panel.x_label), "")
-        if x_label:
-            self.labels.append((x_label, (start + right - margin) / 2, bottom_text + _X_LABEL / 2, 0.0))
-        return right
+            numbered = [row[column] for row in grid if _shows_y(row, column)]
+            before.append(_GAP + (self._numbers_width(numbered, row_height) if any(numbered) else 0.0))
+        margin = max((_direct_width(self._direct(row[-1])) for row in grid), default=0.0)
+        panel_width = (right - margin - start - sum(before)) / columns
+        lefts = []
+        x = start
+        for room in before:
+            lefts.append(x + room)
+            x += room + panel_width
+        labels = [
+            _tick_labels(panel, panel_width)
+            for index, row in enumerate(grid)
+            for column, panel in enumerate(row)
+            if panel is not None and self._shows_x(grid, index, column)
+        ]
+        worst = min(labels, key=lambda label: (label.size, -label.height))
+        return _Block(grid, left, tuple(lefts), panel_width, right - margin, worst)
 
     @staticmethod
-    def _label_spans(
-        grid: Sequence[Sequence[Panel | None]], base: float, row_height: float, row_gap: float
-    ) -> list[tuple[list[str], float]]:
-        """Return the y labels, one for neighbouring rows that share it: (lines, middle)."""
-        spans: list[tuple[str, int, int]] = []
+    def _shows_x(grid: Sequence[Sequence[Panel | None]], row: int, column: int) -> bool:
+        panel = grid[row][column]
+        below = grid[row + 1][column] if row + 1 < len(grid) else None
+        return panel is not None and (below is None or not _same_x(panel, below))
+
+    def _place(
+        self, block: _Block, base: float, row_height: float, row_gap: float, *, x_label_y: float
+    ) -> None:
+        grid = block.grid
         for index, row in enumerate(grid):
-            text = next((panel.y_label for panel in row if panel is not None), "")
-            if spans and spans[-1][0] == text:
-                spans[-1] = (text, spans[-1][1], index)
-            else:
-                spans.append((text, index, index))
-        found = []
-        for text, first, last in spans:
-            top = base + (len(grid) - first) * row_height + (len(grid) - 1 - first) * row_gap
-            bottom = base + (len(grid) - 1 - last) * (row_height + row_gap)
-            lines = [part for piece in text.split("\n") for part in wrap(piece, _LABEL, (top - bottom) * 1.05)]
-            found.append((lines, (top + bottom) / 2))
-        return found
+            bottom = base + (len(grid) - 1 - index) * (row_height + row_gap)
+            for column, panel in enumerate(row):
+                if panel is None:
+                    continue
+                self.places.append(
+                    _Place(
+                        panel=panel,
+                        box=(block.columns[column], bottom, block.panel_width, row_height),
+                        y_ticks=self._y_ticks(panel, row_height),
+                        y_numbers=_shows_y(row, column),
+                        x_labels=block.x_labels if self._shows_x(grid, index, column) else None,
+                        direct=self._direct(panel) if column == len(block.columns) - 1 else (),
+                    )
+                )
+        spans = _label_spans(grid, base, row_height, row_gap)
+        room = max((len(lines) for lines, _ in spans), default=0) * _Y_LABEL
+        for lines, middle in spans:
+            self.labels.append(("\n".join(lines), block.left + room / 2, middle, 90.0))
+        x_label = next((panel.x_label for row in grid for panel in row if panel and panel.x_label), "")
+        if x_label:
+            self.labels.append((x_label, (block.columns[0] + block.right) / 2, x_label_y, 0.0))
 
     def _direct(self, panel: Panel | None) -> tuple[Series, ...]:
-        own = [series for series in panel.series if series.own and not series.baseline] if panel else []
+        """Return the curves to name where they end: the user's, in a lead rather than in the grid beside it."""
+        if panel is None or self._chart.lead not in (None, panel):
+            return ()
+        own = [series for series in panel.series if series.own]
         return tuple(own) if len(own) <= _MAX_DIRECT else ()
 
     def letter(self, place: _Place) -> str:
@@ -214,6 +259,50 @@ class _Plan:
         if len(order) < 2 or self._chart.figure in ("fig10", "fig11"):
             return ""
         return f"({chr(ord('a') + order.index(place.panel.key))}) "
+
+
+def _label_spans(
+    grid: Sequence[Sequence[Panel | None]], base: float, row_height: float, row_gap: float
+) -> list[tuple[list[str], float]]:
+    """Return the y labels, one for neighbouring rows that share it: (lines, middle)."""
+    spans: list[tuple[str, int, int]] = []
+    for index, row in enumerate(grid):
+        text = next((panel.y_label for panel in row if panel is not None), "")
+        if spans and spans[-1][0] == text:
+            spans[-1] = (text, spans[-1][1], index)
+        else:
+            spans.append((text, index, index))
+    found = []
+    for text, first, last in spans:
+        top = base + (len(grid) - first) * row_height + (len(grid) - 1 - first) * row_gap
+        bottom = base + (len(grid) - 1 - last) * (row_height + row_gap)
+        lines = [part for piece in text.split("\n") for part in wrap(piece, _LABEL, (top - bottom) * 1.05)]
+        found.append((lines, (top + bottom) / 2))
+    return found
+
+
+def _x_limits(panel: Panel) -> tuple[float, float]:
+    span = panel.ticks[-1] - panel.ticks[0]
+    air = max(0.06 * span, 0.35 if span < 1e-9 else 0.0)
+    return panel.ticks[0] - air, panel.ticks[-1] + air
+
+
+def _tick_labels(panel: Panel, width: float) -> _TickLabels:
+    """Shrink the labels of the x axis where they would touch; if that is not enough, set them upright."""
+    low, high = _x_limits(panel)
+    gaps = [b - a for a, b in zip(panel.ticks, panel.ticks[1:], strict=False)]
+    step = min(gaps, default=high - low) / (high - low) * width * 0.92
+    widest = max(text_width(label, _TICK) for label in panel.tick_labels)
+    if widest <= step:
+        return _TickLabels(_TICK, False, _X_TICKS)
+    size = _TICK * step / widest
+    if size >= _SMALLEST_TICK:
+        return _TickLabels(size, False, _X_TICKS)
+    return _TickLabels(_SMALLEST_TICK, True, widest * _SMALLEST_TICK / _TICK + 0.07)
+
+
+def _signed(panel: Panel) -> bool:
+    return panel.quantity != "absolute"
 
 
 def _shows_y(row: Sequence[Panel | None], column: int) -> bool:
@@ -247,21 +336,19 @@ def _limits(chart: Chart) -> dict[str, tuple[float, float]]:
 def _draw_panel(
     axes: Axes, place: _Place, limits: tuple[float, float], *, width: float, letter: str
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     panel = place.panel
     axes.set_gid(f"panel|{panel.key}")
-    signed = panel.quantity != "absolute"
+    axes.set_xlim(*_x_limits(panel))
     axes.set_ylim(*limits)
-    span = panel.ticks[-1] - panel.ticks[0]
-    air = max(0.06 * span, 0.35 if span < 1e-9 else 0.0)
-    axes.set_xlim(panel.ticks[0] - air, panel.ticks[-1] + air)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=max(3, round(place.box[3] / 0.24)), steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value, signed=signed)))
-    axes.set_xticks(list(panel.ticks), list(panel.tick_labels) if place.x_ticks else [])
-    axes.tick_params(labelsize=_TICK, labelleft=place.y_ticks)
-    if place.x_ticks:
-        _turn_if_crowded(axes, panel, width=width, span=span + 2 * air)
+    signed = _signed(panel)
+    numbers = [_number(tick, signed=signed) for tick in place.y_ticks] if place.y_numbers else []
+    axes.set_yticks(place.y_ticks, numbers or [""] * len(place.y_ticks))
+    axes.set_xticks(panel.ticks, panel.tick_labels if place.x_labels else [""] * len(panel.ticks))
+    axes.tick_params(labelsize=_TICK)
+    if place.x_labels is not None:
+        axes.tick_params(
+            axis="x", labelsize=place.x_labels.size, labelrotation=90 if place.x_labels.upright else 0
+        )
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -276,7 +363,7 @@ def _draw_panel(
     scale = min(1.0, max(0.74, width / max(len(panel.ticks), 1) / 0.3))
     for order, series in enumerate(panel.series):
         # A model equal to the baseline stays visible on the zero line.
-        zorder = 2.0 if signed and series.baseline and panel.quantity == "relative" else series.style.zorder
+        zorder = 2.0 if panel.quantity == "relative" and series.baseline else series.style.zorder
         _draw_series(axes, panel, series, zorder=zorder + order * 1e-3, scale=scale)
     _draw_direct_labels(axes, place)
 
@@ -295,19 +382,6 @@ def _draw_series(axes: Axes, panel: Panel, series: Series, *, zorder: float, sca
         axes.plot(bars_x, bars_y, color=style.colour, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}|bar")
     arguments: dict[str, Any] = legends.line_arguments(style, scale=scale)
     axes.plot(x, value, zorder=zorder, gid=gid, **arguments)
-
-
-def _turn_if_crowded(axes: Axes, panel: Panel, *, width: float, span: float) -> None:
-    """Shrink or turn the labels of the x axis where they would touch."""
-    if len(panel.ticks) < 2:
-        return
-    step = min(b - a for a, b in zip(panel.ticks, panel.ticks[1:], strict=False)) / span * width
-    widest = max(text_width(label, _TICK) for label in panel.tick_labels)
-    if widest > step * 0.92:
-        small = max(5.0, _TICK * step * 0.92 / widest)
-        axes.tick_params(axis="x", labelsize=small)
-        if widest * small / _TICK > step:
-            axes.tick_params(axis="x", labelsize=5.0, labelrotation=90)
 
 
 def _draw_direct_labels(axes: Axes, place: _Place) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK_HREF = "{http://www.w3.org/1999/xlink}href"
 
+_PIXELS_PER_POINT = 96 / 72 * 1.35
+
 _NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 _FONT_FAMILY = re.compile(r"('[^']*'|[\w-]+)(, *('[^']*'|[\w-]+))*$")
 _PATH_SPACE = re.compile(r" ?([MLCQzZ]) ?")
@@ -57,8 +59,8 @@ def from_figure(figure: Figure, *, prefix: str, description: str, tooltips: Mapp
         "role": "img",
         "aria-label": description,
         "preserveAspectRatio": "xMidYMid meet",
-        # Never larger than designed (96 pixels to an inch, 72 points), as narrow as the page needs.
-        "style": f"width:100%;max-width:{width * 96 / 72:.0f}px;height:auto;"
+        # On paper the text has 6 to 7 points; screens are read from further away.
+        "style": f"width:100%;max-width:{width * _PIXELS_PER_POINT:.0f}px;height:auto;"
         "stroke-linejoin:round;stroke-linecap:butt",
     }
     ElementTree.register_namespace("", _SVG)

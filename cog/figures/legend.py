@@ -19,6 +19,7 @@ _HANDLE = 0.27
 _PAD = 0.06
 _COLUMN_GAP = 0.12
 _POINTS_PER_INCH = 72
+_SHORTEST = 4  # lines of a column, heading included, before groups are split
 
 
 @functools.lru_cache(maxsize=4096)
@@ -138,7 +139,7 @@ def layout(series: Sequence[Series], width: float) -> Legend:
     order = sorted(groups, key=lambda group: (group not in own, legend_key(group)))
     blocks = [[_Line(group, None), *groups[group]] for group in order]
     total = sum(map(len, blocks))
-    in_order = [_pack(blocks, height) for height in range(2, total + 1)]
+    in_order = [_pack(blocks, height) for height in range(min(_SHORTEST, total), total + 1)]
     balanced = [_balance(blocks, n) for n in range(1, len(blocks) + 1)]
 
     def fits(columns: list[list[_Line]]) -> bool:
@@ -147,9 +148,16 @@ def layout(series: Sequence[Series], width: float) -> Legend:
     def height(columns: list[list[_Line]]) -> int:
         return max(map(len, columns))
 
-    best = min(filter(fits, in_order), key=height, default=_pack(blocks, total))
+    def whole(columns: list[list[_Line]]) -> bool:
+        return all(line.text for column in columns for line in column)
+
+    fitting = [columns for columns in in_order if fits(columns)] or [_pack(blocks, total)]
+    best = min(filter(whole, fitting), key=height, default=fitting[0])
+    # Groups in one piece are worth a line, the paper's order of groups two more.
+    split = min(fitting, key=height)
+    if height(split) < height(best) - 1:
+        best = split
     other = min(filter(fits, balanced), key=height, default=best)
-    # The paper's order of groups is worth two lines.
     if height(other) < height(best) - 2:
         best = other
     return Legend(tuple(tuple(column) for column in best), width)

@@ -8,6 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,19 +108,29 @@ def write_bytes(path: Path, content: bytes) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Page:
+    """One figure to be written.
+
+    Attributes:
+        stem: of its files.
+        draw: returns the figure and its data, one text per suffix.
+        suffixes: of the stem of its CSV files.
+    """
+
+    stem: str
+    draw: Callable[[], tuple[Figure, dict[str, str]]]
+    suffixes: tuple[str, ...] = ("",)
+
+
 def write_all(
-    folder: str | os.PathLike[str],
-    pages: Sequence[tuple[str, Callable[[], tuple[Figure, dict[str, str]]]]],
-    *,
-    formats: Sequence[str],
-    overwrite: bool,
+    folder: str | os.PathLike[str], pages: Sequence[Page], *, formats: Sequence[str], overwrite: bool
 ) -> list[Path]:
     """Draw and write pages one at a time, so that memory does not grow with their number.
 
     Args:
         folder: where to; created unless it exists.
-        pages: stem and function that returns the figure and its data: suffix of the CSV file's stem (often
-            "") -> text.
+        pages: what to draw; their stems differ.
         formats: some of ``FORMATS``.
         overwrite: whether existing files may be replaced.
 
@@ -127,19 +138,25 @@ def write_all(
         The files, page by page, pictures before data.
 
     Raises:
-        CogError: before anything is written, if formats or folder are not usable; matplotlib is missing.
+        CogError: before anything is written, if formats or folder are not usable, or matplotlib is missing.
     """
     formats = check_formats(formats)
-    planned = [f"{stem}.{fmt}" for stem, _ in pages for fmt in (*formats, DATA_FORMAT)]
+    planned = [
+        name
+        for page in pages
+        for name in (
+            *(f"{page.stem}.{fmt}" for fmt in formats),
+            *(f"{page.stem}{suffix}.{DATA_FORMAT}" for suffix in page.suffixes),
+        )
+    ]
     with drawing():
         path = check_folder(folder, planned, overwrite=overwrite)
         written: list[Path] = []
-        for stem, draw in pages:
-            figure, data = draw()
+        for page in pages:
+            figure, data = page.draw()
             pictures = [(fmt, render(figure, fmt)) for fmt in formats]
-            written += [write_bytes(path / f"{stem}.{fmt}", content) for fmt, content in pictures]
-            written += [
-                write_bytes(path / f"{stem}{suffix}.{DATA_FORMAT}", text.encode("utf-8", "backslashreplace"))
-                for suffix, text in data.items()
-            ]
+            written += [write_bytes(path / f"{page.stem}.{fmt}", content) for fmt, content in pictures]
+            for suffix in page.suffixes:
+                content = data[suffix].encode("utf-8", "backslashreplace")
+                written.append(write_bytes(path / f"{page.stem}{suffix}.{DATA_FORMAT}", content))
     return written

@@ -32,6 +32,9 @@ _OWN_COLOURS = ("#000000", "#00827f", "#d0107f", "#7a4a1e", "#15246b", "#767600"
 _OWN_MARKERS = ("o", "s", "^", "D", "v", "P", "<", "X", ">", "p", "h", "d")
 _OWN_DASHES: tuple[tuple[float, ...] | None, ...] = (None, (4, 1.2), (1.2, 1), (5, 1.2, 1, 1.2))
 
+#: More models of one's own than this would hide what they are compared with.
+MANY = 6
+
 #: Heading of the models of one's own, in legends and as a panel's title.
 OWN = "Own models"
 
@@ -79,8 +82,8 @@ def published_style(model: str) -> Style:
     )
 
 
-def own_style(position: int) -> Style:
-    """Return the style of the ``position``-th (from 0) model of one's own.
+def own_style(position: int, *, total: int = 1) -> Style:
+    """Return the style of the ``position``-th (from 0) of ``total`` models of one's own.
 
     Colour, marker and dashes repeat after 6, 12 and 24 models, so 24 are all different.
     """
@@ -89,8 +92,8 @@ def own_style(position: int) -> Style:
         colour=_OWN_COLOURS[position % len(_OWN_COLOURS)],
         marker=marker,
         dashes=_OWN_DASHES[(position // len(_OWN_COLOURS)) % len(_OWN_DASHES)],
-        line_width=1.9,
-        marker_size=4.8 * _MARKER_SCALE.get(marker, 1.0),
+        line_width=1.9 if total <= MANY else 1.2,
+        marker_size=(4.8 if total <= MANY else 4.2) * _MARKER_SCALE.get(marker, 1.0),
         hollow=True,
         zorder=5.0 - position * 0.01,
     )

@@ -17,15 +17,14 @@ from cog.errors import CogError
 from cog.figures import style
 from cog.figures.chart import Chart, Panel, Point, Series, std_of
 from cog.results import RUNS, Cell, dataset_key
-from cog.tables import METRIC_LABELS, printable, shots_label
+from cog.tables import printable
 
 LOG = logging.getLogger("cog")
 
+METRIC_LABELS = {"top1": "top-1", "top5": "top-5"}
+
 #: The baseline of the paper.
 BASELINE = "sup_resnet50"
-
-# More models of one's own than this hide what they are compared with: they get a panel of their own.
-_MAX_OWN_EVERYWHERE = 6
 
 # Above this many models of the paper Fig. 4 shows only its eight.
 _MAX_IN_FIG4 = 12
@@ -209,7 +208,7 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[_Curve, ...]:
                 cells=group,
                 label=label,
                 group=style.OWN if source == RUNS else _shorten(printable(source) or "(unnamed)"),
-                style=style.own_style(position),
+                style=style.own_style(position, total=len(rest)),
                 category=published.MODELS[model].category if model in published.MODELS else "",
                 own=True,
             )
@@ -337,7 +336,7 @@ def _columns(selection: Selection, curves: Sequence[_Curve]) -> list[tuple[str, 
     shared = [
         c for c in curves if not c.own and (c.category in ("", "reference") or c.model == selection.baseline)
     ]
-    everywhere = free if categories and len(free) <= _MAX_OWN_EVERYWHERE else []
+    everywhere = free if categories and len(free) <= style.MANY else []
     columns = []
     for category in categories:
         members = [c for c in curves if c.category == category]
@@ -355,6 +354,13 @@ def _without_own_zero(selection: Selection, curves: Sequence[_Curve]) -> list[_C
     """Leave one zero line in a relative panel: the first baseline's that is there."""
     first = next((c for c in curves if c.model == selection.baseline), None)
     return [c for c in curves if c.model != selection.baseline or c is first]
+
+
+def shots_label(n_shot: int) -> str:
+    """Return ``all training images`` or ``8 training images per class``."""
+    if n_shot == 0:
+        return "all training images"
+    return f"{n_shot} training image{'s' if n_shot != 1 else ''} per class"
 
 
 # ---- axes -------------------------------------------------------------------------------------------
@@ -421,12 +427,18 @@ def levels(selection: Selection) -> Chart:
     relative: list[Panel] = []
     if selection.baseline is not None:
         value = _relative(selection)
+        others = [c for c in selection.curves if c.model != selection.baseline]
+        points = [point for one in _series(selection, others, places, value) for point in one.points]
+        compared = {point.cell.dataset for point in points}
+        kept = [index for index, place in enumerate(places) if place[1] in compared]
+        places = [(float(x), *places[index][1:]) for x, index in enumerate(kept)]
+        narrow = _panel(places, tuple(tick_labels[index] for index in kept), x_label="")
         for key, title, curves in _columns(selection, selection.curves):
             series = _series(selection, _without_own_zero(selection, curves), places, value)
             if any(not one.baseline for one in series):
                 relative.append(
                     dataclasses.replace(
-                        base,
+                        narrow,
                         key=key,
                         title=title,
                         quantity=_DIFFERENCE,
@@ -448,6 +460,7 @@ def levels(selection: Selection) -> Chart:
         metric=selection.metric,
         lead=absolute if relative else None,
         grid=_grid(relative) if relative else ((absolute,),),
+        single=not relative,
         notes=_notes(selection, [absolute, *relative]),
     )
 
@@ -500,6 +513,7 @@ def drop(selection: Selection) -> Chart:
         metric=selection.metric,
         lead=together if panels else None,
         grid=_grid(panels) if panels else ((together,),),
+        single=not panels,
         notes=_notes(selection, [together]),
     )
 
@@ -534,6 +548,7 @@ def few_shot(selection: Selection) -> Chart:
         + ". Error bars: standard deviation over seeds.",
         metric=selection.metric,
         grid=tuple(rows),
+        single=len(rows) == len(rows[0]) == 1,
         notes=_notes(selection, [panel for row in rows for panel in row if panel]),
     )
 
@@ -617,6 +632,8 @@ def few_shot_all(selection: Selection, *, relative: bool) -> Chart:
             row.append(panel)
         if any(row):
             rows.append(tuple(row))
+    if len(columns) == 1:
+        rows = _side_by_side([panel for row in rows for panel in row if panel])
     what = f"Few-shot {METRIC_LABELS[selection.metric]} accuracy of all models"
     title = f"{what} relative to {selection.baseline_label}" if relative else what
     return Chart(
@@ -627,8 +644,22 @@ def few_shot_all(selection: Selection, *, relative: bool) -> Chart:
         f"{', '.join(title.lower() for _, title, _ in columns)}. Error bars: standard deviation over seeds.",
         metric=selection.metric,
         grid=tuple(rows),
+        single=len(rows) == len(rows[0]) == 1,
         notes=_notes(selection, [panel for row in rows for panel in row if panel]),
     )
+
+
+def _side_by_side(panels: Sequence[Panel]) -> list[tuple[Panel | None, ...]]:
+    """Arrange one column of panels in rows of three, with the data sets as titles."""
+    named: list[Panel | None] = []
+    for panel in panels:
+        dataset = panel.series[0].points[0].cell.dataset
+        named.append(
+            dataclasses.replace(panel, title=dataset_label(dataset), y_label=panel.y_label.split("\n")[1])
+        )
+    n = min(3, len(named))
+    named += [None] * (-len(named) % n)
+    return [tuple(named[start : start + n]) for start in range(0, len(named), n)]
 
 
 def singles(chart: Chart) -> list[Chart]:
@@ -722,8 +753,8 @@ def _notes(selection: Selection, panels: Sequence[Panel]) -> tuple[str, ...]:
                 count = f"{len(cell.seeds)} of {len(cell.seeds) + len(cell.missing_seeds)} seeds"
                 incomplete.setdefault(series.label, []).append(f"{dataset_label(cell.dataset)}{shots}: {count}")
     for label, places in incomplete.items():
-        more = f" and {len(places) - 3} more points" if len(places) > 3 else ""
-        notes.append(f"Incomplete: {label} ({', '.join(places[:3])}{more}).")
+        shown = ", ".join(places) if len(places) < 4 else f"{len(places)} points, {places[0]}, ..."
+        notes.append(f"Incomplete: {label} ({shown}).")
     if len(notes) > 3:
         notes = [*notes[:2], f"Incomplete as well: {len(notes) - 2} more models; see the CSV file."]
     of_paper = {c.source for c in selection.curves if not c.own and c.model == selection.baseline}
