@@ -47,6 +47,7 @@ __all__ = [
     "default_seeds",
     "find_runs",
     "is_pattern",
+    "list_models",
     "natural_key",
     "read_evaluation",
     "read_run",
@@ -197,6 +198,11 @@ def _folders(path: Path, problems: list[Problem], *, missing_ok: bool = False) -
     for entry in _scan(path, problems, missing_ok=missing_ok):
         if not entry.name.startswith(".") and _is_dir(entry):
             yield entry.name
+
+
+def list_models(models_root_dir: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the models that have a folder under ``models_root_dir``, in natural order."""
+    return sorted((model for model, _ in _model_folders(Path(models_root_dir), None, [])), key=natural_key)
 
 
 def is_pattern(name: str) -> bool:

@@ -1,83 +1,74 @@
-"""Cells of results drawn as text, Markdown, CSV or LaTeX tables: models x data sets, one per shots."""
+"""Tables drawn as text, Markdown or LaTeX, and flat records as CSV or JSON; what is in them is none of its business."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from cog.results import Cell, dataset_key, natural_key
+FORMATS = ("text", "markdown", "csv", "latex", "json")
 
-FORMATS = ("text", "markdown", "csv", "latex")
+#: Formats that :func:`draw` knows; the others are flat.
+DRAWN = ("text", "markdown", "latex")
 
-METRIC_LABELS = {"top1": "top-1", "top5": "top-5"}
-
-CSV_COLUMNS = ("model", "dataset", "n_shot", "metric", "mean", "std", "n_seeds", "missing_seeds")
+#: Columns of a terminal that text tables fit into, if one column of numbers does.
+WIDTH = 100
 
 _LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
     **{character: "\\" + character for character in "&%$#_{}"},
 }
+_GAP = "  "
 
 
 @dataclass(frozen=True)
-class _Table:
-    """One table before it is drawn: what all formats but CSV share."""
+class Entry:
+    """One place in a table: a formatted number with what belongs to it, or a word.
 
-    metric: str
-    n_shot: int
-    models: tuple[str, ...]
-    datasets: tuple[str, ...]
-    cells: dict[tuple[str, str], Cell]
-    decimals: int
+    Attributes:
+        number: ``71.0``, ``+0.4``, or any text.
+        deviation: what follows the plus-minus sign, or "".
+        mark: a remark on the number, such as ``(2/5)``, or "".
+    """
 
-    @property
-    def title(self) -> str:
-        return f"{METRIC_LABELS[self.metric]} accuracy (%), {shots_label(self.n_shot)}, mean ± std over seeds"
-
-    def number(self, model: str, dataset: str, template: str, absent: str) -> str:
-        """Fill ``template`` (fields ``mean``, ``std``), or return ``absent``."""
-        cell = self.cells.get((model, dataset))
-        if cell is None:
-            return absent
-        score = cell.score(self.metric)
-        if score is None:
-            return absent
-        std = "?" if score.std is None else f"{score.std:.{self.decimals}f}"
-        return template.format(mean=f"{score.mean:.{self.decimals}f}", std=std)
-
-    def mark(self, model: str, dataset: str) -> str:
-        """Return ``(2/5)`` when only two of five seeds are there, else nothing."""
-        cell = self.cells.get((model, dataset))
-        if cell is None or not cell.missing_seeds:
-            return ""
-        return f"({len(cell.seeds)}/{len(cell.seeds) + len(cell.missing_seeds)})"
-
-    def row(self, model: str, template: str, absent: str) -> list[str]:
-        """Return the numbers of ``model``, each with its mark."""
-        return [
-            f"{self.number(model, dataset, template, absent)} {self.mark(model, dataset)}".rstrip()
-            for dataset in self.datasets
-        ]
-
-    def missing(self) -> list[tuple[str, str]]:
-        """List the incomplete cells: ``("model, dataset", "45, 77")``."""
-        cells = (self.cells.get((model, dataset)) for model in self.models for dataset in self.datasets)
-        return [
-            (printable(f"{cell.model}, {cell.dataset}"), ", ".join(map(str, cell.missing_seeds)))
-            for cell in cells
-            if cell is not None and cell.missing_seeds
-        ]
+    number: str
+    deviation: str = ""
+    mark: str = ""
 
 
-def shots_label(n_shot: int) -> str:
-    """Return ``all training images`` or ``8 training images per class``."""
-    if n_shot == 0:
-        return "all training images"
-    return f"{n_shot} training image{'s' if n_shot != 1 else ''} per class"
+@dataclass(frozen=True)
+class Note:
+    """Lines below a table: a heading with a list of ``where: what``, or a sentence (no items)."""
+
+    text: str
+    items: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is drawn.
+
+    Attributes:
+        title: one line; may contain the plus-minus sign.
+        columns: headers, without that of the labels.
+        rows: label and entries (None: nothing known) of each row.
+        notes: drawn below.
+        corner: header of the labels, where the format needs one.
+        words: whether entries are words, which are aligned at the left, and not numbers.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Entry | None, ...]], ...]
+    notes: tuple[Note, ...] = ()
+    corner: str = "model"
+    words: frozenset[int] = frozenset()  # columns of words
 
 
 def printable(text: str) -> str:
@@ -87,139 +78,196 @@ def printable(text: str) -> str:
     )
 
 
-def render(
-    cells: Iterable[Cell],
-    *,
-    fmt: str = "text",
-    metrics: Sequence[str] = ("top1",),
-    decimals: int = 1,
-    models: Sequence[str] | None = None,
-    datasets: Sequence[str] | None = None,
-    n_shots: Sequence[int] | None = None,
-) -> str:
-    """Draw cells as tables.
+def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
+    """Draw tables one below the other.
 
     Args:
-        cells: what to show.
-        fmt: one of ``FORMATS``. CSV is one tidy row per cell and metric; the others one table per
-            number of shots (all images first, then rising) and metric.
-        metrics: ``"top1"``, ``"top5"`` or both.
-        decimals: digits after the point.
-        models: rows, in this order; default: those of ``cells``, in natural order.
-        datasets: columns; default: those of ``cells``. Always in the order of
-            :func:`cog.results.dataset_key`.
-        n_shots: default: those of ``cells``.
+        tables: what to draw.
+        fmt: one of ``DRAWN``.
+        width: columns of the terminal, for text: wider tables are drawn in blocks of columns, one below the other;
+            0: any width.
 
     Returns:
-        The text, ending with one newline. Combinations without any run are shown as a dash (not in CSV).
+        The text, ending with one newline.
     """
-    cells = list(cells)
-    rows = tuple(models or sorted({cell.model for cell in cells}, key=natural_key))
-    columns = tuple(sorted(set(datasets or (cell.dataset for cell in cells)), key=dataset_key))
-    shots = sorted(set(n_shots if n_shots is not None else (cell.n_shot for cell in cells)))
-    cells = [
-        cell for cell in cells if cell.model in rows and cell.dataset in columns and cell.n_shot in shots
-    ]
-    if fmt == "csv":
-        return _csv(cells, rows=rows, metrics=metrics, decimals=decimals)
-    draw: Callable[[_Table], str] = {"text": _text, "markdown": _markdown, "latex": _latex}[fmt]
-    tables = [
-        _Table(
-            metric=metric,
-            n_shot=n_shot,
-            models=rows,
-            datasets=columns,
-            cells={(cell.model, cell.dataset): cell for cell in cells if cell.n_shot == n_shot},
-            decimals=decimals,
-        )
-        for n_shot in shots
-        for metric in metrics
-    ]
-    return "\n".join(draw(table) for table in tables)
+    drawing: dict[str, Callable[[Table], str]] = {
+        "text": lambda table: _text(table, width),
+        "markdown": _markdown,
+        "latex": _latex,
+    }
+    return "\n".join(map(drawing[fmt], tables))
 
 
-def _csv(cells: Sequence[Cell], *, rows: Sequence[str], metrics: Sequence[str], decimals: int) -> str:
-    order = sorted(cells, key=lambda cell: (cell.n_shot, rows.index(cell.model), dataset_key(cell.dataset)))
+def flat(records: Iterable[Mapping[str, Any]], columns: Sequence[str], fmt: str, *, decimals: int) -> str:
+    """Write records as CSV, or as JSON with all digits.
+
+    Args:
+        records: values by column; None where there is none; lists of numbers are joined by spaces in CSV.
+        columns: in this order.
+        fmt: ``"csv"`` or ``"json"``.
+        decimals: digits after the point of floats in CSV.
+    """
+    if fmt == "json":
+        rows = [{column: record.get(column) for column in columns} for record in records]
+        body = ",\n".join("  " + json.dumps(row, ensure_ascii=True) for row in rows)
+        return f"[\n{body}\n]\n" if rows else "[]\n"
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for cell in order:
-        for metric in metrics:
-            score = cell.score(metric)
-            if score is None:
-                continue
-            writer.writerow(
-                [
-                    printable(cell.model),
-                    printable(cell.dataset),
-                    cell.n_shot,
-                    metric,
-                    f"{score.mean:.{decimals}f}",
-                    "" if score.std is None else f"{score.std:.{decimals}f}",
-                    len(cell.seeds),
-                    " ".join(map(str, cell.missing_seeds)),
-                ]
-            )
+    writer.writerow(columns)
+    for record in records:
+        writer.writerow([_csv_value(record.get(column), decimals) for column in columns])
     return stream.getvalue()
 
 
-def _text(table: _Table) -> str:
-    grid = [["", *map(printable, table.datasets)]]
-    columns = [_text_column(table, dataset) for dataset in table.datasets]
-    for row, model in enumerate(table.models):
-        grid.append([printable(model), *(column[row] for column in columns)])
-    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    lines = [table.title, ""]
-    for row_cells in grid:
-        first, *rest = [cell.ljust(width) for cell, width in zip(row_cells, widths, strict=True)]
-        lines.append("  ".join([first, *rest]).rstrip())
-    if missing := table.missing():
-        lines += ["", "missing seeds:", *(f"  {where}: {seeds}" for where, seeds in missing)]
+def _csv_value(value: Any, decimals: int) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.{decimals}f}"
+    if isinstance(value, tuple | list):
+        return " ".join(map(str, value))
+    return printable(str(value))
+
+
+def _text(table: Table, width: int) -> str:
+    labels = ["", *(printable(label) for label, _ in table.rows)]
+    label_width = max(map(len, labels))
+    columns = [_text_column(table, index) for index in range(len(table.columns))]
+    lines = [*_wrap(table.title, width), ""]
+    for number, block in enumerate(_blocks(columns, label_width, width)):
+        if number:
+            lines.append("")
+        widths = [max(map(len, column)) for column in block]
+        for row, label in enumerate(labels):
+            cells = [column[row].ljust(size) for column, size in zip(block, widths, strict=True)]
+            lines.append(_GAP.join([label.ljust(label_width), *cells]).rstrip())
+    for note in table.notes:
+        text = note.text + (":" if note.items else "")
+        lines += ["", *_wrap(text[:1].lower() + text[1:] if note.items else text, width)]
+        for where, what in note.items:
+            lines += _wrap(f"  {where}: {what}", width, indent=4)
     return "\n".join(lines) + "\n"
 
 
-def _text_column(table: _Table, dataset: str) -> list[str]:
-    """Cells of one column with their decimal points below each other."""
-    means = [table.number(model, dataset, "{mean}", "-") for model in table.models]
-    stds = [table.number(model, dataset, " ± {std}", "") for model in table.models]
-    before = max(map(len, means))
-    numbers = [(mean.rjust(before) if std else mean) + std for mean, std in zip(means, stds, strict=True)]
-    width = max(map(len, numbers))
-    marks = [table.mark(model, dataset) for model in table.models]
-    return [f"{number.ljust(width)} {mark}".rstrip() for number, mark in zip(numbers, marks, strict=True)]
+def _text_column(table: Table, index: int) -> list[str]:
+    """Header and entries of one column, decimal points below each other."""
+    header = printable(table.columns[index])
+    entries = [row[index] for _, row in table.rows]
+    numbers = ["-" if entry is None else printable(entry.number) for entry in entries]
+    deviations = [
+        "" if entry is None or not entry.deviation else f" ± {entry.deviation}" for entry in entries
+    ]
+    marks = ["" if entry is None else entry.mark for entry in entries]
+    if index in table.words:
+        return [header, *numbers]
+    if not any(deviations):
+        size = max(map(len, numbers), default=0)
+        numbers = [
+            number if entry is None else number.rjust(size)
+            for number, entry in zip(numbers, entries, strict=True)
+        ]
+    else:
+        # Of equal decimals, so that aligning the right ends aligns the points.
+        size = max(map(len, numbers))
+        numbers = [
+            (number.rjust(size) if entry is not None else number) + deviation
+            for number, deviation, entry in zip(numbers, deviations, entries, strict=True)
+        ]
+    size = max(map(len, numbers), default=0)
+    return [
+        header,
+        *(f"{number.ljust(size)} {mark}".rstrip() for number, mark in zip(numbers, marks, strict=True)),
+    ]
 
 
-def _markdown(table: _Table) -> str:
+def _blocks(columns: list[list[str]], label_width: int, width: int) -> list[list[list[str]]]:
+    """Distribute columns over as few blocks as fit, evenly, so that the last one is not a lonely column."""
+    sizes = [max(map(len, column)) + len(_GAP) for column in columns]
+    if not columns:
+        return [[]]
+    for n_blocks in range(1, len(columns) + 1):
+        per_block = -(-len(columns) // n_blocks)
+        blocks = [columns[start : start + per_block] for start in range(0, len(columns), per_block)]
+        widest = max(sum(sizes[start : start + per_block]) for start in range(0, len(columns), per_block))
+        if width <= 0 or label_width + widest <= width:
+            break
+    return blocks
+
+
+def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
+    """Break a sentence at spaces; leading spaces are kept."""
+    import textwrap
+
+    if width <= 0 or len(text) <= width:
+        return [text]
+    return textwrap.wrap(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _markdown(table: Table) -> str:
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cells) + " |"
 
     def escape(text: str) -> str:
         return printable(text).replace("\\", "\\\\").replace("|", "\\|")
 
-    lines = [table.title, "", line(["model", *map(escape, table.datasets)])]
-    lines.append(line(["---", *["---:"] * len(table.datasets)]))
-    for model in table.models:
-        lines.append(line([escape(model), *table.row(model, "{mean} ± {std}", "-")]))
-    if missing := table.missing():
-        lines += ["", "Missing seeds:", "", *(f"- {escape(where)}: {seeds}" for where, seeds in missing)]
+    def entry(value: Entry | None) -> str:
+        if value is None:
+            return "-"
+        number = escape(value.number) + (f" ± {value.deviation}" if value.deviation else "")
+        return f"{number} {value.mark}".rstrip()
+
+    rules = ["---" if index in table.words else "---:" for index in range(len(table.columns))]
+    lines = [table.title, "", line([table.corner, *map(escape, table.columns)]), line(["---", *rules])]
+    lines += [line([escape(label), *map(entry, row)]) for label, row in table.rows]
+    for note in table.notes:
+        if note.items:
+            lines += [
+                "",
+                f"{note.text}:",
+                "",
+                *(f"- {escape(where)}: {escape(what)}" for where, what in note.items),
+            ]
+        else:
+            lines += ["", escape(note.text)]
     return "\n".join(lines) + "\n"
 
 
-def _latex(table: _Table) -> str:
+def _latex(table: Table) -> str:
     def escape(text: str) -> str:
         return "".join(_LATEX_ESCAPES.get(character, character) for character in printable(text))
 
+    def entry(index: int, value: Entry | None) -> str:
+        if value is None:
+            return "--"
+        if index in table.words:
+            return escape(value.number)
+        number = value.number + (rf" \pm {value.deviation}" if value.deviation else "")
+        return f"${number}$ {value.mark}".rstrip()
+
+    def comment(text: str) -> str:
+        return "% " + printable(text).replace("±", "+-")
+
+    kinds = "".join("l" if index in table.words else "r" for index in range(len(table.columns)))
     lines = [
-        f"% {table.title.replace('±', '+-')}; needs \\usepackage{{booktabs}}",
-        rf"\begin{{tabular}}{{l{'r' * len(table.datasets)}}}",
+        f"{comment(table.title)}; needs \\usepackage{{booktabs}}",
+        rf"\begin{{tabular}}{{l{kinds}}}",
         r"\toprule",
-        " & ".join(["model", *map(escape, table.datasets)]) + r" \\",
+        " & ".join([escape(table.corner), *map(escape, table.columns)]) + r" \\",
         r"\midrule",
     ]
-    for model in table.models:
-        numbers = table.row(model, r"${mean} \pm {std}$", "--")
-        lines.append(" & ".join([escape(model), *numbers]) + r" \\")
+    for label, row in table.rows:
+        lines.append(
+            " & ".join([escape(label), *(entry(index, value) for index, value in enumerate(row))]) + r" \\"
+        )
     lines += [r"\bottomrule", r"\end{tabular}"]
-    if missing := table.missing():
-        lines += ["% missing seeds:", *(f"%   {where}: {seeds}" for where, seeds in missing)]
+    for note in table.notes:
+        if note.items:
+            lines.append(comment(note.text[:1].lower() + note.text[1:] + ":"))
+            lines += [comment(f"  {where}: {what}") for where, what in note.items]
+        else:
+            lines.append(comment(note.text))
     return "\n".join(lines) + "\n"

@@ -18,6 +18,7 @@ from result_folders import make_record, make_seed_folder
 from cog import cli, results, tables
 from cog.commands import print_results
 from cog.errors import CogError
+from cog.views import grid, layout, quantities
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEEDS = (22, 37, 45, 77, 93)
@@ -197,7 +198,7 @@ net\_small\_v2 & $40.0 \pm 0.1$ & -- & -- \\
 GOLDEN = {"text": TEXT, "markdown": MARKDOWN, "csv": CSV, "latex": LATEX}
 
 
-@pytest.mark.parametrize("fmt", tables.FORMATS)
+@pytest.mark.parametrize("fmt", GOLDEN)
 def test_everything_found_in_each_format(study, capsys, fmt):
     run("--models_root_dir", study, "--format", fmt)
     out, err = capsys.readouterr()
@@ -292,7 +293,8 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     make_record(study / "net/big/my_birds/eval_logreg/seed_22", diverged=True)
     make_seed_folder(study / "net/big/cog_l2/eval_logreg/seed-22", n_epochs=2)
     make_seed_folder(study / "net/big/cog_l2/eval_logreg/seed-37", n_epochs=5)
-    run("--models_root_dir", study, "--model", "net_big", "net_typo", "--n_shot", 0, 3)
+    argv = ("--models_root_dir", study, "--model", "net_big", "net_typo", "--n_shot", 0, 3)
+    run(*argv, "--allow_mixed_epochs")
     out, err = capsys.readouterr()
     assert "net_big   98.9 ± 0.2 (4/5)  " in out
     lines = err.splitlines()
@@ -308,6 +310,11 @@ def test_problems_and_doubts_are_warnings(study, capsys):
         "warning: net_big, cog_l2, all training images: seeds were trained for different numbers of epochs "
         "(seed 22: 2, seed 37: 5)",
     ]
+    with pytest.raises(
+        CogError, match=r"\(seed 22: 2, seed 37: 5\); choose --seeds, or add --allow_mixed_epochs"
+    ):
+        run(*argv)
+    run(*argv, "--seeds", 22)
 
 
 def test_output_file(study, tmp_path, capsys):
@@ -347,11 +354,15 @@ def test_latex_and_markdown_escape_names():
         missing_seeds=(),
         epochs=(1,),
     )
-    latex = tables.render([cell], fmt="latex")
+    shown = layout.arrange([cell])
+    view = grid.tabulate(
+        shown, quantities.accuracy, metrics=["top1"], layout="datasets", style=layout.Style()
+    )
+    latex = tables.draw(view.tables, "latex")
     assert r"a\_b" in latex and "1 training image per class" in latex
     assert r"50\%\_\&\$\#\{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}|\textbackslash{}n" in latex
-    assert r"| 50%_&$#{x}~^\\\|\\n |" in tables.render([cell], fmt="markdown")
-    assert r"\|\n" in tables.render([cell])
+    assert r"| 50%_&$#{x}~^\\\|\\n |" in tables.draw(view.tables, "markdown")
+    assert r"\|\n" in tables.draw(view.tables, "text")
 
 
 BAD = [

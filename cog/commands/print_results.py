@@ -1,312 +1,188 @@
-"""Average results over seeds and print them: one evaluation, or a table of everything found."""
+"""Show results: one evaluation, tables of everything found, figures, a report, or one file to share."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import os
-import stat
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cog import cli as command_line
-from cog import config, files, names, paths, results, tables
+from cog import exchange, files, published, results, selection, tables
+from cog.cells import Cell, Problem
+from cog.commands import print_results_flags as flags
 from cog.errors import CogError
-from cog.results import Cell, Problem, Run
+from cog.selection import Found, Selection
+from cog.views import beside, grid, layout, quantities, single, statements
+from cog.views.layout import Shown, Style, View
 
 LOG = logging.getLogger("cog")
 
-_DESCRIPTION = """\
-Print mean +- population standard deviation of top-1 and top-5 over seeds. One evaluation, seed by seed:
---logreg_root_dir, or --models_root_dir with one --model and one --dataset (CLF.N_SHOT 8 or --n_shot 8 for
-few-shot). Otherwise one table of everything found under --models_root_dir: models x data sets, one table per
-number of shots. Folders of the original toolkit are read as well (eval_logreg-N8/seed_22). Folders that
-cannot be counted are listed as warnings. EVAL.NAME selects the evaluation; EVAL.SEED has no effect."""
-
-_TABLE_DECIMALS = 1
-_SINGLE_DECIMALS = 2
-_CSV_DECIMALS = 4
-
-
-def _parser() -> command_line.Parser:
-    parser = command_line.Parser(_DESCRIPTION)
-    add = parser.add_argument
-    add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
-    add("--models_root_dir", metavar="DIR", help="folder of all models")
-    add(
-        "--model",
-        nargs="+",
-        type=_many(str),
-        metavar="NAME",
-        help="default: all, in natural order; tables keep the order given",
-    )
-    add("--dataset", nargs="+", type=_many(str), metavar="NAME", help="in1k, cog_l1, ...; default: all")
-    add(
-        "--n_shot",
-        nargs="+",
-        type=_many(_shots),
-        metavar="N",
-        help="training images per class, `all` or 0 for all of them; default: every one found, or CLF.N_SHOT "
-        "with one --model and one --dataset",
-    )
-    add(
-        "--seeds",
-        nargs="+",
-        type=_many(command_line.whole_number(0)),
-        metavar="SEED",
-        help="average these only and name those missing; default: all found, and the protocol's "
-        f"{' '.join(map(str, names.SEEDS))} are expected unless others are found",
-    )
-    add("--metric", choices=(*tables.METRIC_LABELS, "both"), help="default: top1 in tables, else both")
-    add("--format", choices=tables.FORMATS, default="text", help="default: %(default)s")
-    add(
-        "--decimals",
-        type=command_line.whole_number(0),
-        metavar="N",
-        help=f"default: {_TABLE_DECIMALS}; {_SINGLE_DECIMALS} for one evaluation; {_CSV_DECIMALS} in csv",
-    )
-    add("--output", metavar="FILE", help="write there instead of to standard output")
-    add("--overwrite", action="store_true", help="let --output replace an existing file")
-    return parser
-
-
-def _many(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type for flags with several values in which ``None`` and ``null`` mean "not given"."""
-
-    def parse_one(text: str) -> Any:
-        return None if text.strip().lower() in ("none", "null") else parse(text)
-
-    return parse_one
-
-
-def _shots(text: str) -> int:
-    return 0 if text.lower() == "all" else command_line.whole_number(0)(text)
-
-
-def _given(values: Sequence[Any] | None) -> list[Any] | None:
-    """Drop unset and repeated values; None when nothing is left."""
-    return list(dict.fromkeys(value for value in values or () if value is not None)) or None
-
-
-@dataclass(frozen=True)
-class _Selection:
-    """Which runs: a folder of seed folders, or filters (None: all) under a folder of models."""
-
-    logreg_root_dir: Path | None
-    models_root_dir: Path | None
-    models: list[str] | None
-    datasets: list[str] | None
-    n_shots: list[int] | None
-    eval_name: str
-    seeds: list[int] | None
-
-    @property
-    def one_evaluation(self) -> bool:
-        filters = (self.models, self.datasets, self.n_shots)
-        return self.logreg_root_dir is not None or all(len(values or ()) == 1 for values in filters)
-
-    def read(self) -> tuple[list[Run], list[Problem]]:
-        if self.logreg_root_dir is not None:
-            return results.read_evaluation(self.logreg_root_dir, seeds=self.seeds)
-        assert self.models_root_dir is not None
-        return results.find_runs(
-            self.models_root_dir,
-            models=self.models,
-            datasets=self.datasets,
-            n_shots=self.n_shots,
-            eval_name=self.eval_name,
-            seeds=self.seeds,
-        )
-
-
-def _select(args: argparse.Namespace) -> _Selection:
-    models, datasets, n_shots = _given(args.model), _given(args.dataset), _given(args.n_shot)
-    for model in models or ():
-        paths.split_model_name(model)
-    for dataset in datasets or ():
-        paths.check_dataset_name(dataset)
-    one_model = models[0] if models is not None and len(models) == 1 else None
-    cfg = config.get_cfg(model_name=one_model, opts=args.opts)
-    seeds = _given(args.seeds)
-    if args.logreg_root_dir is not None:
-        if args.models_root_dir is not None or models or datasets or n_shots:
-            LOG.warning("--logreg_root_dir names the runs: other flags that select runs have no effect")
-        folder = files.require_dir(args.logreg_root_dir, "--logreg_root_dir")
-        return _Selection(folder, None, None, None, None, cfg.EVAL.NAME, seeds)
-    if args.models_root_dir is None:
-        raise CogError("nothing to read: give --logreg_root_dir, or --models_root_dir (see --help)")
-    from_cfg = "CLF.N_SHOT" in args.opts[::2]
-    if from_cfg and n_shots not in (None, [cfg.CLF.N_SHOT]):
-        raise CogError("--n_shot and CLF.N_SHOT disagree; give one of them")
-    if from_cfg or (n_shots is None and one_model is not None and len(datasets or ()) == 1):
-        n_shots = [cfg.CLF.N_SHOT]
-    root = files.require_dir(args.models_root_dir, "--models_root_dir")
-    return _Selection(None, root, models, datasets, n_shots, cfg.EVAL.NAME, seeds)
-
-
-def _check_output(output: str | None, *, overwrite: bool) -> Path | None:
-    if output is None:
-        return None
-    path = Path(os.path.realpath(output))  # atomic replacement would turn a link into a file
-    if path.is_dir():
-        raise CogError(f"--output {output} is a folder, expected a file")
-    if not path.parent.is_dir():
-        raise CogError(f"the folder of --output {output} does not exist; create it first")
-    if path.exists():
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise CogError(f"--output {output} is not a regular file")
-        if not overwrite:
-            raise CogError(f"--output {output} exists; remove it or add --overwrite")
-    return path
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Read results, print them, and return the exit code.
+    """Read results, show them, and return the exit code.
 
     Raises:
-        CogError: bad arguments, or no run that can be counted.
+        CogError: bad arguments, or no result that can be shown.
     """
-    args = _parser().parse_args(argv)
-    selection = _select(args)
-    output = _check_output(args.output, overwrite=args.overwrite)
-    runs, problems = selection.read()
-    for problem in problems:
-        LOG.warning("not counted: %s", tables.printable(str(problem)))
-    if not runs:
-        raise CogError(_nothing_found(selection, problems))
-    cells = results.summarise(runs, selection.seeds or results.default_seeds(runs))
-    _warn(runs, cells, selection)
-    single = selection.one_evaluation and args.format == "text"
-    text = _draw(runs, cells, selection, args, single=single)
-    if output is not None:
-        files.write_text(output, text)
-        LOG.info("wrote %s", output)
-    else:
-        _print(text)
+    args = flags.parser().parse_args(argv)
+    selected = flags.select(args)
+    outputs = flags.check_outputs(args)
+    found = selection.gather(selected, on_problem=_warn_of_problem, needs_in1k=args.drop)
+    if selected.baseline is not None:
+        flag = "--relative_to" if args.relative_to else "--baseline"
+        selection.check_baseline(selected.baseline, (*found.cells, *found.others), flag=flag)
+    _warn(found, selected)
+    _check_epochs((*found.cells, *found.others), allow=args.allow_mixed_epochs)
+    if outputs.table is not None or not any(flags.products(args)):
+        text = _show(found, selected, args)
+        if outputs.table is not None:
+            files.write_text(outputs.table, text)
+            LOG.info("wrote %s", outputs.table)
+        else:
+            _print(text)
+    _write_products(found, selected, args, outputs)
     return 0
 
 
-def _draw(
-    runs: Sequence[Run],
-    cells: Sequence[Cell],
-    selection: _Selection,
-    args: argparse.Namespace,
-    *,
-    single: bool,
-) -> str:
-    metric = args.metric or ("both" if single else "top1")
-    metrics = tuple(tables.METRIC_LABELS) if metric == "both" else (metric,)
+def _show(found: Found, selected: Selection, args: argparse.Namespace) -> str:
+    own = [cell for cell in found.cells if cell.source == results.RUNS]
+    is_one = selected.logreg_root_dir is not None or all(
+        len(values or ()) == 1 for values in (selected.exact_models, selected.datasets, selected.n_shots)
+    )
+    as_text = is_one and args.format == "text" and flags.is_plain(args) and bool(own)
+    metric = args.metric or ("both" if as_text else "top1")
+    metrics = tuple(layout.METRIC_LABELS) if metric == "both" else (metric,)
     decimals = args.decimals
     if decimals is None:
-        decimals = _CSV_DECIMALS if args.format == "csv" else _SINGLE_DECIMALS if single else _TABLE_DECIMALS
-    if single:
-        return _seed_by_seed(runs, cells[0], metrics=metrics, decimals=decimals)
-    return tables.render(
-        cells,
-        fmt=args.format,
-        metrics=metrics,
-        decimals=decimals,
-        models=selection.models,
-        datasets=selection.datasets,
-        n_shots=selection.n_shots,
+        decimals = flags.SINGLE_DECIMALS if as_text else flags.DECIMALS.get(args.format, flags.TABLE_DECIMALS)
+    if as_text:
+        return single.draw(found.runs, own[0], metrics=metrics, decimals=decimals, paper=selected.paper)
+    shown = layout.arrange(
+        found.cells,
+        models=selected.exact_models,
+        datasets=selected.datasets,
+        n_shots=selected.n_shots,
+        others=found.others,
     )
+    with_source = selected.paper is not None or bool(selected.imports)
+    style = Style(decimals=decimals, paper_labels=args.labels == "paper", with_source=with_source)
+    view = _view(shown, args, metrics, style)
+    if args.format in tables.DRAWN:
+        return tables.draw(view.tables, args.format, width=args.width)
+    return tables.flat(view.records, view.columns, args.format, decimals=decimals)
 
 
-def _nothing_found(selection: _Selection, problems: Sequence[Problem]) -> str:
-    """Say what was looked for and where, and what is there instead."""
-    seeds = f" with seeds {' '.join(map(str, selection.seeds))}" if selection.seeds else ""
-    refused = f" ({len(problems)} could not be counted, see above)" if problems else ""
-    if selection.logreg_root_dir is not None:
-        return (
-            f"no finished run{seeds} in --logreg_root_dir {selection.logreg_root_dir}{refused}; expected "
-            f"seed-<seed>/final-*/{results.LOGS_FILE}{_misplaced(selection.logreg_root_dir)}"
+def _view(shown: Shown, args: argparse.Namespace, metrics: Sequence[str], style: Style) -> View:
+    if args.baseline:
+        return statements.statements(shown, args.baseline, metrics=metrics, style=style)
+    of: Callable[[str], quantities.Quantity] = quantities.accuracy
+    if args.relative_to:
+        of = lambda metric: quantities.relative(shown, args.relative_to, metric)  # noqa: E731
+    elif args.drop:
+        of = lambda metric: quantities.drop(shown, metric)  # noqa: E731
+    elif args.rank:
+        of = lambda metric: quantities.rank(shown, metric)  # noqa: E731
+    view = grid.tabulate(shown, of, metrics=metrics, layout=args.view or "datasets", style=style)
+    if args.with_published and not (args.relative_to or args.drop or args.rank) and "top1" in metrics:
+        compared = beside.beside_published(shown, version=args.paper, style=style)
+        if compared is not None:
+            return beside.with_columns(view, compared)
+    return view
+
+
+def _write_products(
+    found: Found, selected: Selection, args: argparse.Namespace, outputs: flags.Outputs
+) -> None:
+    """Write what was asked for beside tables. Nothing heavy is imported unless it is."""
+    paper = [cell for cell in found.cells if cell.source in published.SOURCES.values()]
+    own = [cell for cell in found.cells if cell.source not in published.SOURCES.values()]
+    if outputs.export is not None:
+        exchange.write(outputs.export, found.cells, label=args.label)
+        LOG.info("wrote %s", outputs.export)
+    if outputs.figures is not None:
+        from cog import figures
+
+        written = figures.write(
+            own,
+            paper,
+            outputs.figures,
+            which=flags.given(args.figure_names),
+            formats=flags.given(args.figure_formats) or figures.FORMATS,
+            shots=selected.n_shots,
+            datasets=selected.datasets,
+            baseline=selected.baseline,
+            overwrite=args.overwrite,
         )
-    models = " ".join(selection.models) if selection.models else "any model"
-    datasets = " ".join(selection.datasets) if selection.datasets else "any data set"
-    shots = (
-        f" with {', '.join(map(tables.shots_label, selection.n_shots))}"
-        if selection.n_shots is not None
-        else ""
-    )
-    text = f"no finished run of {models} on {datasets}{shots}{seeds}"
-    if selection.models and selection.datasets and len(selection.models) == len(selection.datasets) == 1:
-        assert selection.models_root_dir is not None
-        model_dir = paths.ModelDir(selection.models_root_dir, selection.models[0])
-        n_shot = selection.n_shots[0] if selection.n_shots else 0
-        folder = model_dir.evaluation(selection.datasets[0], name=selection.eval_name, n_shot=n_shot)
-        other = _evaluations_beside(folder)
-        hint = f"; there is {other}: set EVAL.NAME and CLF.N_SHOT accordingly" if other else ""
-        return f"{text}: expected {folder}/seed-<seed>/final-*/{results.LOGS_FILE}{refused}{hint}"
-    layout = f"<title>/<architecture>/<dataset>/eval_{selection.eval_name}[_N<shots>]/seed-<seed>"
-    return f"{text} under --models_root_dir {selection.models_root_dir}{refused}; expected {layout} there"
+        LOG.info("wrote %d files in %s", len(written), outputs.figures)
+    if outputs.diagnostics is not None:
+        from cog.figures import diagnostics
+
+        written = diagnostics.write(
+            found.runs,
+            outputs.diagnostics,
+            formats=flags.given(args.figure_formats) or diagnostics.FORMATS,
+            overwrite=args.overwrite,
+        )
+        LOG.info("wrote %d files in %s", len(written), outputs.diagnostics)
+    if outputs.report is not None:
+        from cog import report
+
+        report.write(
+            outputs.report,
+            runs=found.runs,
+            cells=own,
+            published=paper or published.cells(args.paper),
+            problems=found.problems,
+            root=selected.models_root_dir or selected.logreg_root_dir,
+            overwrite=args.overwrite,
+        )
+        LOG.info("wrote %s", outputs.report)
 
 
-def _misplaced(folder: Path) -> str:
-    """Return a hint when ``folder`` is one level too deep or too high."""
-    if paths.parse_seed_folder(folder.name) is not None:
-        return f"; this is the folder of one seed, give {folder.parent}"
-    inside = [name for name in _listing(folder) if paths.parse_evaluation_folder(name)]
-    return f"; did you mean its subfolder {inside[0]}?" if inside else ""
+def _warn_of_problem(problem: Problem) -> None:
+    LOG.warning("not counted: %s", tables.printable(str(problem)))
 
 
-def _evaluations_beside(folder: Path) -> str:
-    return ", ".join(
-        name
-        for name in _listing(folder.parent)
-        if name != folder.name and paths.parse_evaluation_folder(name)
-    )
-
-
-def _listing(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder), key=results.natural_key)
-    except OSError:
-        return []
-
-
-def _warn(runs: Sequence[Run], cells: Sequence[Cell], selection: _Selection) -> None:
+def _warn(found: Found, selected: Selection) -> None:
     """Say what a reader of the numbers should know."""
-    for flag, wanted, found in (
-        ("--model", selection.models, {cell.model for cell in cells}),
-        ("--dataset", selection.datasets, {cell.dataset for cell in cells}),
-        ("--n_shot", selection.n_shots, {cell.n_shot for cell in cells}),
+    models = {cell.model for cell in found.cells}
+    kind = "finished run" if selected.paper is None and not selected.imports else "result"
+    for flag, found_values, wanted in (
+        ("--model", models, selected.models),
+        ("--dataset", {cell.dataset for cell in found.cells}, selected.datasets),
+        ("--n_shot", {str(cell.n_shot) for cell in found.cells}, selected.n_shots),
     ):
-        absent = [str(value) for value in wanted or () if value not in found]
-        if absent and selection.logreg_root_dir is None:
-            LOG.warning("no finished run for %s %s", flag, " ".join(absent))
-    for run in runs:
+        absent = [
+            str(value)
+            for value in wanted or ()
+            if not any(selection.matches(known, str(value)) for known in found_values)
+        ]
+        if absent:
+            LOG.warning("no %s for %s %s", kind, flag, " ".join(absent))
+    for run in found.runs:
         if run.diverged:
             LOG.warning("training diverged, counted all the same: %s", tables.printable(str(run.path)))
-    for cell in cells:
-        if len(set(cell.epochs)) > 1:
-            LOG.warning(
-                "%s, %s, %s: seeds were trained for different numbers of epochs (%s)",
-                tables.printable(cell.model),
-                tables.printable(cell.dataset),
-                tables.shots_label(cell.n_shot),
-                ", ".join(f"seed {seed}: {n}" for seed, n in zip(cell.seeds, cell.epochs, strict=True)),
+
+
+def _check_epochs(cells: Sequence[Cell], *, allow: bool) -> None:
+    """Refuse to average seeds that were trained for different numbers of epochs, unless told to.
+
+    Raises:
+        CogError: when some were, and ``allow`` is False.
+    """
+    mixed = [cell for cell in cells if len(set(cell.epochs)) > 1]
+    for cell in mixed:
+        epochs = ", ".join(f"seed {seed}: {n}" for seed, n in zip(cell.seeds, cell.epochs, strict=True))
+        place = f"{cell.model}, {cell.dataset}, {layout.shots_label(cell.n_shot)}"
+        text = tables.printable(f"{place}: seeds were trained for different numbers of epochs ({epochs})")
+        if not allow:
+            more = f"; so were those of {len(mixed) - 1} more" if len(mixed) > 1 else ""
+            raise CogError(
+                f"{text}{more}; choose --seeds, or add --allow_mixed_epochs to average them all the same"
             )
-
-
-def _seed_by_seed(runs: Sequence[Run], cell: Cell, *, metrics: Sequence[str], decimals: int) -> str:
-    lines = []
-    for run in runs:
-        scores = (f"{tables.METRIC_LABELS[metric]} {getattr(run, metric):.{decimals}f}" for metric in metrics)
-        lines.append(f"seed {run.seed}: {', '.join(scores)}")
-    count = f"{len(cell.seeds)} seed{'s' if len(cell.seeds) != 1 else ''}"
-    for metric in metrics:
-        score = cell.score(metric)
-        assert score is not None and score.std is not None  # of runs
-        lines.append(
-            f"{tables.METRIC_LABELS[metric]}: {score.mean:.{decimals}f} +- {score.std:.{decimals}f} "
-            f"({results.METRICS[metric]}, {count})"
-        )
-    if cell.missing_seeds:
-        lines.append(f"missing seeds: {', '.join(map(str, cell.missing_seeds))}")
-    return "\n".join(lines) + "\n"
+        LOG.warning("%s", text)
 
 
 def _print(text: str) -> None:

@@ -1,0 +1,308 @@
+"""Statements about the difference between a model and a baseline, and how far they can be trusted.
+
+*Paired over seeds.* Runs of two models with the same seed share what the seed decides: the split for the search, the
+images drawn in few-shot, the order of training. So the difference is taken seed by seed, and the mean of these n
+differences gets a confidence interval of Student's t with n - 1 degrees of freedom, ``mean ± t * s / sqrt(n)``, s being
+their sample standard deviation (divided by n - 1). That assumes differences that are independent between seeds and
+roughly normal; with five of them neither can be checked, and the interval is as wide as that demands (t = 2.78).
+
+*Unpaired.* Where the values of single seeds are not known (published numbers) or no two seeds are common, there is only
+the difference of the means and the combined deviation ``sqrt(s1 ** 2 + s2 ** 2)`` of the two standard deviations, that
+is, how much the difference of two single runs would vary. No confidence is claimed for it.
+
+What neither covers: seeds vary the classifier's training (and the images drawn in few-shot) alone. Another
+pretraining of the same method, other test images or other concepts would vary the result as well, by how much these
+numbers cannot say. And with many comparisons, some intervals miss by chance: at 95 %, one in twenty.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cog.cells import Cell, dataset_key
+
+CONFIDENCE = 0.95
+
+#: Half a unit of the last digit of the published means and deviations.
+PUBLISHED_ROUNDING = 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A model against a baseline on one data set with one number of shots.
+
+    Attributes:
+        model: model.
+        source: where its numbers come from (:attr:`cog.cells.Cell.source`).
+        baseline: baseline.
+        baseline_source: where its numbers come from.
+        dataset: data set.
+        n_shot: training images per class, 0 = all.
+        metric: ``"top1"`` or ``"top5"``.
+        mean: model minus baseline in points (percent of the test images).
+        low: lower end of the confidence interval; None when unpaired, or with one common seed.
+        high: upper end.
+        deviation: paired: sample standard deviation of the differences (None for one seed); unpaired: combined
+            deviation (None when either is not known).
+        seeds: the common seeds; empty when unpaired.
+    """
+
+    model: str
+    source: str
+    baseline: str
+    baseline_source: str
+    dataset: str
+    n_shot: int
+    metric: str
+    mean: float
+    low: float | None
+    high: float | None
+    deviation: float | None
+    seeds: tuple[int, ...]
+
+    @property
+    def paired(self) -> bool:
+        """Whether it was taken seed by seed."""
+        return bool(self.seeds)
+
+    @property
+    def sign(self) -> int:
+        """1: the model is ahead, -1: the baseline is, 0: the numbers do not tell.
+
+        Paired: the interval excludes zero. Unpaired: the difference exceeds the combined deviation.
+        """
+        if self.paired:
+            if self.low is None or self.high is None:
+                return 0
+            return (self.low > 0) - (self.high < 0)
+        if self.deviation is None or abs(self.mean) <= self.deviation:
+            return 0
+        return 1 if self.mean > 0 else -1
+
+    @property
+    def reading(self) -> str:
+        """The statement in words that claim no more than the numbers."""
+        if self.paired and self.low is None:
+            return "one common seed, no interval"
+        if self.deviation is None:
+            return "deviation not known"
+        if self.paired:
+            return {1: "higher", -1: "lower", 0: "not told apart"}[self.sign]
+        return {
+            1: "higher, beyond the deviations",
+            -1: "lower, beyond the deviations",
+            0: "within the deviations",
+        }[self.sign]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where a model and the baseline change places on the way from the first data set to the last.
+
+    Attributes:
+        model: model.
+        source: where its numbers come from.
+        baseline: baseline.
+        n_shot: training images per class, 0 = all.
+        before: the data set up to which the one is ahead by its mean.
+        after: the next data set, from which the other is.
+        model_leads_after: who is ahead from then on.
+        established: whether both sides are: the numbers tell who is ahead (:attr:`Difference.sign`) on some data set
+            before, and on some data set after, with nothing to the contrary in between.
+        earliest: when established, the last data set where the old order is told; the crossing is after it.
+        latest: when established, the first data set where the new order is told; the crossing is before it.
+    """
+
+    model: str
+    source: str
+    baseline: str
+    n_shot: int
+    before: str
+    after: str
+    model_leads_after: bool
+    established: bool
+    earliest: str | None
+    latest: str | None
+
+
+def difference(
+    cell: Cell, baseline: Cell, *, metric: str = "top1", confidence: float = CONFIDENCE
+) -> Difference | None:
+    """Compare two cells of the same data set and number of shots.
+
+    Args:
+        cell: of the model.
+        baseline: of the baseline.
+        metric: ``"top1"`` or ``"top5"``.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        The difference; None when either lacks the metric.
+
+    Raises:
+        ValueError: when the cells are of different data sets or numbers of shots.
+    """
+    if (cell.dataset, cell.n_shot) != (baseline.dataset, baseline.n_shot):
+        raise ValueError(f"{cell.dataset}, N={cell.n_shot} against {baseline.dataset}, N={baseline.n_shot}")
+    score, other = cell.score(metric), baseline.score(metric)
+    if score is None or other is None:
+        return None
+    mine, theirs = cell.by_seed(metric), baseline.by_seed(metric)
+    seeds = tuple(seed for seed in mine if seed in theirs)
+    low = high = deviation = None
+    if seeds:
+        differences = [mine[seed] - theirs[seed] for seed in seeds]
+        mean = statistics.fmean(differences)
+        if len(seeds) > 1:
+            deviation = statistics.stdev(differences)
+            half = t_quantile((1 + confidence) / 2, len(seeds) - 1) * deviation / math.sqrt(len(seeds))
+            low, high = mean - half, mean + half
+    else:
+        mean = score.mean - other.mean
+        if score.std is not None and other.std is not None:
+            deviation = math.hypot(score.std, other.std)
+    return Difference(
+        model=cell.model,
+        source=cell.source,
+        baseline=baseline.model,
+        baseline_source=baseline.source,
+        dataset=cell.dataset,
+        n_shot=cell.n_shot,
+        metric=metric,
+        mean=mean,
+        low=low,
+        high=high,
+        deviation=deviation,
+        seeds=seeds,
+    )
+
+
+def within(mean: float, other_mean: float, deviation: float, *, rounding: float = PUBLISHED_ROUNDING) -> bool:
+    """Whether two means agree within the combined deviation.
+
+    Args:
+        mean: one mean, in percent.
+        other_mean: a published mean.
+        deviation: combined deviation.
+        rounding: how far the published mean may be off by rounding; the deviation's own rounding is left aside.
+    """
+    # Decimal fractions are not exact in binary: 75.9 - 75.8 is a little more than 0.1.
+    return abs(mean - other_mean) <= deviation + rounding + 1e-9
+
+
+def crossings(differences: Iterable[Difference]) -> list[Crossing]:
+    """Find where model and baseline change places over the data sets, in the order of IN-1K, L1, L2, ...
+
+    Args:
+        differences: of any models, sources and numbers of shots; each combination is looked at by itself.
+
+    Returns:
+        In the order of the first appearance of the model and number of shots, then of the data sets. A mean of exactly
+        zero counts as no change.
+    """
+    groups: dict[tuple[str, str, str, str, int, str], list[Difference]] = {}
+    for item in differences:
+        key = (item.model, item.source, item.baseline, item.baseline_source, item.n_shot, item.metric)
+        groups.setdefault(key, []).append(item)
+    return [crossing for group in groups.values() for crossing in _crossings(group)]
+
+
+def _crossings(group: Sequence[Difference]) -> list[Crossing]:
+    ordered = sorted(group, key=lambda item: dataset_key(item.dataset))
+    nonzero = [index for index, item in enumerate(ordered) if item.mean]
+    found = []
+    for before, after in itertools.pairwise(nonzero):
+        leads = ordered[after].mean > 0
+        if (ordered[before].mean > 0) == leads:
+            continue
+        # The nearest told orders on both sides must be the ones that the means show.
+        told_before = next((item for item in ordered[before::-1] if item.sign), None)
+        told_after = next((item for item in ordered[after:] if item.sign), None)
+        established = (
+            told_before is not None
+            and told_after is not None
+            and told_before.sign == (-1 if leads else 1)
+            and told_after.sign == (1 if leads else -1)
+        )
+        first = ordered[before]
+        found.append(
+            Crossing(
+                model=first.model,
+                source=first.source,
+                baseline=first.baseline,
+                n_shot=first.n_shot,
+                before=first.dataset,
+                after=ordered[after].dataset,
+                model_leads_after=leads,
+                established=established,
+                earliest=told_before.dataset if established and told_before else None,
+                latest=told_after.dataset if established and told_after else None,
+            )
+        )
+    return found
+
+
+@functools.lru_cache(1024)
+def t_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of Student's t distribution.
+
+    The distribution function is a regularised incomplete beta function (Abramowitz and Stegun 26.7.1), inverted by
+    bisection; exact to about 1e-10.
+
+    Args:
+        probability: in (0, 1).
+        degrees: of freedom, at least 1.
+
+    Raises:
+        ValueError: outside these ranges.
+    """
+    if not 0 < probability < 1 or degrees < 1:
+        raise ValueError(f"t quantile of {probability} with {degrees} degrees of freedom")
+    if probability < 0.5:
+        return -t_quantile(1 - probability, degrees)
+    if probability == 0.5:
+        return 0.0
+    low, high = 0.0, 1.0
+    while _t_upper_tail(high, degrees) > 1 - probability:
+        low, high = high, high * 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if _t_upper_tail(middle, degrees) > 1 - probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _t_upper_tail(t: float, degrees: int) -> float:
+    """P(T > t) for t >= 0."""
+    total = degrees + t * t
+    return 0.5 * _incomplete_beta(degrees / 2, 0.5, degrees / total, t * t / total)
+
+
+def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
+    """Regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8); y = 1 - x."""
+    if x <= 0:
+        return 0.0
+    if y <= 0:
+        return 1.0
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges quickly for the complement
+        return 1 - _incomplete_beta(b, a, y, x)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(y))
+    # Evaluated from the tail; 200 terms are far more than double precision needs here.
+    value = 0.0
+    for m in range(200, 0, -1):
+        half, odd = divmod(m, 2)
+        if odd:
+            numerator = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
+        else:
+            numerator = half * (b - half) * x / ((a + 2 * half - 1) * (a + 2 * half))
+        value = numerator / (1 + value)
+    return front / (a * (1 + value))

@@ -1,0 +1,276 @@
+"""Which results are looked at: a selection, and everything it brings together from folders, files and the papers."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cog import exchange, names, paths, published, results
+from cog.cells import Cell, Problem, Run, natural_key
+from cog.errors import CogError
+from cog.views.layout import shots_label
+
+#: Groups of models: the paper's, and all others.
+CATEGORIES = (*published.CATEGORY_LABELS, "custom")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Where results come from, and which of them are wanted.
+
+    Attributes:
+        logreg_root_dir: one evaluation folder, read whole; or None.
+        models_root_dir: folder of all models; or None.
+        imports: files of ``--export``.
+        paper: version of the published numbers (key of :data:`cog.published.SOURCES`); or None.
+        models: names and patterns; None: all (same for the other filters).
+        categories: some of ``CATEGORIES``.
+        datasets: names.
+        n_shots: training images per class, 0 = all.
+        seeds: of runs found on disk; they are then also the expected ones.
+        eval_name: ``EVAL.NAME`` of runs found on disk.
+        baseline: model that is read as well, whatever the filters by model say.
+        use_index: see :func:`cog.results.find_runs`.
+    """
+
+    logreg_root_dir: Path | None = None
+    models_root_dir: Path | None = None
+    imports: tuple[Path, ...] = ()
+    paper: str | None = None
+    models: list[str] | None = None
+    categories: list[str] | None = None
+    datasets: list[str] | None = None
+    n_shots: list[int] | None = None
+    seeds: list[int] | None = None
+    eval_name: str = "logreg"
+    baseline: str | None = None
+    use_index: bool = True
+
+    @property
+    def reads_runs(self) -> bool:
+        """Whether folders are looked at."""
+        return self.logreg_root_dir is not None or self.models_root_dir is not None
+
+    @property
+    def exact_models(self) -> list[str] | None:
+        """The models, when all are named and none is a pattern."""
+        if self.models is None or any(map(results.is_pattern, self.models)):
+            return None
+        return self.models
+
+    def wants_model(self, model: str) -> bool:
+        """Whether a model is to be shown."""
+        if self.categories is not None and category(model) not in self.categories:
+            return False
+        return self.models is None or any(matches(model, pattern) for pattern in self.models)
+
+    def wants(self, cell: Cell) -> bool:
+        """Whether a cell is to be shown; those of ``logreg_root_dir`` are not asked."""
+        return self.wants_model(cell.model) and self._wants_place(cell)
+
+    def _wants_place(self, cell: Cell) -> bool:
+        return (self.datasets is None or cell.dataset in self.datasets) and (
+            self.n_shots is None or cell.n_shot in self.n_shots
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a selection brings together.
+
+    Attributes:
+        runs: found on disk and wanted.
+        problems: folders that were not counted.
+        cells: wanted: of the runs, then imported, then published, each in its order.
+        others: cells of the baseline that are not wanted themselves, of every data set and number of shots that
+            were read.
+    """
+
+    runs: list[Run]
+    problems: list[Problem]
+    cells: list[Cell]
+    others: list[Cell]
+
+
+def category(model: str) -> str:
+    """Return the group of a model: the paper's, or ``custom``."""
+    known = published.MODELS.get(model)
+    return "custom" if known is None else known.category
+
+
+def matches(model: str, pattern: str) -> bool:
+    """Whether ``model`` is named by ``pattern``, a name or a pattern with ``*``, ``?`` and ``[...]``."""
+    return model == pattern or (results.is_pattern(pattern) and fnmatch.fnmatchcase(model, pattern))
+
+
+def gather(
+    selection: Selection,
+    *,
+    on_problem: Callable[[Problem], None],
+    needs_in1k: bool = False,
+) -> Found:
+    """Read what a selection names.
+
+    Args:
+        selection: what is wanted.
+        on_problem: called with each folder that is not counted, before any error is raised.
+        needs_in1k: whether the IN-1K cells of wanted models are needed even if that data set is not wanted; they come
+            in ``others``.
+
+    Raises:
+        CogError: a folder or file that cannot be read, no finished run in a folder that was given, nothing left.
+    """
+    runs: list[Run] = []
+    problems: list[Problem] = []
+    cells: list[Cell] = []
+    if selection.reads_runs:
+        runs, problems = _read_runs(selection, needs_in1k=needs_in1k)
+        for problem in problems:
+            on_problem(problem)
+        cells += results.summarise(runs, selection.seeds or results.default_seeds(runs))
+        runs = [run for run in runs if selection.logreg_root_dir is not None or _wants_run(selection, run)]
+        if not runs and (selection.models is None or not (selection.imports or selection.paper)):
+            raise CogError(_nothing_found(selection, problems))
+    imported = [(str(path), exchange.read(path)) for path in selection.imports]
+    cells += exchange.merge(*imported)
+    if selection.paper is not None:
+        known = set(cells)
+        cells += [cell for cell in published.cells(selection.paper) if cell not in known]
+    own = selection.logreg_root_dir is not None
+    wanted_cells = [cell for cell in cells if (own and cell.source == results.RUNS) or selection.wants(cell)]
+    others = []
+    for cell in cells:
+        if cell in wanted_cells if own else selection.wants(cell):
+            continue
+        is_baseline = selection.baseline is not None and cell.model == selection.baseline
+        is_reference = needs_in1k and cell.dataset == names.IN1K
+        if is_baseline or is_reference:
+            others.append(cell)
+    if not wanted_cells:
+        raise CogError(_nothing_left(selection, cells))
+    return Found(runs, problems, wanted_cells, others)
+
+
+def _wants_run(selection: Selection, run: Run) -> bool:
+    return (
+        selection.wants_model(run.model)
+        and (selection.datasets is None or run.dataset in selection.datasets)
+        and (selection.n_shots is None or run.n_shot in selection.n_shots)
+    )
+
+
+def _read_runs(selection: Selection, *, needs_in1k: bool) -> tuple[list[Run], list[Problem]]:
+    if selection.logreg_root_dir is not None:
+        return results.read_evaluation(selection.logreg_root_dir, seeds=selection.seeds)
+    assert selection.models_root_dir is not None
+    models, datasets = selection.models, selection.datasets
+    if models is not None and selection.baseline is not None:
+        models = [*models, selection.baseline]
+    if datasets is not None and needs_in1k:
+        datasets = [*datasets, names.IN1K]
+    return results.find_runs(
+        selection.models_root_dir,
+        models=models,
+        datasets=datasets,
+        n_shots=selection.n_shots,
+        eval_name=selection.eval_name,
+        seeds=selection.seeds,
+        use_index=selection.use_index,
+    )
+
+
+def check_baseline(model: str, cells: Iterable[Cell], *, flag: str) -> None:
+    """Refuse a baseline of which nothing is known, naming the nearest that is.
+
+    Raises:
+        CogError: when no cell is of ``model``.
+    """
+    models = {cell.model for cell in cells}
+    if model not in models:
+        raise CogError(f"{flag} {model}: no result of it among those read{_suggest(model, models)}")
+
+
+def _suggest(model: str, models: Iterable[str]) -> str:
+    near = difflib.get_close_matches(model, sorted(models), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _nothing_left(selection: Selection, cells: Sequence[Cell]) -> str:
+    """Say which filter leaves nothing of what was read."""
+    models = {cell.model for cell in cells}
+    for model in selection.models or ():
+        if not any(matches(known, model) for known in models):
+            return (
+                f"--model {model} is none of the {len(models)} models with results{_suggest(model, models)}"
+            )
+    datasets = {cell.dataset for cell in cells}
+    for dataset in selection.datasets or ():
+        if dataset not in datasets:
+            known = " ".join(sorted(datasets, key=results.dataset_key))
+            return f"--dataset {dataset}: there are results on {known} only"
+    n_shots = {cell.n_shot for cell in cells}
+    for n_shot in selection.n_shots or ():
+        if n_shot not in n_shots:
+            known = " ".join(map(str, sorted(n_shots)))
+            return f"--n_shot {n_shot}: there are results with {known} only (0 = all)"
+    return "no result has the model, category, data set and number of shots asked for together"
+
+
+def _nothing_found(selection: Selection, problems: Sequence[Problem]) -> str:
+    """Say what was looked for and where, and what is there instead."""
+    seeds = f" with seeds {' '.join(map(str, selection.seeds))}" if selection.seeds else ""
+    refused = f" ({len(problems)} could not be counted, see above)" if problems else ""
+    if selection.logreg_root_dir is not None:
+        return (
+            f"no finished run{seeds} in --logreg_root_dir {selection.logreg_root_dir}{refused}; expected "
+            f"seed-<seed>/final-*/{results.LOGS_FILE}{_misplaced(selection.logreg_root_dir)}"
+        )
+    assert selection.models_root_dir is not None
+    models = " ".join(selection.models) if selection.models else "any model"
+    if selection.categories:
+        models += f" in {' '.join(selection.categories)}"
+    datasets = " ".join(selection.datasets) if selection.datasets else "any data set"
+    shots = f" with {', '.join(map(shots_label, selection.n_shots))}" if selection.n_shots is not None else ""
+    text = f"no finished run of {models} on {datasets}{shots}{seeds}"
+    exact = selection.exact_models
+    if exact and selection.datasets and len(exact) == len(selection.datasets) == 1:
+        model_dir = paths.ModelDir(selection.models_root_dir, exact[0])
+        n_shot = selection.n_shots[0] if selection.n_shots else 0
+        folder = model_dir.evaluation(selection.datasets[0], name=selection.eval_name, n_shot=n_shot)
+        other = _evaluations_beside(folder)
+        hint = f"; there is {other}: set EVAL.NAME and CLF.N_SHOT accordingly" if other else ""
+        return f"{text}: expected {folder}/seed-<seed>/final-*/{results.LOGS_FILE}{refused}{hint}"
+    known = results.list_models(selection.models_root_dir)
+    for model in selection.models or ():
+        if not any(matches(name, model) for name in known):
+            text += _suggest(model, known)
+            break
+    layout = f"<title>/<architecture>/<dataset>/eval_{selection.eval_name}[_N<shots>]/seed-<seed>"
+    return f"{text} under --models_root_dir {selection.models_root_dir}{refused}; expected {layout} there"
+
+
+def _misplaced(folder: Path) -> str:
+    """Return a hint when ``folder`` is one level too deep or too high."""
+    if paths.parse_seed_folder(folder.name) is not None:
+        return f"; this is the folder of one seed, give {folder.parent}"
+    inside = [name for name in _listing(folder) if paths.parse_evaluation_folder(name)]
+    return f"; did you mean its subfolder {inside[0]}?" if inside else ""
+
+
+def _evaluations_beside(folder: Path) -> str:
+    return ", ".join(
+        name
+        for name in _listing(folder.parent)
+        if name != folder.name and paths.parse_evaluation_folder(name)
+    )
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder), key=natural_key)
+    except OSError:
+        return []

@@ -1,0 +1,169 @@
+"""Differences to a baseline, stated with what the numbers allow, and where the order changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cog import comparison, names
+from cog.comparison import Crossing, Difference
+from cog.errors import CogError
+from cog.tables import Entry, Note, Table, printable
+from cog.views.layout import (
+    METRIC_LABELS,
+    Row,
+    Shown,
+    Style,
+    View,
+    find_baseline,
+    format_number,
+    shots_label,
+)
+
+
+def statements(shown: Shown, baseline: str, *, metrics: Sequence[str], style: Style) -> View:
+    """State the difference of every row to a baseline, and where they change places.
+
+    Raises:
+        CogError: when nothing is known of the baseline, or of anything to compare it with.
+    """
+    by_source, first = find_baseline(shown, baseline)
+    tables: list[Table] = []
+    records: list[dict[str, Any]] = []
+    for metric in metrics:
+        all_found: list[Difference] = []
+        for n_shot in shown.n_shots:
+            found: list[Difference] = []
+            for row in shown.rows:
+                source = row.source if row.source in by_source else first
+                if row == Row(baseline, source):
+                    continue
+                for dataset in shown.datasets:
+                    mine, other = shown.get(row, dataset, n_shot), by_source[source].get((dataset, n_shot))
+                    if mine is not None and other is not None:
+                        item = comparison.difference(mine, other, metric=metric)
+                        if item is not None:
+                            found.append(item)
+            if found:
+                tables.append(_differences_table(found, metric, n_shot, shown, style))
+            all_found += found
+        records += [_difference_record(item) for item in all_found]
+        crossed = comparison.crossings(all_found)
+        if all_found:
+            tables.append(_crossings_table(crossed, baseline, metric, shown, style))
+    if not records:
+        raise CogError(
+            f"there is nothing to compare {baseline} with on the same data sets and numbers of shots"
+        )
+    return View(
+        tuple(tables),
+        (
+            "model", "source", "baseline", "baseline_source", "dataset", "n_shot", "metric", "difference", "low",
+            "high", "deviation", "paired", "common_seeds", "reading",
+        ),
+        tuple(records),
+    )  # fmt: skip
+
+
+def _differences_table(
+    found: Sequence[Difference], metric: str, n_shot: int, shown: Shown, style: Style
+) -> Table:
+    d = style.decimals
+    rows = []
+    sources = {item.source for item in found} | {item.baseline_source for item in found}
+    previous = None
+    for item in found:
+        row = Row(item.model, item.source)
+        spread = "?" if item.deviation is None else f"± {item.deviation:.{d}f} combined"
+        if item.paired:
+            spread = "-"
+            if item.low is not None and item.high is not None:
+                low, high = (format_number(end, d, signed=True) for end in (item.low, item.high))
+                spread = f"[{low}, {high}]"
+        rows.append(
+            (
+                style.label(row, sources=sources) if row != previous else "",
+                (
+                    Entry(item.dataset),
+                    Entry(format_number(item.mean, d, signed=True)),
+                    Entry(spread),
+                    Entry(str(len(item.seeds)) if item.paired else "unpaired"),
+                    Entry(item.reading),
+                ),
+            )
+        )
+        previous = row
+    baseline = style.label(Row(found[0].baseline, found[0].baseline_source), sources=sources)
+    notes = []
+    if any(item.paired for item in found):
+        notes.append(
+            Note(
+                f"[ ]: {100 * comparison.CONFIDENCE:.0f} % confidence interval of the mean difference, Student's t "
+                "over the common seeds. Seeds vary the training of the classifier alone: not the pretraining, the "
+                "images or the concepts. Each interval is for its own row; among many, some miss by chance."
+            )
+        )
+    if any(not item.paired for item in found):
+        notes.append(
+            Note(
+                "unpaired: no common seeds are known, so the difference is only set against the combined deviation "
+                "sqrt(s1^2 + s2^2) of single runs; no confidence is claimed."
+            )
+        )
+    return Table(
+        title=f"{METRIC_LABELS[metric]} accuracy minus that of {printable(baseline)} (points), {shots_label(n_shot)}",
+        columns=("data set", "difference", "interval or deviation", "seeds", "reading"),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        words=frozenset({0, 2, 3, 4}),
+    )
+
+
+def _crossings_table(
+    crossed: Sequence[Crossing], baseline: str, metric: str, shown: Shown, style: Style
+) -> Table:
+    rows = []
+    for item in crossed:
+        if item.established:
+            certainty = f"told apart on {item.earliest} and on {item.latest}"
+        else:
+            certainty = "not established: not told apart on both sides"
+        rows.append(
+            (
+                style.label(Row(item.model, item.source), sources=shown.sources),
+                (
+                    Entry("all" if item.n_shot == 0 else f"N={item.n_shot}"),
+                    Entry(f"{item.before} -> {item.after}"),
+                    Entry("ahead" if item.model_leads_after else "behind"),
+                    Entry(certainty),
+                ),
+            )
+        )
+    title = f"Where the order against {baseline} changes ({METRIC_LABELS[metric]}), from {names.IN1K} over the levels"
+    if not rows:
+        return Table(title=f"{title}: nowhere", columns=(), rows=())
+    return Table(
+        title=title,
+        columns=("images", "between", "then", "certainty"),
+        rows=tuple(rows),
+        words=frozenset(range(4)),
+    )
+
+
+def _difference_record(item: Difference) -> dict[str, Any]:
+    return {
+        "model": item.model,
+        "source": item.source,
+        "baseline": item.baseline,
+        "baseline_source": item.baseline_source,
+        "dataset": item.dataset,
+        "n_shot": item.n_shot,
+        "metric": item.metric,
+        "difference": item.mean,
+        "low": item.low,
+        "high": item.high,
+        "deviation": item.deviation,
+        "paired": item.paired,
+        "common_seeds": item.seeds,
+        "reading": item.reading,
+    }
