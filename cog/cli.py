@@ -47,19 +47,19 @@ class Parser(OneLineParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
         argv = list(sys.argv[1:] if args is None else args)
-        single = self._single_value_flags()
-        flags, opts = split_opts(argv, self.error, takes_value=single)
-        namespace, unknown = self.parse_known_args(self._drop_unset(flags, single), namespace)
+        valued = self._valued_flags()
+        flags, opts = split_opts(argv, self.error, takes_value=valued)
+        namespace, unknown = self.parse_known_args(self._drop_unset(flags, valued), namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
         namespace.opts = opts
         return namespace
 
-    def _single_value_flags(self) -> set[str]:
+    def _valued_flags(self) -> set[str]:
         return {
             option
             for action in self._actions
-            if action.nargs is None and not isinstance(action, argparse._HelpAction)
+            if action.nargs in (None, "+") and not isinstance(action, argparse._HelpAction)
             for option in action.option_strings
         }
 
@@ -73,8 +73,8 @@ class Parser(OneLineParser):
             return "; configuration keys are written in upper case, such as CLF.N_SHOT 8"
         return ""
 
-    def _drop_unset(self, argv: list[str], single: set[str]) -> list[str]:
-        """Remove ``--flag None``, ``--flag=None`` (any case, also ``null``) of single-value flags.
+    def _drop_unset(self, argv: list[str], valued: set[str]) -> list[str]:
+        """Remove ``--flag None``, ``--flag=None`` (any case, also ``null``) of flags that take a value.
 
         An empty value (a shell variable that is not set) is an error: as a path it would mean the current
         folder.
@@ -84,11 +84,11 @@ class Parser(OneLineParser):
         while position < len(argv):
             flag, has_value, value = argv[position].partition("=")
             length = 1
-            if flag in single and not has_value and position + 1 < len(argv):
+            if flag in valued and not has_value and position + 1 < len(argv):
                 value, has_value, length = argv[position + 1], "=", 2
-            if flag in single and has_value and not value.strip():
+            if flag in valued and has_value and not value.strip():
                 self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
-            if not (flag in single and has_value and is_unset(value)):
+            if not (flag in valued and has_value and is_unset(value)):
                 kept += argv[position : position + length]
             position += length
         return kept

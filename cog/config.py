@@ -220,6 +220,7 @@ def check_values(cfg: CfgNode) -> None:
     resize = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"]
     expect("FT_EXTRACT.IMAGE_CROP_SIZE", lambda v: v <= resize, f"at most IMAGE_RESIZE_SIZE ({resize})")
     expect("FT_EXTRACT.PROFILE", lambda v: v in PROFILES, f"{' or '.join(PROFILES)}")
+    expect("FT_EXTRACT.DECODE", lambda v: v in ("exact", "fast", "cuda"), "exact, fast or cuda")
     expect("FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "fp16", "bf16"), "fp32, fp16 or bf16")
     expect("FT_EXTRACT.WORKER_START_METHOD", lambda v: v in ("", "fork", "spawn", "forkserver"),
            "fork, spawn, forkserver or nothing")  # fmt: skip

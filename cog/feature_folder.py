@@ -45,8 +45,12 @@ IDENTITY = (
     "profile",
     "variant",
     "precision",
+    "decode",
     "image_list_sha256",
 )
+
+# What an entry was before it was recorded.
+_BEFORE = {"decode": "exact"}
 
 
 class FeatureFolder:
@@ -77,11 +81,8 @@ class FeatureFolder:
     def differences(self, identity: dict[str, Any]) -> list[str]:
         """Compare what is on disk with what is asked for; one ``key: old -> new`` per difference."""
         stored = self.metadata() or {}
-        return [
-            f"{key}: {stored.get(key)} -> {identity[key]}"
-            for key in IDENTITY
-            if stored.get(key) != identity[key]
-        ]
+        found = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
+        return [f"{key}: {found[key]} -> {identity[key]}" for key in IDENTITY if found[key] != identity[key]]
 
     def check_free(self, *, overwrite: bool) -> None:
         """Refuse to write over existing features.

@@ -26,14 +26,20 @@ _C.FT_EXTRACT.VARIANT = ""
 # Truncated files: False counts them as failed images (Pillow's default), True fills the missing part
 # with grey, as the original toolkit does.
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False
-# Images per forward pass.
+# "exact": the pixels of Pillow, bit for bit. "fast": half the time per image, but pixels differ slightly (JPEG files
+# decoded at a fraction of their size where that suffices, PyTorch's 8-bit bicubic kernel). "cuda": JPEG files are
+# decoded by the GPU; pixels differ slightly too.
+_C.FT_EXTRACT.DECODE = "exact"
+# Images per forward pass on a GPU, and decoded at a time.
 _C.FT_EXTRACT.BATCH_SIZE = 128
-# Image decoding processes, at most one per available processor; 0 decodes in the main process.
+# Image decoding threads, at most one per available processor; 0 decodes in the main thread.
 _C.FT_EXTRACT.N_WORKERS = 8
-# How these processes start: "fork", "spawn", "forkserver", or "" for Python's default.
+# Decode in processes instead of threads, started by "fork", "spawn" or "forkserver". "": threads.
 _C.FT_EXTRACT.WORKER_START_METHOD = ""
 # "fp32": exact float32 (TF32 off). "fp16" / "bf16": automatic mixed precision; saved features stay float32.
 _C.FT_EXTRACT.PRECISION = "fp32"
+# Run the network through torch.compile (needs a C++ compiler on a CPU; pays off on long runs).
+_C.FT_EXTRACT.COMPILE = False
 
 # Evaluation.
 _C.EVAL = CfgNode()

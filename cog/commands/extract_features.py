@@ -1,16 +1,17 @@
-"""Extract the features of one data set split with a frozen model into ``X_Y.pth``."""
+"""Extract the features of data sets with a frozen model into ``X_Y.pth`` files, one per data set and split."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import cli as cli_tools
 from cog import config, files, names
-from cog.errors import CogError
+from cog.errors import CogError, FailedImagesError
 from cog.feature_folder import MARKERS, FeatureFolder
 from cog.models.formats.detect import checkpoint_files, require_checkpoint
 from cog.models.zoo import MODELS, get_spec
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.data.image_lists import ImageList
+    from cog.models.backbone import Backbone
     from cog.staging import Stage
 
 logger = logging.getLogger(__name__)
@@ -35,10 +37,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--dataset",
         required=True,
-        help=f"{', '.join(names.DATASETS)}, or with --images_root a name of your own",
+        nargs="+",
+        help=f"one or several of {', '.join(names.DATASETS)}, or with --images_root a name of your own",
     )
     what.add_argument(
-        "--split", required=True, choices=names.SPLITS, help="test of in1k is its official val folder"
+        "--split",
+        required=True,
+        nargs="+",
+        choices=names.SPLITS,
+        help="one or both; test of in1k is its official val folder. Every data set is extracted in every split given",
     )
     where = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
     where.add_argument(
@@ -55,7 +62,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="stop when the checkpoint is not the published file, told by its SHA-256 (default: warn)",
     )
-    where.add_argument("--output_dir", help="folder to write to instead")
+    where.add_argument("--output_dir", help="folder to write to instead (for one data set and one split)")
     where.add_argument(
         "--model_loader",
         type=cli_tools.python_target,
@@ -79,7 +86,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         type=cli_tools.whole_number(0),
         default=0,
         metavar="N",
-        help="accept up to N images that cannot be decoded (default: 0; more end with exit code 3)",
+        help="accept up to N images per data set and split that cannot be decoded (default: 0; more end with exit "
+        "code 3)",
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
@@ -87,8 +95,25 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def resolve_paths(args: argparse.Namespace) -> tuple[Path | None, Path | None, Path]:
-    """Return checkpoint (None: the custom loader does without), model folder and output folder."""
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One data set and split to extract.
+
+    Attributes:
+        images: what to extract.
+        folder: where the features go.
+        identity: the part of features.json that says which features these are.
+        label: how messages call it.
+    """
+
+    images: ImageList
+    folder: FeatureFolder
+    identity: dict[str, Any]
+    label: str
+
+
+def resolve_paths(args: argparse.Namespace) -> tuple[Path | None, ModelDir | None]:
+    """Return checkpoint (None: the custom loader does without) and model folder."""
     split_model_name(args.model)
     if args.models_root_dir is None and args.output_dir is None:
         raise CogError("nowhere to write: give --models_root_dir, or --ckpt_file with --output_dir")
@@ -110,43 +135,54 @@ def resolve_paths(args: argparse.Namespace) -> tuple[Path | None, Path | None, P
         checkpoint = None
     if args.model_loader is not None:
         files.require_file(args.model_loader.rpartition(":")[0], "--model_loader")
+    return checkpoint, model_dir
+
+
+def feature_folders(
+    args: argparse.Namespace, model_dir: ModelDir | None
+) -> dict[tuple[str, str], FeatureFolder]:
+    """Return the output folder of every ``(dataset, split)``, in the order given, each once."""
+    pairs = list(dict.fromkeys((dataset, split) for dataset in args.dataset for split in args.split))
     if args.output_dir is not None:
-        output = Path(args.output_dir)
-    else:
-        assert model_dir is not None
-        output = model_dir.features(args.dataset, args.split)
-    return checkpoint, model_dir.path if model_dir else None, output
+        if len(pairs) > 1:
+            raise CogError(
+                f"--output_dir takes the features of one data set and split, not of {len(pairs)}; give "
+                "--models_root_dir instead, or one --dataset and one --split at a time"
+            )
+        return {pairs[0]: FeatureFolder(args.output_dir)}
+    assert model_dir is not None
+    return {pair: FeatureFolder(model_dir.features(*pair)) for pair in pairs}
 
 
-def list_images(args: argparse.Namespace) -> ImageList:
-    """Find the images of ``--dataset`` and ``--split``; report counts that differ from the official data."""
+def list_images(args: argparse.Namespace, dataset: str, split: str) -> ImageList:
+    """Find the images of a data set and split; report counts that differ from the official data."""
     from cog.data import image_lists
 
-    check_dataset_name(args.dataset)
+    check_dataset_name(dataset)
 
     def need(flag: str) -> str:
         value = getattr(args, flag)
         if value is None:
-            raise CogError(f"--dataset {args.dataset} needs --{flag}")
+            raise CogError(f"--dataset {dataset} needs --{flag}")
         return value
 
     if args.images_root is not None:
         files.require_dir(args.images_root, "--images_root")
-        images = image_lists.image_folder(args.dataset, args.images_root, args.split)
-    elif args.dataset == names.IN1K:
+        images = image_lists.image_folder(dataset, args.images_root, split)
+    elif dataset == names.IN1K:
         root = files.require_dir(need("in1k_images_root"), "--in1k_images_root")
-        images = image_lists.in1k(root, args.split)
-    elif names.cog_level(args.dataset) is not None:
+        images = image_lists.in1k(root, split)
+    elif names.cog_level(dataset) is not None:
         images = image_lists.cog_level(
-            args.dataset,
-            args.split,
+            dataset,
+            split,
             images_root=files.require_dir(need("imagenet_images_root"), "--imagenet_images_root"),
             levels_file=files.require_file(need("cog_levels_mapping_file"), "--cog_levels_mapping_file"),
             split_file=files.require_file(need("cog_concepts_split_file"), "--cog_concepts_split_file"),
         )
     else:
         raise CogError(
-            f"--dataset {args.dataset} is not one of {', '.join(names.DATASETS)}; for a data set of your own give "
+            f"--dataset {dataset} is not one of {', '.join(names.DATASETS)}; for a data set of your own give "
             "--images_root DIR with DIR/{train,test}/<class>/*"
         )
     differences = image_lists.count_differences(images)
@@ -157,26 +193,39 @@ def list_images(args: argparse.Namespace) -> ImageList:
     return images
 
 
-def describe(
-    args: argparse.Namespace, cfg: CfgNode, images: ImageList, checkpoint: Path | None
-) -> dict[str, Any]:
-    """Return the part of features.json that says which features these are."""
+def describe_model(args: argparse.Namespace, checkpoint: Path | None) -> dict[str, Any]:
+    """Return the part of features.json that says which network this is."""
     from cog.models.hashes import sha256 as checkpoint_sha256
 
-    fx = cfg.FT_EXTRACT
     loader_file = Path(args.model_loader.rpartition(":")[0]) if args.model_loader else None
-    return {
+    description = {
         "model": args.model,
         "checkpoint": str(checkpoint) if checkpoint else None,
         "checkpoint_sha256": checkpoint_sha256(checkpoint) if checkpoint else None,
         "loader": args.model_loader,
         "loader_sha256": files.sha256(loader_file) if loader_file else None,
-        "dataset": args.dataset,
-        "split": args.split,
+    }
+    if args.model_loader is None:
+        digest = description["checkpoint_sha256"]
+        description["checkpoint_is_published"] = check_hash(args.model, digest, strict=args.strict_hash)
+    return description
+
+
+def describe_images(cfg: CfgNode, images: ImageList) -> dict[str, Any]:
+    """Return the part of features.json that says what was done to which images."""
+    fx = cfg.FT_EXTRACT
+    interpolation = {
+        "exact": "bicubic (Pillow)",
+        "fast": "bicubic (PyTorch, 8 bits)",
+        "cuda": "bicubic (PyTorch)",
+    }
+    return {
+        "dataset": images.dataset,
+        "split": images.split,
         "preprocessing": {
             "resize": fx.IMAGE_RESIZE_SIZE,
             "crop": fx.IMAGE_CROP_SIZE,
-            "interpolation": "bicubic (Pillow)",
+            "interpolation": interpolation[fx.DECODE],
             "mean": list(fx.IMAGE_NORM.MEAN),
             "std": list(fx.IMAGE_NORM.STD),
             "load_truncated_images": fx.LOAD_TRUNCATED_IMAGES,
@@ -184,6 +233,7 @@ def describe(
         "profile": fx.PROFILE,
         "variant": fx.VARIANT,
         "precision": fx.PRECISION,
+        "decode": fx.DECODE,
         "image_list_sha256": images.digest(),
         "images_root": str(images.root),
         "n_classes": len(images.classes),
@@ -225,82 +275,139 @@ def check_hash(model: str, digest: str | None, *, strict: bool) -> bool | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
-
-    from cog.data.pixels import can_decode
-    from cog.staging import staged
-
     spec = MODELS.get(args.model) if args.model_loader else get_spec(args.model)
     cfg = config.get_cfg(model=spec, model_name=args.model, config_file=args.config, opts=args.opts)
-    checkpoint, model_dir, output = resolve_paths(args)
-    folder = FeatureFolder(output)
-    folder.check_free(overwrite=args.overwrite or args.skip_complete)
-    images = list_images(args)
-    identity = describe(args, cfg, images, checkpoint)
-    if args.model_loader is None:
-        identity["checkpoint_is_published"] = check_hash(
-            args.model, identity["checkpoint_sha256"], strict=args.strict_hash
-        )
-    elif cfg.FT_EXTRACT.VARIANT:
+    checkpoint, model_dir = resolve_paths(args)
+    folders = feature_folders(args, model_dir)
+    for folder in folders.values():
+        folder.check_free(overwrite=args.overwrite or args.skip_complete)
+    images = {pair: list_images(args, *pair) for pair in folders}
+    model = describe_model(args, checkpoint)
+    if args.model_loader is not None and cfg.FT_EXTRACT.VARIANT:
         raise CogError(
             f"FT_EXTRACT.VARIANT {cfg.FT_EXTRACT.VARIANT} is for declared models, not for one with --model_loader"
         )
-    load_truncated = cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
-    if args.skip_complete and not args.overwrite and folder.is_complete():
-        changed = folder.differences(identity) if folder.metadata() else []
+    jobs = [
+        Job(images[pair], folder, model | describe_images(cfg, images[pair]), " ".join(pair))
+        for pair, folder in folders.items()
+    ]
+    complete = [args.skip_complete and not args.overwrite and job.folder.is_complete() for job in jobs]
+    for job, skipped in zip(jobs, complete, strict=True):
+        changed = job.folder.differences(job.identity) if skipped and job.folder.metadata() else []
         if changed:
             raise CogError(
-                f"{folder.features_file} was made differently ({'; '.join(changed)}); add --overwrite to replace it"
+                f"{job.folder.features_file} was made differently ({'; '.join(changed)}); add --overwrite to replace it"
             )
-        logger.info("%s is complete, skipped", folder.features_file)
-        return 0
-    accepted = folder.accept_incomplete(
-        identity,
-        allow_failures=args.allow_failures,
-        is_broken=lambda file: not can_decode(images.root / file, load_truncated=load_truncated),
-    )
-    if accepted:
-        logger.info("%s: accepted without %d failed images", folder.features_file, accepted["n_failed"])
-        return 0
-
-    with staged(output, marker=MARKERS, flag="--output_dir") as stage:
-        run(args, cfg, images, checkpoint, model_dir, identity, folder, stage)
-    folder.require_complete()
+    # All input is checked; from here on something is done.
+    todo = []
+    for number, (job, skipped) in enumerate(zip(jobs, complete, strict=True), 1):
+        if skipped:
+            logger.info("%s is complete, skipped", job.folder.features_file)
+        elif not accept_failures(args, cfg, job):
+            todo.append((f"[{number}/{len(jobs)}] " if len(jobs) > 1 else "", job))
+    if todo:
+        extract_all(args, cfg, checkpoint, model_dir, todo)
     return 0
 
 
-def run(
+def accept_failures(args: argparse.Namespace, cfg: CfgNode, job: Job) -> bool:
+    """Whether an earlier run's features, which lack failed images, are accepted now as they are."""
+    from cog.data.pixels import can_decode
+
+    load_truncated = cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
+    accepted = job.folder.accept_incomplete(
+        job.identity,
+        allow_failures=args.allow_failures,
+        is_broken=lambda file: not can_decode(job.images.root / file, load_truncated=load_truncated),
+    )
+    if accepted:
+        logger.info("%s: accepted without %d failed images", job.folder.features_file, accepted["n_failed"])
+    return accepted is not None
+
+
+def extract_all(
     args: argparse.Namespace,
     cfg: CfgNode,
-    images: ImageList,
     checkpoint: Path | None,
-    model_dir: Path | None,
-    identity: dict[str, Any],
-    folder: FeatureFolder,
-    stage: Stage,
+    model_dir: ModelDir | None,
+    jobs: Sequence[tuple[str, Job]],
 ) -> None:
-    """Load the network, extract, and stage the files."""
-    import torch
+    """Load the network once and extract one job after the other.
 
-    from cog import extract, features, record
+    Args:
+        args: flags.
+        cfg: configuration.
+        checkpoint: see :func:`resolve_paths`.
+        model_dir: see :func:`resolve_paths`.
+        jobs: each with what comes before its label, such as ``"[2/12] "``; empty when it is the only one.
+
+    Raises:
+        CogError: after all jobs have been tried, when some failed: a :class:`FailedImagesError` when it was only
+            because of images.
+    """
     from cog.data.loader import usable_workers
     from cog.device import resolve_device
     from cog.models.backbone import load_backbone
+    from cog.staging import staged
 
-    device = resolve_device(args.device)
     fx = cfg.FT_EXTRACT
+    device = resolve_device(args.device)
+    if fx.DECODE == "cuda":
+        from cog.data.jpeg import require_decoder
+
+        require_decoder(device)
     workers = usable_workers(fx.N_WORKERS)
     backbone = load_backbone(
         args.model,
         checkpoint,
         device,
         args.model_loader,
-        model_dir=model_dir,
+        model_dir=model_dir.path if model_dir else None,
         profile=fx.PROFILE,
         variant=fx.VARIANT,
     )
+    failed: list[tuple[Job, CogError]] = []
+    for number, job in jobs:
+        if number:
+            print(f"{number}features of {args.model}: {job.label}", flush=True)
+        try:
+            with staged(job.folder.path, marker=MARKERS, flag="--output_dir") as stage:
+                run(args, cfg, backbone, job, stage, workers=workers, label=f"{number}{job.label}")
+            job.folder.require_complete()
+        except CogError as error:
+            if not number:
+                raise
+            logger.error("%s: %s", job.label, error)
+            failed.append((job, error))
+    if failed:
+        only_images = all(isinstance(error, FailedImagesError) for _, error in failed)
+        raise (FailedImagesError if only_images else CogError)(
+            f"{len(failed)} of {len(jobs)} extractions failed ({', '.join(job.label for job, _ in failed)}), for the "
+            "reasons above; the others are complete, and the same command with --skip_complete goes on from here"
+        )
+
+
+def run(
+    args: argparse.Namespace,
+    cfg: CfgNode,
+    backbone: Backbone,
+    job: Job,
+    stage: Stage,
+    *,
+    workers: int,
+    label: str,
+) -> None:
+    """Extract one job and stage its files."""
+    import torch
+
+    from cog import extract, features, record
+
+    fx = cfg.FT_EXTRACT
+    images = job.images
+    device = next(backbone.parameters(), torch.empty(0)).device
     logger.info(
-        "%s on %s %s: %d images of %d classes, %s, %s, %d workers",
-        args.model, args.dataset, args.split, len(images), len(images.classes), device, fx.PRECISION, workers,
+        "%s on %s: %d images of %d classes, %s, %s, %d workers",
+        args.model, job.label, len(images), len(images.classes), device, fx.PRECISION, workers,
     )  # fmt: skip
     result = extract.extract(
         backbone,
@@ -313,31 +420,41 @@ def run(
         batch_size=fx.BATCH_SIZE,
         n_workers=workers,
         precision=fx.PRECISION,
+        decode=fx.DECODE,
+        compiled=fx.COMPILE,
         load_truncated=fx.LOAD_TRUNCATED_IMAGES,
         start_method=fx.WORKER_START_METHOD or None,
+        label=label,
     )
     rate = len(images) / max(result.seconds, 1e-9)
     labels = torch.from_numpy(images.labels[result.rows])
-    folder.write(
+    more = {"n_left_to_cpu": result.n_left_to_cpu} if fx.DECODE == "cuda" else {}
+    job.folder.write(
         stage,
-        features.FeatureSet(result.x, labels, f"{args.model}_{args.dataset}_{args.split}"),
-        metadata=identity
+        features.FeatureSet(result.x, labels, f"{args.model}_{images.dataset}_{images.split}"),
+        metadata=job.identity
         | {
             "n_rows": len(result.rows),
             "feature_dim": result.x.shape[1],
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+            "compiled": fx.COMPILE,
             "versions": record.versions(("torch", "torchvision", "pillow", "numpy")),
             "seconds": round(result.seconds, 3),
             "images_per_second": round(rate, 1),
             "finished": record.now(),
-        },
+        }
+        | more,
         image_paths=[images.file(row) for row in result.rows],
         failures=result.failures,
         allow_failures=args.allow_failures,
     )
+    if result.n_left_to_cpu:
+        logger.info(
+            "%s: %d of %d images were left to Pillow", job.label, result.n_left_to_cpu, len(images)
+        )  # fmt: skip
     logger.info(
         "%s: %d x %d features, %d failed images, %.1f images/s",
-        folder.path, *result.x.shape, len(result.failures), rate,
+        job.folder.path, *result.x.shape, len(result.failures), rate,
     )  # fmt: skip
 
 

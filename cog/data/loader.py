@@ -4,71 +4,123 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from cog.data.image_lists import ImageList
-from cog.data.pixels import load_rgb, resize_and_crop
+from cog.data.jpeg import Encoded, read_for_device
+from cog.data.pixels import decode_exact, decode_fast
 from cog.errors import CogError
 
 logger = logging.getLogger(__name__)
 
+#: Batches decoded ahead of the one in use; with it, these are all the pixels in memory.
+PREFETCH = 2
 
-@dataclass(frozen=True, eq=False)
+#: Ways to decode: see ``FT_EXTRACT.DECODE`` in configs/default.py.
+DECODERS = ("exact", "fast", "cuda")
+
+
+@dataclass(eq=False)
 class Batch:
-    """Decoded images of consecutive rows.
+    """Decoded images of consecutive rows; always of the same shape, so that the network's arithmetic is too.
 
     Attributes:
-        pixels: uint8 ``(b, crop, crop, 3)``; b is smaller than the batch when images failed.
-        rows: int64 ``(b,)``, rows of the image list.
-        failures: ``(row, reason)`` of the images that could not be decoded.
+        pixels: uint8 ``(batch_size, crop, crop, 3)``; zeros where an image failed, after the last image, and where
+            the device has yet to decode (``encoded``).
+        first: row of the image list that ``pixels[0]`` belongs to.
+        n: number of rows in this batch; less than ``batch_size`` in the last one.
+        failures: ``(row, reason)`` of the images that could not be decoded, in row order.
+        encoded: row -> JPEG file for the device to decode (only with ``decode="cuda"``).
+        left_to_cpu: rows that the device was asked to decode and cannot, decoded here (the same).
     """
 
-    pixels: np.ndarray
-    rows: np.ndarray
-    failures: list[tuple[int, str]]
+    pixels: torch.Tensor
+    first: int
+    n: int
+    failures: list[tuple[int, str]] = field(default_factory=list)
+    encoded: dict[int, Encoded] = field(default_factory=dict)
+    left_to_cpu: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Rows of the image list that are not among the failures, int64."""
+        failed = {row for row, _ in self.failures}
+        rows = range(self.first, self.first + self.n)
+        return np.array([row for row in rows if row not in failed], dtype=np.int64)
+
+    def add(self, row: int, decoded: np.ndarray | Encoded | str, *, asked_device: bool = False) -> None:
+        """Put in what :class:`Decoder` returned for a row; safe from several threads.
+
+        Args:
+            row: row of the image list.
+            decoded: pixels, a file for the device, or the reason of a failure.
+            asked_device: whether pixels mean that the device could not decode the image.
+        """
+        place = self.pixels.numpy()[row - self.first]
+        if isinstance(decoded, np.ndarray):
+            place[:] = decoded
+            if asked_device:
+                self.left_to_cpu.append(row)
+            return
+        place[:] = 0
+        if isinstance(decoded, str):
+            self.failures.append((row, decoded))
+        else:
+            self.encoded[row] = decoded
 
 
-class _Decoder(Dataset):
-    """Decodes one row; a failure is a value, not an exception, so that one bad file stops nothing."""
+class Decoder:
+    """Decodes one row; what a file does wrong is a value, not an exception, so that one bad file stops nothing.
 
-    def __init__(self, images: ImageList, *, resize: int, crop: int, load_truncated: bool) -> None:
-        self._images = images
-        self._resize = resize
-        self._crop = crop
-        self._load_truncated = load_truncated
+    Args:
+        images: what to decode.
+        resize: length of the shortest side after resizing, in pixels.
+        crop: side of the centre crop, in pixels.
+        decode: one of ``DECODERS``.
+        load_truncated: fill missing data of truncated files with grey instead of failing.
+    """
 
-    def __len__(self) -> int:
-        return len(self._images)
+    def __init__(
+        self,
+        images: ImageList,
+        *,
+        resize: int,
+        crop: int,
+        decode: str = "exact",
+        load_truncated: bool = False,
+    ) -> None:
+        self.images = images
+        self.resize = resize
+        self.crop = crop
+        self.decode = decode
+        self.load_truncated = load_truncated
 
-    def __getitem__(self, row: int) -> tuple[int, np.ndarray | str]:
-        path = os.path.join(self._images.root, self._images.file(row))
+    def __call__(self, row: int, *, on_cpu: bool = False) -> np.ndarray | Encoded | str:
+        """Return uint8 pixels ``(crop, crop, 3)``, a file for the device to decode, or the reason of a failure.
+
+        Args:
+            row: row of the image list.
+            on_cpu: decode here what would be left to the device.
+        """
+        path = os.path.join(self.images.root, self.images.file(row))
         try:
-            image = load_rgb(path, load_truncated=self._load_truncated)
-            return row, resize_and_crop(image, resize=self._resize, crop=self._crop)
+            if self.decode == "cuda" and not on_cpu:
+                encoded = read_for_device(path)
+                if encoded is not None:
+                    return encoded
+            to_pixels = decode_fast if self.decode == "fast" else decode_exact
+            return to_pixels(path, resize=self.resize, crop=self.crop, load_truncated=self.load_truncated)
         except Exception as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            return row, f"{type(error).__name__}: {' '.join(reason.split())}".replace(
-                path, self._images.file(row)
-            )
-
-
-def _collate(samples: Sequence[tuple[int, np.ndarray | str]]) -> Batch:
-    """Gather samples into a :class:`Batch` of numpy arrays.
-
-    numpy arrays travel from the worker through its pipe. Tensors would travel through shared memory:
-    one file descriptor each, in a /dev/shm that containers keep as small as 64 MB.
-    """
-    decoded = [(row, pixels) for row, pixels in samples if isinstance(pixels, np.ndarray)]
-    return Batch(
-        pixels=np.stack([pixels for _, pixels in decoded]) if decoded else np.empty((0, 0, 0, 3), np.uint8),
-        rows=np.array([row for row, _ in decoded], dtype=np.int64),
-        failures=[(row, reason) for row, reason in samples if isinstance(reason, str)],
-    )
+            text = f"{type(error).__name__}: {' '.join(reason.split())}"
+            return text.replace(path, self.images.file(row))
 
 
 def usable_workers(n_workers: int) -> int:
@@ -80,40 +132,153 @@ def usable_workers(n_workers: int) -> int:
 
 
 def batches(
-    images: ImageList,
+    decoder: Decoder,
     *,
-    resize: int,
-    crop: int,
     batch_size: int,
     n_workers: int,
-    load_truncated: bool = False,
     start_method: str | None = None,
-) -> Iterator[Batch]:
-    """Yield the images in row order.
+    pin_memory: bool = False,
+) -> Generator[Batch, None, None]:
+    """Yield the images in row order. Close the generator (``contextlib.closing``) to stop before the end.
 
     Args:
-        images: what to decode.
-        resize: length of the shortest side after resizing, in pixels.
-        crop: side of the centre crop, in pixels.
+        decoder: what to decode, and how.
         batch_size: rows per batch (failed ones included, so that batches do not shift).
-        n_workers: decoding processes; 0 decodes in this process. The result does not depend on it.
-        load_truncated: fill missing data of truncated files with grey instead of failing.
-        start_method: how worker processes start (``fork``, ``spawn``, ``forkserver``; default: Python's).
+        n_workers: decoding threads; 0 decodes in this one. The result does not depend on it.
+        start_method: decode in processes instead, started by ``fork``, ``spawn`` or ``forkserver``.
+        pin_memory: put pixels where a GPU can fetch them without waiting.
 
     Raises:
         CogError: when a decoding process dies.
     """
+    if n_workers and start_method:
+        yield from _from_processes(
+            decoder, batch_size=batch_size, n_workers=n_workers, start_method=start_method
+        )
+    else:
+        yield from _from_threads(decoder, batch_size=batch_size, n_workers=n_workers, pin_memory=pin_memory)
+
+
+class _Job:
+    """A batch being decoded: whoever has time takes the next of its rows."""
+
+    def __init__(self, decoder: Decoder, first: int, *, batch_size: int, pin_memory: bool) -> None:
+        n = min(batch_size, len(decoder.images) - first)
+        shape = (batch_size, decoder.crop, decoder.crop, 3)
+        # PyTorch keeps pinned memory for the next batch, and knows when the GPU is done with it.
+        self.batch = Batch(torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory), first, n)
+        self.batch.pixels[n:] = 0
+        self.helpers: list[Future[None]] = []
+        self._decoder = decoder
+        self._todo = deque(range(first, first + n))
+
+    def work(self) -> None:
+        """Decode rows until none is left to begin."""
+        while True:
+            try:
+                row = self._todo.popleft()
+            except IndexError:
+                return
+            self.batch.add(row, self._decoder(row), asked_device=self._decoder.decode == "cuda")
+
+    def abandon(self) -> None:
+        """Begin no more rows."""
+        self._todo.clear()
+
+    def result(self) -> Batch:
+        """Take part in the work, wait for the others, and return the batch."""
+        self.work()
+        for helper in self.helpers:
+            helper.result()
+        self.batch.failures.sort()
+        return self.batch
+
+
+def _from_threads(
+    decoder: Decoder, *, batch_size: int, n_workers: int, pin_memory: bool
+) -> Generator[Batch, None, None]:
+    """Decode in threads: Pillow lets go of the interpreter lock while it decodes and resizes.
+
+    Nothing is copied between processes. The consumer's thread, when the batch it needs is not ready, does not wait
+    but decodes as well.
+    """
+    pool = ThreadPoolExecutor(n_workers, thread_name_prefix="cog-decode") if n_workers else None
+    jobs: deque[_Job] = deque()
+    try:
+        for first in range(0, len(decoder.images), batch_size):
+            job = _Job(decoder, first, batch_size=batch_size, pin_memory=pin_memory)
+            if pool is None:
+                yield job.result()
+                continue
+            job.helpers = [pool.submit(job.work) for _ in range(n_workers)]
+            jobs.append(job)
+            if len(jobs) > PREFETCH:
+                batch = jobs[0].result()  # stays in the queue until it is done, to be abandoned if need be
+                jobs.popleft()
+                yield batch
+        while jobs:
+            batch = jobs[0].result()
+            jobs.popleft()
+            yield batch
+    finally:
+        for job in jobs:
+            job.abandon()
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+
+class _Rows(Dataset):
+    """A decoder in the form that worker processes take."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def __len__(self) -> int:
+        return len(self._decoder.images)
+
+    def __getitem__(self, row: int) -> tuple[int, np.ndarray | Encoded | str]:
+        return row, self._decoder(row)
+
+
+def _collate(
+    samples: Sequence[tuple[int, np.ndarray | Encoded | str]],
+) -> tuple[np.ndarray, list[tuple[int, Encoded | str | None]]]:
+    """Gather samples into arrays.
+
+    numpy arrays travel from the worker through its pipe. Tensors would travel through shared memory:
+    one file descriptor each, in a /dev/shm that containers keep as small as 64 MB.
+    """
+    decoded = [pixels for _, pixels in samples if isinstance(pixels, np.ndarray)]
+    others = [(row, None if isinstance(found, np.ndarray) else found) for row, found in samples]
+    return np.stack(decoded) if decoded else np.empty((0, 0, 0, 3), np.uint8), others
+
+
+def _from_processes(
+    decoder: Decoder, *, batch_size: int, n_workers: int, start_method: str
+) -> Generator[Batch, None, None]:
     loader = DataLoader(
-        _Decoder(images, resize=resize, crop=crop, load_truncated=load_truncated),
+        _Rows(decoder),
         batch_size=batch_size,
         num_workers=n_workers,
+        prefetch_factor=PREFETCH,
         collate_fn=_collate,
-        multiprocessing_context=start_method if n_workers else None,
+        multiprocessing_context=start_method,
         # The iterator draws a base seed; ours must not touch the caller's global random state.
         generator=torch.Generator().manual_seed(0),
     )
+    first = 0
     try:
-        yield from loader
+        for stacked, samples in loader:
+            pixels = torch.empty((batch_size, decoder.crop, decoder.crop, 3), dtype=torch.uint8)
+            batch = Batch(pixels, first, len(samples))
+            pixels[batch.n :] = 0
+            decoded = iter(stacked)
+            for row, found in samples:
+                batch.add(
+                    row, next(decoded) if found is None else found, asked_device=decoder.decode == "cuda"
+                )
+            first += batch.n
+            yield batch
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
