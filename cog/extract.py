@@ -139,10 +139,8 @@ def extract(
             decoding process dies.
     """
     device = torch.device(device)
-    if decode == "cuda" and device.type != "cuda":
-        raise CogError(
-            f"FT_EXTRACT.DECODE cuda decodes on a GPU, and the device is {device}; use exact or fast"
-        )
+    if decode == "cuda":
+        require_decoder(device)
     batch_size, per_pass = _sizes(device, crop=crop, batch_size=batch_size)
     decoder = Decoder(images, resize=resize, crop=crop, decode=decode, load_truncated=load_truncated)
     network = _Network(

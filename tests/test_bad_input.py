@@ -456,10 +456,15 @@ extract(
     "RuntimeError",
     spoil=loader(DEF + "return torch.nn.Conv2d(4, 1, 1), None"),
 )
-extract("width that changes between passes", {}, "tiny_net", "1 dimensions", more=("FT_EXTRACT.IMAGE_RESIZE_SIZE", "224",
-        "FT_EXTRACT.IMAGE_CROP_SIZE", "224"), spoil=loader(DEF + "n = []\n    def forward(x):\n"
-        "        n.append(1)\n        return x.new_zeros(len(x), len(n))\n"
-        "    return torch.nn.Identity(), forward"))  # fmt: skip
+COUNTING = "n = []\n    def forward(x):\n        n.append(1)\n        return x.new_zeros(len(x), len(n))\n"
+extract(
+    "width that changes between passes",
+    {},
+    "tiny_net",
+    "1 dimensions",
+    more=("FT_EXTRACT.IMAGE_RESIZE_SIZE", "224", "FT_EXTRACT.IMAGE_CROP_SIZE", "224"),
+    spoil=loader(DEF + COUNTING + "    return torch.nn.Identity(), forward"),
+)
 
 # --- extract_features: images
 
