@@ -182,12 +182,16 @@ def svg(chart: Chart, *, prefix: str | None = None) -> str:
     Raises:
         CogError: when matplotlib is not installed.
     """
-    from cog.figures import inline
+    from cog.figures import drawing, inline
 
     with saving.drawing():
         return inline.from_figure(
-            draw(chart),
+            drawing.draw(chart),
             prefix=prefix or chart.stem,
             description=chart.caption,
-            tooltips={f"{panel.key}|{s.key}": s.label for panel in chart.panels() for s in panel.series},
+            tooltips={
+                drawing.curve_id(panel, order): series.label
+                for panel in chart.panels()
+                for order, series in enumerate(panel.series)
+            },
         )

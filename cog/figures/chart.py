@@ -83,7 +83,7 @@ class Series:
 
     @property
     def key(self) -> str:
-        """Identifies the curve within its chart."""
+        """Identifies the model and its source within a chart."""
         return f"{self.source}|{self.model}"
 
     def columns(self, ticks: Sequence[float]) -> tuple[list[float], list[float], list[float]]:

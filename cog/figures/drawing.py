@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,8 +48,8 @@ _ONE_ROW_HEIGHT = 2.0
 def draw(chart: Chart) -> Figure:
     """Return the drawn figure; call inside :func:`cog.figures.saving.drawing`.
 
-    Every curve is a line whose ``gid`` is ``<panel>|<source>|<model>``; its error bars are one line more,
-    with ``|bar`` at the end.
+    Every curve is a line whose ``gid`` is that of :func:`curve_id`; its error bars are one line more, with
+    ``.bar`` at the end.
     """
     from matplotlib.figure import Figure
 
@@ -80,6 +82,11 @@ def draw(chart: Chart) -> Figure:
         )
         y -= _NOTE_ROW
     return figure
+
+
+def curve_id(panel: Panel, order: int) -> str:
+    """Return the id, valid in SVG, of the ``order``-th curve of a panel."""
+    return f"curve.{re.sub('[^A-Za-z0-9_-]', '-', panel.key)}.{order}"
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,7 @@ class _Plan:
         """Rows need room between them where titles or labels of the x axis stand."""
         gap = 0.09
         grid = self._chart.grid
-        for above, below in zip(grid, grid[1:], strict=False):
+        for above, below in itertools.pairwise(grid):
             if any(panel and panel.title for panel in below):
                 gap = max(gap, _TITLE + 0.04)
             for upper, lower in zip(above, below, strict=True):
@@ -333,11 +340,8 @@ def _limits(chart: Chart) -> dict[str, tuple[float, float]]:
     return limits
 
 
-def _draw_panel(
-    axes: Axes, place: _Place, limits: tuple[float, float], *, width: float, letter: str
-) -> None:
+def _draw_panel(axes: Axes, place: _Place, limits: tuple[float, float], *, width: float, letter: str) -> None:
     panel = place.panel
-    axes.set_gid(f"panel|{panel.key}")
     axes.set_xlim(*_x_limits(panel))
     axes.set_ylim(*limits)
     signed = _signed(panel)
@@ -364,11 +368,13 @@ def _draw_panel(
     for order, series in enumerate(panel.series):
         # A model equal to the baseline stays visible on the zero line.
         zorder = 2.0 if panel.quantity == "relative" and series.baseline else series.style.zorder
-        _draw_series(axes, panel, series, zorder=zorder + order * 1e-3, scale=scale)
+        _draw_series(
+            axes, panel, series, gid=curve_id(panel, order), zorder=zorder + order * 1e-3, scale=scale
+        )
     _draw_direct_labels(axes, place)
 
 
-def _draw_series(axes: Axes, panel: Panel, series: Series, *, zorder: float, scale: float) -> None:
+def _draw_series(axes: Axes, panel: Panel, series: Series, *, gid: str, zorder: float, scale: float) -> None:
     x, value, std = series.columns(panel.ticks)
     bars_x: list[float] = []
     bars_y: list[float] = []
@@ -376,10 +382,9 @@ def _draw_series(axes: Axes, panel: Panel, series: Series, *, zorder: float, sca
         if half > 0 and math.isfinite(middle):
             bars_x += [at, at, math.nan]
             bars_y += [middle - half, middle + half, math.nan]
-    gid = f"{panel.key}|{series.key}"
     style = series.style
     if bars_x:
-        axes.plot(bars_x, bars_y, color=style.colour, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}|bar")
+        axes.plot(bars_x, bars_y, color=style.colour, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}.bar")
     arguments: dict[str, Any] = legends.line_arguments(style, scale=scale)
     axes.plot(x, value, zorder=zorder, gid=gid, **arguments)
 

@@ -45,7 +45,9 @@ def from_figure(figure: Figure, *, prefix: str, description: str, tooltips: Mapp
     if not _PREFIX.fullmatch(prefix):
         raise CogError(f"{prefix!r} cannot start an id: expected a letter, then letters, digits and _.- only")
     stream = io.BytesIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    figure.savefig(
+        stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+    )
     # Written by matplotlib from our own figure a moment ago, so not a hostile document.
     root = ElementTree.fromstring(stream.getvalue())
     _clean(root)

@@ -45,9 +45,7 @@ CURVES = ("train/loss", "test/loss", "train/top1", "test/top1", "train/top5", "t
 
 CURVES_SUFFIX = "_curves"
 
-_NO_STUDY = (
-    "no trials: this run was written by the original toolkit, whose study.pkl cannot be read safely"
-)
+_NO_STUDY = "no trials: this run was written by the original toolkit, whose study.pkl cannot be read safely"
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,11 @@ def pages(runs: Iterable[Run]) -> list[Page]:
             number += 1
             stem = f"{re.sub(r'[^A-Za-z0-9._+-]', '-', name)}_{number}"
         taken.add(stem.casefold())
-        what = [printable(model) or "unnamed model", views.dataset_label(dataset), views.shots_label(n_shot)]
+        what = [
+            views.shorten(printable(model), 60) or "unnamed model",
+            views.dataset_label(dataset),
+            views.shots_label(n_shot),
+        ]
         group.sort(key=lambda run: run.seed)
         made.append(Page(stem, ", ".join(what), tuple(group)))
     return made

@@ -24,10 +24,10 @@ _GREY = "#888888"
 # Most good trials lie within a few points of the best; lower ones share one colour.
 _COLOUR_RANGE = 10.0
 
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# The least that an axis of the plane shows: close pairs look close.
+_DECADES = 2.0
 
-# Where the names of chosen pairs stand around them, so that those of close pairs differ.
-_AROUND = ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def draw(title: str, searches: Sequence[Search]) -> Figure:
@@ -56,9 +56,7 @@ def draw(title: str, searches: Sequence[Search]) -> Figure:
         va="top",
         color=_INK,
     )
-    _draw_plane(
-        axes(0.52, upper_base, 2.75, upper), lambda: axes(3.34, upper_base, 0.09, upper), searches
-    )
+    _draw_plane(axes(0.52, upper_base, 2.75, upper), lambda: axes(3.34, upper_base, 0.09, upper), searches)
     _draw_best(axes(4.3, upper_base, 2.62, upper), searches)
     _draw_curves(axes(0.52, lower_base, 1.8, lower), searches, "loss", "(c) Loss", "cross-entropy")
     _draw_curves(axes(2.85, lower_base, 1.8, lower), searches, "top1", "(d) Top-1 accuracy (%)", "")
@@ -130,14 +128,14 @@ def _draw_plane(axes: Axes, colour_bar_axes: Any, searches: Sequence[Search]) ->
                 _log([t.lr for t in groups["scored"]]),
                 _log([t.wd for t in groups["scored"]]),
                 c=[t.val_top1 for t in groups["scored"]],
-                cmap="viridis",
+                cmap=_colours(),
                 norm=norm,
                 marker=marker,
                 s=15,
                 linewidths=0.3,
                 edgecolors="#333333",
                 zorder=3,
-                gid=f"trials|{search.seed}",
+                gid=f"trials.{search.seed}",
             )
         for kind, symbol, size in (("diverged", "x", 14), ("pruned", "_", 16)):
             if groups[kind]:
@@ -149,7 +147,7 @@ def _draw_plane(axes: Axes, colour_bar_axes: Any, searches: Sequence[Search]) ->
                     linewidths=0.9,
                     color="#c0392b" if kind == "diverged" else _GREY,
                     zorder=2.5,
-                    gid=f"{kind}|{search.seed}",
+                    gid=f"{kind}.{search.seed}",
                 )
         if search.lr > 0 and search.wd > 0:
             x, y = math.log10(search.lr), math.log10(search.wd)
@@ -161,28 +159,21 @@ def _draw_plane(axes: Axes, colour_bar_axes: Any, searches: Sequence[Search]) ->
                 edgecolors=colour,
                 linewidths=1.3,
                 zorder=4,
-                gid=f"chosen|{search.seed}",
+                gid=f"chosen.{search.seed}",
             )
-            if len(searches) > 1:
-                dx, dy = _AROUND[position % len(_AROUND)]
-                axes.annotate(
-                    str(search.seed),
-                    (x, y),
-                    xytext=(dx * 5.2, dy * 5.2),
-                    textcoords="offset points",
-                    ha={1: "left", 0: "center", -1: "right"}[dx],
-                    va={1: "bottom", 0: "center", -1: "top"}[dy],
-                    fontsize=_TICK,
-                    fontweight="bold",
-                    color=colour,
-                    zorder=5,
-                )
     _log_limits(axes, searches)
     _finish(axes, "(a) Trials and chosen pair", "learning rate", "weight decay")
     if scored:
         _draw_colour_bar(colour_bar_axes(), norm, clipped=low < floor)
     elif not axes.collections:
         _say(axes, _why_no_trials(searches))
+
+
+def _colours() -> Any:
+    """From dark to light, so that it reads in grey; in few steps, because more would be drawn as a bitmap."""
+    from matplotlib import colormaps
+
+    return colormaps["viridis"].resampled(24)
 
 
 def _draw_colour_bar(axes: Axes, norm: Any, *, clipped: bool) -> None:
@@ -192,8 +183,10 @@ def _draw_colour_bar(axes: Axes, norm: Any, *, clipped: bool) -> None:
     figure = axes.figure
     assert isinstance(figure, Figure)
     bar = figure.colorbar(
-        ScalarMappable(norm=norm, cmap="viridis"), cax=axes, extend="min" if clipped else "neither"
+        ScalarMappable(norm=norm, cmap=_colours()), cax=axes, extend="min" if clipped else "neither"
     )
+    if bar.solids is not None:
+        bar.solids.set_edgecolor("face")  # else white seams show between the steps
     bar.set_label("validation top-1 (%)", fontsize=_TICK, labelpad=2, color=_INK)
     bar.ax.tick_params(labelsize=_TICK - 0.4)
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
@@ -201,22 +194,22 @@ def _draw_colour_bar(axes: Axes, norm: Any, *, clipped: bool) -> None:
 
 def _interval_lines(axes: Axes, searches: Sequence[Search]) -> None:
     for attribute, line in (("lr_interval", axes.axvline), ("wd_interval", axes.axhline)):
-        ends = {end for s in searches for end in (getattr(s, attribute) or ())}
+        ends = {end for s in searches if s.trials for end in (getattr(s, attribute) or ())}
         for end in sorted(ends):
             line(math.log10(end), color=_GREY, linewidth=0.8, dashes=(4, 2), zorder=1)
 
 
 def _log_limits(axes: Axes, searches: Sequence[Search]) -> None:
     for name, values, limit, ticks in (
-        ("lr", [s.lr_interval for s in searches], axes.set_xlim, axes.set_xticks),
-        ("wd", [s.wd_interval for s in searches], axes.set_ylim, axes.set_yticks),
+        ("lr", [s.lr_interval for s in searches if s.trials], axes.set_xlim, axes.set_xticks),
+        ("wd", [s.wd_interval for s in searches if s.trials], axes.set_ylim, axes.set_yticks),
     ):
         used = [end for ends in values for end in (ends or ())]
         used += [getattr(t, name) for s in searches for t in s.trials]
         used += [getattr(s, name) for s in searches]
         logs = _log([value for value in used if value > 0])
         low, high = (min(logs), max(logs)) if logs else (-1.0, 1.0)
-        air = max(0.05 * (high - low), 0.1 if high - low > 0.2 else 0.5)
+        air = max(0.05 * (high - low), (_DECADES - (high - low)) / 2)
         limit(low - air, high + air)
         decades = range(math.ceil(low - air), math.floor(high + air) + 1)
         step = max(1, -(-len(decades) // 7))
@@ -231,6 +224,14 @@ def _log(values: Sequence[float]) -> list[float]:
 def _power(exponent: int) -> str:
     """Return ``0.1`` to ``100`` plainly, others as a power of ten."""
     return f"{10.0**exponent:g}" if -2 <= exponent <= 3 else "10" + str(exponent).translate(_SUPERSCRIPTS)
+
+
+def _short(value: float) -> str:
+    """Return three digits: ``12.3``, ``4.56·10⁻⁸``; ``unknown`` for NaN."""
+    if math.isnan(value):
+        return "unknown"
+    mantissa, _, exponent = f"{value:.3g}".partition("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else mantissa
 
 
 def _why_no_trials(searches: Sequence[Search]) -> str:
@@ -249,7 +250,7 @@ def _draw_best(axes: Axes, searches: Sequence[Search]) -> None:
         drawn = True
         numbers = [trial.number + 1 for trial in search.trials]
         axes.plot(
-            numbers, best, color=colour, linewidth=1.2, drawstyle="steps-post", gid=f"best|{search.seed}"
+            numbers, best, color=colour, linewidth=1.2, drawstyle="steps-post", gid=f"best.{search.seed}"
         )
         dots = [(n, t.val_top1) for n, t in zip(numbers, search.trials, strict=True) if not t.diverged]
         axes.plot(
@@ -261,11 +262,11 @@ def _draw_best(axes: Axes, searches: Sequence[Search]) -> None:
             markerfacecolor="white",
             markeredgecolor=colour,
             markeredgewidth=0.6,
-            gid=f"scores|{search.seed}",
+            gid=f"scores.{search.seed}",
         )
         lows.append(min(value for value in best if math.isfinite(value)))
         highs.append(max(value for value in best if math.isfinite(value)))
-    _finish(axes, "(b) Best validation top-1 so far (%)", "trial", "")
+    _finish(axes, "(b) Validation top-1 of trials, best so far (%)", "trial", "")
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
     if not drawn:
@@ -283,7 +284,10 @@ def _draw_best(axes: Axes, searches: Sequence[Search]) -> None:
 def _whole_ticks(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    low, high = axes.get_xlim()
+    if high - low < 1:
+        axes.set_xlim(0.4, 1.6)  # one epoch or trial
 
 
 # ---- (c)-(e) -----------------------------------------------------------------------------------------
@@ -303,7 +307,7 @@ def _draw_curves(axes: Axes, searches: Sequence[Search], name: str, title: str, 
                     linewidth=0.9,
                     marker="o" if len(values) == 1 else None,
                     markersize=3,
-                    gid=f"{part}/{name}|{search.seed}",
+                    gid=f"{part}-{name}.{search.seed}",
                 )
     _finish_curves(axes, title, y_label, drawn=drawn)
 
@@ -321,7 +325,7 @@ def _draw_rate(axes: Axes, searches: Sequence[Search]) -> None:
                 linewidth=0.9,
                 marker="o" if len(values) == 1 else None,
                 markersize=3,
-                gid=f"lr|{search.seed}",
+                gid=f"lr.{search.seed}",
             )
     _finish_curves(axes, "(e) Learning rate", "", drawn=drawn)
 
@@ -345,7 +349,7 @@ def _legend_entries(searches: Sequence[Search]) -> list[tuple[str, dict[str, Any
         colour, marker, _ = _seed_style(position)
         entries.append(
             (
-                f"seed {search.seed}",
+                f"seed {search.seed} (lr {_short(search.lr)}, wd {_short(search.wd)})",
                 {
                     "color": colour,
                     "marker": marker,
@@ -365,7 +369,7 @@ def _legend_entries(searches: Sequence[Search]) -> list[tuple[str, dict[str, Any
         )
     if any(trial.pruned for trial in trials):
         entries.append(("stopped early", plain | {"marker": "_", "color": _GREY, "markersize": 5}))
-    if any(search.lr_interval or search.wd_interval for search in searches):
+    if any(search.trials and (search.lr_interval or search.wd_interval) for search in searches):
         entries.append(("end of the interval", {"color": _GREY, "linewidth": 0.8, "dashes": (4, 2)}))
     entries.append(("training", {"color": _INK, "linewidth": 0.9, "dashes": (2.4, 1.2)}))
     entries.append(("test", {"color": _INK, "linewidth": 0.9}))

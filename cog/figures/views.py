@@ -7,6 +7,7 @@ eight models), Figs. 10 and 11 (few-shot, all models), and Fig. 3c of the first 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -76,7 +77,7 @@ class Selection:
         """The baseline as the paper calls it."""
         assert self.baseline is not None
         row = published.MODELS.get(self.baseline)
-        return row.label if row is not None else _shorten(printable(self.baseline))
+        return row.label if row is not None else shorten(printable(self.baseline))
 
     def found(self, part: int) -> set:
         """Return the data sets (0) or shots (1) that have a cell."""
@@ -110,7 +111,9 @@ def select(
     own, of_paper = _group(cells, metric), _group(published_cells, metric)
     everything = [*of_paper.values(), *own.values()]
     if not everything:
-        raise CogError(f"no {METRIC_LABELS[metric]} score to draw: there are no results, or none has that score")
+        raise CogError(
+            f"no {METRIC_LABELS[metric]} score to draw: there are no results, or none has that score"
+        )
     for flag, wanted, part in (("data set", datasets, 0), ("number of shots", shots, 1)):
         there = sorted({key[part] for group in everything for key in group}, key=str)
         absent = [str(value) for value in wanted or () if value not in there]
@@ -198,7 +201,7 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[_Curve, ...]:
     several = {model for _, model in rest if sum(other == model for _, other in rest) > 1}
     labels = {curve.label for curve in curves}
     for position, ((source, model), group) in enumerate(rest.items()):
-        suffix = f" ({_shorten(printable(source), 12)})" if model in several else ""
+        suffix = f" ({shorten(printable(source), 12)})" if model in several else ""
         label = _unique(printable(model) or "(unnamed)", suffix, labels)
         labels.add(label)
         curves.append(
@@ -207,7 +210,7 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[_Curve, ...]:
                 source=source,
                 cells=group,
                 label=label,
-                group=style.OWN if source == RUNS else _shorten(printable(source) or "(unnamed)"),
+                group=style.OWN if source == RUNS else shorten(printable(source) or "(unnamed)"),
                 style=style.own_style(position, total=len(rest)),
                 category=published.MODELS[model].category if model in published.MODELS else "",
                 own=True,
@@ -216,7 +219,7 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[_Curve, ...]:
     return tuple(curves)
 
 
-def _shorten(text: str, length: int = _LABEL_LENGTH) -> str:
+def shorten(text: str, length: int = _LABEL_LENGTH) -> str:
     """Cut the middle out of what is too long for a legend: the ends of names tell most."""
     if len(text) <= length:
         return text
@@ -225,11 +228,11 @@ def _shorten(text: str, length: int = _LABEL_LENGTH) -> str:
 
 
 def _unique(name: str, suffix: str, taken: set[str]) -> str:
-    label = _shorten(name, max(12, _LABEL_LENGTH - len(suffix))) + suffix
+    label = shorten(name, max(12, _LABEL_LENGTH - len(suffix))) + suffix
     number = 1
     while label in taken:
         number += 1
-        label = f"{_shorten(name, max(12, _LABEL_LENGTH - len(suffix) - 4))}{suffix} #{number}"
+        label = f"{shorten(name, max(12, _LABEL_LENGTH - len(suffix) - 4))}{suffix} #{number}"
     return label
 
 
@@ -369,7 +372,7 @@ def dataset_label(dataset: str) -> str:
     level = names.cog_level(dataset)
     if dataset == names.IN1K:
         return "IN-1K"
-    return _shorten(printable(dataset) or "(unnamed)", 14) if level is None else f"L{level}"
+    return shorten(printable(dataset) or "(unnamed)", 14) if level is None else f"L{level}"
 
 
 def _shot_places(shots: Iterable[int]) -> tuple[list[int], list[float], list[str], float | None]:
@@ -379,7 +382,7 @@ def _shot_places(shots: Iterable[int]) -> tuple[list[int], list[float], list[str
     """
     few = sorted(n for n in set(shots) if n)
     positions = [math.log2(n) for n in few]
-    if any(b - a < 0.4 for a, b in zip(positions, positions[1:], strict=False)):
+    if any(b - a < 0.4 for a, b in itertools.pairwise(positions)):
         positions = [float(index) for index in range(len(few))]  # labels would overlap
     end = None
     labels = [str(n) for n in few]
@@ -392,9 +395,7 @@ def _shot_places(shots: Iterable[int]) -> tuple[list[int], list[float], list[str
     return few, positions, labels, end
 
 
-def _level_axis(
-    selection: Selection, n_shot: int
-) -> tuple[list[tuple[float, str, int]], tuple[str, ...]]:
+def _level_axis(selection: Selection, n_shot: int) -> tuple[list[tuple[float, str, int]], tuple[str, ...]]:
     found = {dataset for c in selection.curves for dataset, n in c.cells if n == n_shot}
     datasets = sorted(found, key=dataset_key)
     places = [(float(x), dataset, n_shot) for x, dataset in enumerate(datasets)]
@@ -538,7 +539,9 @@ def few_shot(selection: Selection) -> Chart:
         row = _few_shot_row(selection, kept, datasets, shots, _relative(selection), relative=True)
         if any(not s.baseline for panel in row if panel for s in panel.series):
             rows.append(row)
-    title = f"Few-shot {METRIC_LABELS[selection.metric]} accuracy on {', '.join(map(dataset_label, datasets))}"
+    title = (
+        f"Few-shot {METRIC_LABELS[selection.metric]} accuracy on {', '.join(map(dataset_label, datasets))}"
+    )
     return Chart(
         figure="fig4",
         stem="fig4_fewshot" + _suffix(selection, 0),
@@ -620,7 +623,11 @@ def few_shot_all(selection: Selection, *, relative: bool) -> Chart:
             kept = _without_own_zero(selection, curves) if relative else curves
             panel = _few_shot_panel(selection, kept, dataset, shots, value, relative=relative)
             if panel is not None:
-                unit = f"points to {selection.baseline_label}" if relative else f"{METRIC_LABELS[selection.metric]} (%)"
+                unit = (
+                    f"points to {selection.baseline_label}"
+                    if relative
+                    else f"{METRIC_LABELS[selection.metric]} (%)"
+                )
                 panel = dataclasses.replace(
                     panel,
                     key=f"{dataset}_{key}",
@@ -751,7 +758,9 @@ def _notes(selection: Selection, panels: Sequence[Panel]) -> tuple[str, ...]:
                 seen.add(place)
                 shots = f" N={cell.n_shot}" if cell.n_shot else ""
                 count = f"{len(cell.seeds)} of {len(cell.seeds) + len(cell.missing_seeds)} seeds"
-                incomplete.setdefault(series.label, []).append(f"{dataset_label(cell.dataset)}{shots}: {count}")
+                incomplete.setdefault(series.label, []).append(
+                    f"{dataset_label(cell.dataset)}{shots}: {count}"
+                )
     for label, places in incomplete.items():
         shown = ", ".join(places) if len(places) < 4 else f"{len(places)} points, {places[0]}, ..."
         notes.append(f"Incomplete: {label} ({shown}).")
