@@ -24,12 +24,16 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cog import published
 from cog.cells import Cell, dataset_key
 
 CONFIDENCE = 0.95
 
 #: Half a unit of the last digit of the published means and deviations.
 PUBLISHED_ROUNDING = 0.05
+
+# Decimal fractions are not exact in binary: 75.9 - 75.8 is a little more than 0.1.
+_BINARY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Difference:
         deviation: paired: sample standard deviation of the differences (None for one seed); unpaired: combined
             deviation (None when either is not known).
         seeds: the common seeds; empty when unpaired.
+        rounding: how far the difference may be off because published means are rounded, in points.
     """
 
     model: str
@@ -64,6 +69,7 @@ class Difference:
     high: float | None
     deviation: float | None
     seeds: tuple[int, ...]
+    rounding: float = 0.0
 
     @property
     def paired(self) -> bool:
@@ -74,13 +80,14 @@ class Difference:
     def sign(self) -> int:
         """1: the model is ahead, -1: the baseline is, 0: the numbers do not tell.
 
-        Paired: the interval excludes zero. Unpaired: the difference exceeds the combined deviation.
+        Paired: the interval excludes zero. Unpaired: the difference exceeds the combined deviation by more than
+        rounding can make.
         """
         if self.paired:
             if self.low is None or self.high is None:
                 return 0
             return (self.low > 0) - (self.high < 0)
-        if self.deviation is None or abs(self.mean) <= self.deviation:
+        if self.deviation is None or abs(self.mean) <= self.deviation + self.rounding + _BINARY:
             return 0
         return 1 if self.mean > 0 else -1
 
@@ -179,6 +186,8 @@ def difference(
         high=high,
         deviation=deviation,
         seeds=seeds,
+        rounding=PUBLISHED_ROUNDING
+        * sum(one.source in published.SOURCES.values() for one in (cell, baseline)),
     )
 
 
@@ -191,8 +200,7 @@ def within(mean: float, other_mean: float, deviation: float, *, rounding: float 
         deviation: combined deviation.
         rounding: how far the published mean may be off by rounding; the deviation's own rounding is left aside.
     """
-    # Decimal fractions are not exact in binary: 75.9 - 75.8 is a little more than 0.1.
-    return abs(mean - other_mean) <= deviation + rounding + 1e-9
+    return abs(mean - other_mean) <= deviation + rounding + _BINARY
 
 
 def crossings(differences: Iterable[Difference]) -> list[Crossing]:

@@ -95,7 +95,7 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
         "markdown": _markdown,
         "latex": _latex,
     }
-    return "\n".join(map(drawing[fmt], tables))
+    return "\n".join(drawing[fmt](table) if table.columns else _title(table, fmt, width) for table in tables)
 
 
 def flat(records: Iterable[Mapping[str, Any]], columns: Sequence[str], fmt: str, *, decimals: int) -> str:
@@ -129,6 +129,12 @@ def _csv_value(value: Any, decimals: int) -> str:
     if isinstance(value, tuple | list):
         return " ".join(map(str, value))
     return printable(str(value))
+
+
+def _title(table: Table, fmt: str, width: int) -> str:
+    """Draw a table without columns, which is a statement."""
+    lines = _wrap(table.title, width) if fmt == "text" else [_latex_comment(table.title)]
+    return "\n".join([table.title] if fmt == "markdown" else lines) + "\n"
 
 
 def _text(table: Table, width: int) -> str:
@@ -236,6 +242,10 @@ def _markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _latex_comment(text: str) -> str:
+    return "% " + printable(text).replace("±", "+-")
+
+
 def _latex(table: Table) -> str:
     def escape(text: str) -> str:
         return "".join(_LATEX_ESCAPES.get(character, character) for character in printable(text))
@@ -248,12 +258,9 @@ def _latex(table: Table) -> str:
         number = value.number + (rf" \pm {value.deviation}" if value.deviation else "")
         return f"${number}$ {value.mark}".rstrip()
 
-    def comment(text: str) -> str:
-        return "% " + printable(text).replace("±", "+-")
-
     kinds = "".join("l" if index in table.words else "r" for index in range(len(table.columns)))
     lines = [
-        f"{comment(table.title)}; needs \\usepackage{{booktabs}}",
+        f"{_latex_comment(table.title)}; needs \\usepackage{{booktabs}}",
         rf"\begin{{tabular}}{{l{kinds}}}",
         r"\toprule",
         " & ".join([escape(table.corner), *map(escape, table.columns)]) + r" \\",
@@ -266,8 +273,8 @@ def _latex(table: Table) -> str:
     lines += [r"\bottomrule", r"\end{tabular}"]
     for note in table.notes:
         if note.items:
-            lines.append(comment(note.text[:1].lower() + note.text[1:] + ":"))
-            lines += [comment(f"  {where}: {what}") for where, what in note.items]
+            lines.append(_latex_comment(note.text[:1].lower() + note.text[1:] + ":"))
+            lines += [_latex_comment(f"  {where}: {what}") for where, what in note.items]
         else:
-            lines.append(comment(note.text))
+            lines.append(_latex_comment(note.text))
     return "\n".join(lines) + "\n"

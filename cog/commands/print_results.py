@@ -117,12 +117,12 @@ def _write_products(
         )
         LOG.info("wrote %d files in %s", len(written), outputs.figures)
     if outputs.diagnostics is not None:
-        from cog.figures import diagnostics
+        from cog.figures import FORMATS, search
 
-        written = diagnostics.write(
+        written = search.write(
             found.runs,
             outputs.diagnostics,
-            formats=flags.given(args.figure_formats) or diagnostics.FORMATS,
+            formats=flags.given(args.figure_formats) or FORMATS,
             overwrite=args.overwrite,
         )
         LOG.info("wrote %d files in %s", len(written), outputs.diagnostics)

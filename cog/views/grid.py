@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,7 @@ def _table(
         entries: list[Entry | None] = []
         numbers: list[float] = []
         of_row: list[dict[str, Any]] = []
+        missing: dict[tuple[int, ...], list[str]] = {}
         for header, dataset, n_shot in panel.columns:
             cell = shown.get(row, dataset, n_shot)
             number = None if cell is None else quantity.of(cell)
@@ -136,8 +137,10 @@ def _table(
             entries.append(_entry(number, cell, decimals=decimals, signed=quantity.signed))
             of_row.append({**cell_record(cell, metric), **number.record, "_row": row})
             if cell.missing_seeds:
-                label = printable(f"{style.label(row, sources=shown.sources)}, {header}")
-                incomplete.append((label, ", ".join(map(str, cell.missing_seeds))))
+                missing.setdefault(cell.missing_seeds, []).append(header)
+        incomplete += _incomplete(
+            style.label(row, sources=shown.sources), missing, n_columns=len(panel.columns)
+        )
         mean = statistics.fmean(numbers) if numbers else None
         if quantity.mean_title:
             mark = f"({len(numbers)}/{len(panel.columns)})" if 0 < len(numbers) < len(panel.columns) else ""
@@ -167,6 +170,19 @@ def _table(
         notes=tuple(notes),
     )
     return table, records
+
+
+def _incomplete(
+    label: str, missing: Mapping[tuple[int, ...], Sequence[str]], *, n_columns: int
+) -> list[tuple[str, str]]:
+    """Name the missing seeds of a row, columns that lack the same ones together."""
+    return [
+        (
+            printable(f"{label}, {'every column' if len(headers) == n_columns > 1 else ', '.join(headers)}"),
+            ", ".join(map(str, seeds)),
+        )
+        for seeds, headers in missing.items()
+    ]
 
 
 def _entry(number: Number, cell: Cell, *, decimals: int, signed: bool) -> Entry:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cog import comparison, names
+from cog.cells import RUNS
 from cog.comparison import Crossing, Difference
 from cog.errors import CogError
 from cog.tables import Entry, Note, Table, printable
@@ -107,11 +108,14 @@ def _differences_table(
         notes.append(
             Note(
                 "unpaired: no common seeds are known, so the difference is only set against the combined deviation "
-                "sqrt(s1^2 + s2^2) of single runs; no confidence is claimed."
+                "sqrt(s1^2 + s2^2) of single runs, plus 0.05 for each published mean's rounding; no confidence is "
+                "claimed."
             )
         )
+    source = f" [{printable(min(sources))}]" if len(sources) == 1 and RUNS not in sources else ""
+    title = f"{METRIC_LABELS[metric]} accuracy minus that of {printable(baseline)} (points), "
     return Table(
-        title=f"{METRIC_LABELS[metric]} accuracy minus that of {printable(baseline)} (points), {shots_label(n_shot)}",
+        title=f"{title}{shots_label(n_shot)}{source}",
         columns=("data set", "difference", "interval or deviation", "seeds", "reading"),
         rows=tuple(rows),
         notes=tuple(notes),
