@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cog.cells import Cell
 from cog.errors import CogError
 from cog.figures import saving, views
 from cog.figures.chart import Chart
 from cog.figures.saving import FORMATS
-from cog.results import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,6 +53,7 @@ def charts(
     cells: Iterable[Cell],
     published: Iterable[Cell] = (),
     *,
+    others: Iterable[Cell] = (),
     which: Sequence[str] | None = None,
     shots: Sequence[int] | None = None,
     datasets: Sequence[str] | None = None,
@@ -66,6 +67,7 @@ def charts(
         cells: of one's own (also imported ones): highlighted. Without published cells, models of the paper
             look as in the paper.
         published: of the paper, see :func:`cog.published.cells`.
+        others: not shown, but there to compare with: of the baseline, and on IN-1K for the drop.
         which: some of ``FIGURES``; None: all for which there are data.
         shots: training images per class to show, 0 = all; None: those of each figure.
         datasets: data sets to show; None: those of each figure.
@@ -84,7 +86,7 @@ def charts(
     if unknown:
         raise CogError(f"figure {', '.join(unknown)} is not known, expected some of {', '.join(FIGURES)}")
     selection = views.select(
-        cells, published, metric=metric, baseline=baseline, datasets=datasets, shots=shots
+        cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots
     )
     found: list[Chart] = []
     for name in dict.fromkeys(which or FIGURES):
@@ -116,6 +118,7 @@ def write(
     published: Iterable[Cell],
     folder: str | os.PathLike[str],
     *,
+    others: Iterable[Cell] = (),
     which: Sequence[str] | None = None,
     formats: Sequence[str] = FORMATS,
     shots: Sequence[int] | None = None,
@@ -134,6 +137,7 @@ def write(
         cells: see :func:`charts`, also for the other arguments.
         published: of the paper.
         folder: created unless it exists.
+        others: to compare with.
         which: some of ``FIGURES``.
         formats: some of ``FORMATS``.
         shots: training images per class.
@@ -153,6 +157,7 @@ def write(
     made = charts(
         cells,
         published,
+        others=others,
         which=which,
         shots=shots,
         datasets=datasets,

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from cog.cells import Cell, Score
 from cog.figures.style import Style
-from cog.results import Cell, Score
 
 #: Columns of the CSV file beside every figure: one row per point.
 CSV_COLUMNS = (

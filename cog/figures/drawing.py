@@ -38,7 +38,7 @@ _NOTE_ROW = 0.105
 
 # Direct labels beyond this number would be a second legend.
 _MAX_DIRECT = 6
-_MAX_DIRECT_WIDTH = 0.95
+_MAX_DIRECT_WIDTH = 0.75
 
 _ROW_HEIGHTS = {"fig3": 1.42, "drop": 1.42, "fig4": 1.6, "fig10": 1.12, "fig11": 1.12}
 _ALONE_HEIGHT = 2.4
@@ -423,7 +423,7 @@ def _draw_direct_labels(axes: Axes, place: _Place) -> None:
 
 
 def _direct_width(series: Sequence[Series]) -> float:
-    return max((text_width(_cut(one.label), _DIRECT, bold=True) + 0.05 for one in series), default=0.0)
+    return max((text_width(_cut(one.label), _DIRECT, bold=True) + 0.07 for one in series), default=0.0)
 
 
 def _cut(label: str) -> str:

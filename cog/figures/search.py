@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import files, safe_load
+from cog.cells import Run
 from cog.errors import CogError
 from cog.figures import saving, views
-from cog.results import LOGS_FILE, RESULTS_FILE, Run
+from cog.results import LOGS_FILE, RESULTS_FILE
 from cog.tables import printable
+from cog.views.layout import shots_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +142,7 @@ def pages(runs: Iterable[Run]) -> list[Page]:
         what = [
             views.shorten(printable(model), 60) or "unnamed model",
             views.dataset_label(dataset),
-            views.shots_label(n_shot),
+            shots_label(n_shot),
         ]
         group.sort(key=lambda run: run.seed)
         made.append(Page(stem, ", ".join(what), tuple(group)))

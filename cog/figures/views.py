@@ -10,19 +10,18 @@ import dataclasses
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cog import names, published
+from cog.cells import RUNS, Cell, dataset_key
 from cog.errors import CogError
 from cog.figures import style
 from cog.figures.chart import Chart, Panel, Point, Series, std_of
-from cog.results import RUNS, Cell, dataset_key
 from cog.tables import printable
+from cog.views.layout import METRIC_LABELS, shots_label, source_key
 
 LOG = logging.getLogger("cog")
-
-METRIC_LABELS = {"top1": "top-1", "top5": "top-5"}
 
 #: The baseline of the paper.
 BASELINE = "sup_resnet50"
@@ -60,6 +59,7 @@ class Selection:
 
     Attributes:
         curves: those of the paper first, in its order.
+        references: cells by (source, model) that curves may be compared with, shown or not.
         metric: ``top1`` or ``top5``.
         baseline: model that differences are taken to; None: there is none.
         datasets: wanted by the user; None: each figure's own.
@@ -67,6 +67,7 @@ class Selection:
     """
 
     curves: tuple[_Curve, ...]
+    references: Mapping[tuple[str, str], Mapping[tuple[str, int], Cell]]
     metric: str
     baseline: str | None
     datasets: tuple[str, ...] | None
@@ -88,6 +89,7 @@ def select(
     cells: Iterable[Cell],
     published_cells: Iterable[Cell],
     *,
+    others: Iterable[Cell] = (),
     metric: str,
     baseline: str | None,
     datasets: Sequence[str] | None,
@@ -98,6 +100,7 @@ def select(
     Args:
         cells: of one's own.
         published_cells: of the paper.
+        others: not shown, but there to compare with: of the baseline, and on IN-1K.
         metric: ``top1`` or ``top5``; cells without it are left out.
         baseline: model; None: the paper's, if it is there.
         datasets: data sets to show.
@@ -110,6 +113,7 @@ def select(
         raise CogError(f"metric {metric!r} is not known, expected one of {', '.join(METRIC_LABELS)}")
     own, of_paper = _group(cells, metric), _group(published_cells, metric)
     everything = [*of_paper.values(), *own.values()]
+    references = _group([*others], metric)
     if not everything:
         raise CogError(
             f"no {METRIC_LABELS[metric]} score to draw: there are no results, or none has that score"
@@ -121,6 +125,7 @@ def select(
             LOG.warning("no result to draw for %s %s", flag, ", ".join(absent))
     for groups in (own, of_paper):
         for key in list(groups):
+            references[key] = {**references.get(key, {}), **groups[key]}
             groups[key] = {
                 place: cell
                 for place, cell in groups[key].items()
@@ -131,7 +136,7 @@ def select(
     curves = _curves(own, of_paper)
     if not curves:
         raise CogError("nothing to draw: no result has the data sets and shots asked for")
-    models = {curve.model for curve in curves}
+    models = {model for _, model in references}
     if baseline is not None and baseline not in models:
         raise CogError(
             f"no result of the baseline {baseline!r}; there are results of {_listing(sorted(models))}"
@@ -140,6 +145,7 @@ def select(
         baseline = BASELINE
     return Selection(
         curves=curves,
+        references=references,
         metric=metric,
         baseline=baseline,
         datasets=None if datasets is None else tuple(dict.fromkeys(datasets)),
@@ -242,16 +248,17 @@ def _listing(values: Sequence[str], limit: int = 8) -> str:
 
 
 # ---- curves of a panel ------------------------------------------------------------------------------
-def _reference_cells(selection: Selection, curve: _Curve) -> dict[tuple[str, int], Cell]:
-    """Return the baseline's cells that ``curve`` is compared with: never of two sources in one curve.
+def _reference_cells(selection: Selection, curve: _Curve) -> Mapping[tuple[str, int], Cell]:
+    """Return the baseline's cells that ``curve`` is compared with, never of two sources in one curve.
 
-    Those of its own source if they cover the curve, otherwise those that cover most of it (the paper's
-    before the user's among equals).
+    Those of its own source, else of the first that has some: the rule of the tables.
     """
-    candidates = [other for other in selection.curves if other.model == selection.baseline]
-    candidates.sort(key=lambda other: other.source != curve.source)
-    best = max(candidates, key=lambda other: len(curve.cells.keys() & other.cells.keys()))
-    return best.cells
+    sources = sorted(
+        (source for source, model in selection.references if model == selection.baseline), key=source_key
+    )
+    source = curve.source if curve.source in sources else sources[0]
+    assert selection.baseline is not None
+    return selection.references[source, selection.baseline]
 
 
 _Value = Callable[[_Curve, Cell], tuple[float, float, Cell | None] | None]
@@ -282,7 +289,7 @@ def _relative(selection: Selection) -> _Value:
 
 def _drop(selection: Selection) -> _Value:
     def value(curve: _Curve, cell: Cell) -> tuple[float, float, Cell | None] | None:
-        other = curve.cells.get((names.IN1K, cell.n_shot))
+        other = selection.references[curve.source, curve.model].get((names.IN1K, cell.n_shot))
         against = other.score(selection.metric) if other is not None else None
         score = cell.score(selection.metric)
         if against is None or not against.mean:
@@ -357,13 +364,6 @@ def _without_own_zero(selection: Selection, curves: Sequence[_Curve]) -> list[_C
     """Leave one zero line in a relative panel: the first baseline's that is there."""
     first = next((c for c in curves if c.model == selection.baseline), None)
     return [c for c in curves if c.model != selection.baseline or c is first]
-
-
-def shots_label(n_shot: int) -> str:
-    """Return ``all training images`` or ``8 training images per class``."""
-    if n_shot == 0:
-        return "all training images"
-    return f"{n_shot} training image{'s' if n_shot != 1 else ''} per class"
 
 
 # ---- axes -------------------------------------------------------------------------------------------
@@ -499,8 +499,9 @@ def drop(selection: Selection) -> Chart:
             series = _series(selection, curves, places, value)
             if series:
                 panels.append(dataclasses.replace(base, key=key, title=title, series=series))
+    levels_shown = [label for label, place in zip(tick_labels, places, strict=True) if place[1] != names.IN1K]
     title = (
-        f"Change of {METRIC_LABELS[selection.metric]} accuracy from IN-1K to {', '.join(tick_labels[1:])}, "
+        f"Change of {METRIC_LABELS[selection.metric]} accuracy from IN-1K to {', '.join(levels_shown)}, "
         f"{shots_label(n_shot)}"
     )
     sources = {series.source for series in together.series}
@@ -768,5 +769,6 @@ def _notes(selection: Selection, panels: Sequence[Panel]) -> tuple[str, ...]:
         notes = [*notes[:2], f"Incomplete as well: {len(notes) - 2} more models; see the CSV file."]
     of_paper = {c.source for c in selection.curves if not c.own and c.model == selection.baseline}
     if of_paper and references - of_paper:
-        notes.append(f"Own models: difference to {selection.baseline_label} as run here, not as published.")
+        own = ", ".join(shorten(printable(source)) for source in sorted(references, key=source_key))
+        notes.append(f"Own models are compared with {selection.baseline_label} from {own}, not as published.")
     return tuple(notes)
