@@ -1,0 +1,62 @@
+"""The figures of the paper with the own models in them, as pieces of the page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cog.cells import Cell
+from cog.errors import CogError
+from cog.tables import printable
+
+# The others repeat these for every model or data set, and are large; --figures writes all.
+_WHICH = ("fig3", "fig4", "drop")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure.
+
+    Attributes:
+        caption: what it shows.
+        svg: an ``<svg>`` element whose ids are its own.
+    """
+
+    caption: str
+    svg: str
+
+
+def draw(cells: Sequence[Cell], published: Sequence[Cell]) -> tuple[list[Picture], str]:
+    """Draw the figures for which there are results, if matplotlib is there.
+
+    Args:
+        cells: of own models.
+        published: of the paper; empty where they may not be compared.
+
+    Returns:
+        The figures; and a hint for the reader: why there are none, or "".
+    """
+    import importlib.util
+
+    if importlib.util.find_spec("matplotlib") is None:
+        return [], "Figures need matplotlib: pip install 'imagenet-cog[plots]', then write this page again."
+    from cog import figures
+
+    cells = [_printable(cell) for cell in cells]
+    pictures = []
+    reason = ""
+    for which in _WHICH:
+        try:
+            for chart in figures.charts(cells, published, which=[which], singles=False):
+                pictures.append(Picture(chart.caption, figures.svg(chart, prefix=f"figure-{chart.stem}")))
+        except CogError as error:  # too few results for this one
+            reason = reason or f"There are no figures: {error}."
+    return pictures, "" if pictures else reason
+
+
+def _printable(cell: Cell) -> Cell:
+    """XML has no place for control characters and half characters that names may hold."""
+    return dataclasses.replace(
+        cell, model=printable(cell.model), dataset=printable(cell.dataset), source=printable(cell.source)
+    )

@@ -1,0 +1,215 @@
+"""The page's last sections: how the results were made, and how the searches went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cog.cells import RUNS, Cell, Run, dataset_key
+from cog.report import charts, records
+from cog.report.facts import Facts, OwnModel
+from cog.report.markup import date, duration, esc, scroll, table
+from cog.report.notices import PROTOCOL
+from cog.report.records import Features, plain
+from cog.report.score_tables import shots_title
+
+# Each takes about 7 kB; with many models the page has enough to carry.
+_MAX_SEARCHES, _MAX_SEARCHES_OF_MANY, _MANY_MODELS = 72, 36, 8
+
+
+def render_runs(facts: Facts) -> str:
+    """Return settings, features and runs of every model."""
+    parts = [_model_provenance(model) for model in facts.own if model.source == RUNS]
+    imported = [model for model in facts.own if model.source != RUNS]
+    if imported:
+        names_of = ", ".join(f"{model.name} from {model.source}" for model in imported)
+        parts.append(f"<p>Imported results come without their runs: {esc(names_of)}.</p>")
+    return "".join(parts)
+
+
+def _model_provenance(model: OwnModel) -> str:
+    total = sum(sum(v for v in run.details.seconds.values() if v >= 0) for run in model.runs)
+    lines = [("Runs", f"{len(model.runs):,}")]
+    if total:
+        lines.append(("Time in searches and final trainings", duration(total)))
+    dates = sorted(run.details.finished for run in model.runs if run.details.finished)
+    if dates:
+        lines.append(("Finished", " to ".join(dict.fromkeys([date(dates[0]), date(dates[-1])]))))
+    devices = sorted({run.details.device for run in model.runs if run.details.device})
+    if devices:
+        lines.append(("Device", ", ".join(devices)))
+    versions: dict[str, set[str]] = {}
+    for run in model.runs:
+        for package, version in run.details.versions.items():
+            versions.setdefault(package, set()).add(version)
+    if versions:
+        lines.append(("Versions", ", ".join(f"{p} {' / '.join(sorted(v))}" for p, v in versions.items())))
+    for name, (expected, key) in PROTOCOL.items():
+        if name == "n_epochs":
+            found = {plain(run.n_epochs) for run in model.runs}
+        else:
+            found = {plain(run.details.settings[name]) for run in model.runs if name in run.details.settings}
+        shown = " / ".join(sorted(value for value in found if value is not None))
+        if shown:
+            usual = plain(expected)
+            lines.append((key, shown if shown == usual else f"{shown} (protocol: {usual})"))
+    terms = "".join(f"<dt>{esc(key)}</dt><dd>{esc(value)}</dd>" for key, value in lines)
+    return (
+        f"<details class='provenance'><summary><h3>{esc(model.label)}</h3> <span class='of'>{len(model.runs):,} runs"
+        f"</span></summary><dl>{terms}</dl>{_feature_table(model)}{_run_table(model)}</details>"
+    )
+
+
+def _feature_columns(made: Features) -> dict[str, str]:
+    """What the table of features shows about one split, as HTML; "?" where it is not recorded."""
+    sha = made.checkpoint_sha256
+    state = {True: ", the published file", False: ", not the published file", None: ""}[
+        made.checkpoint_is_published
+    ]
+    rate = f", {made.images_per_second:,.0f} images/s" if made.images_per_second is not None else ""
+    return {
+        "Images": f"{made.n_images:,}" if made.n_images is not None else "?",
+        "Classes": f"{made.n_classes:,}" if made.n_classes is not None else "?",
+        "Failed": f"{made.n_failed:,}" if made.n_failed is not None else "?",
+        "Preprocessing": esc(made.preprocessing or "?"),
+        "Profile": esc(
+            " ".join(part for part in (made.profile, made.variant, made.precision) if part) or "?"
+        ),
+        "Checkpoint": f"<code title='SHA-256 {esc(sha)}'>{esc(sha[:16])}</code>{state}"
+        if sha
+        else "none"
+        if made.loader
+        else "?",
+        "Loader": esc(made.loader or "declared model"),
+        "Images from": esc(made.images_root or "?"),
+        "Extracted on": esc(f"{made.device or '?'}{rate}"),
+        "Extracted with": esc(
+            ", ".join(f"{package} {version}" for package, version in made.versions.items()) or "?"
+        ),
+        "Extracted at": esc(date(made.finished or "?")),
+    }
+
+
+def _feature_table(model: OwnModel) -> str:
+    """How the features were made: what is the same for all once, the rest as a table."""
+    if not model.features:
+        return "<p>How the features were made is not recorded (no features.json beside the runs).</p>"
+    keys = sorted(model.features, key=lambda key: (dataset_key(key[0]), key[1] != "train"))
+    columns = [_feature_columns(model.features[key]) for key in keys]
+    titles = list(columns[0])
+    common = {title for title in titles[3:] if len({column[title] for column in columns}) == 1}
+    terms = "".join(f"<dt>{title}</dt><dd>{columns[0][title]}</dd>" for title in titles if title in common)
+    varying = [title for title in titles if title not in common]
+    rows = [
+        (f"{esc(dataset)} {esc(split)}", [column[title] for title in varying])
+        for (dataset, split), column in zip(keys, columns, strict=True)
+    ]
+    caption = "Features" if not common else "Features: what differs between them"
+    drawn = table(caption=caption, head=["Features", *varying], rows=rows, cls="details")
+    return f"<dl>{terms}</dl>{scroll(drawn, f'Features of {model.label}')}"
+
+
+def _run_table(model: OwnModel) -> str:
+    groups: dict[tuple[str, int], list[Run]] = {}
+    for run in model.runs:
+        groups.setdefault((run.dataset, run.n_shot), []).append(run)
+
+    def each(values: Iterable[float | None], form: str) -> str:
+        return "<br>".join("?" if value is None else format(value, form) for value in values)
+
+    rows = []
+    for key in sorted(groups, key=lambda key: (dataset_key(key[0]), key[1] == 0, key[1])):
+        runs = sorted(groups[key], key=lambda run: run.seed)
+        seconds = [sum(value for value in run.details.seconds.values() if value >= 0) for run in runs]
+        rows.append(
+            (
+                f"{esc(key[0])}, {esc(shots_title(key[1]))}",
+                [
+                    each([run.seed for run in runs], "d"),
+                    each([run.top1 for run in runs], ".2f"),
+                    each([run.top5 for run in runs], ".2f"),
+                    each([run.lr for run in runs], ".4g"),
+                    each([run.wd for run in runs], ".3g"),
+                    each([run.details.best_val_top1 for run in runs], ".2f"),
+                    each([run.n_epochs for run in runs], "d"),
+                    "<br>".join(duration(value) if value else "?" for value in seconds),
+                    "<br>".join("<b>yes</b>" if run.diverged else "no" for run in runs),
+                ],
+            )
+        )
+    head = [
+        "Result",
+        "Seed",
+        "Top-1 (%)",
+        "Top-5 (%)",
+        "Learning rate",
+        "Weight decay",
+        "Validation top-1 (%)",
+        "Epochs",
+        "Time",
+        "Diverged",
+    ]
+    caption = "Runs, one line per seed"
+    return scroll(
+        table(caption=caption, head=head, rows=rows, cls="details runs"), f"{caption}: {model.label}"
+    )
+
+
+def render_searches(facts: Facts) -> str:
+    """Return drawings of trials and training curves per result; "" without runs."""
+    total = sum(1 for model in facts.own for cell in model.cells if model.source == RUNS)
+    if not total:
+        return ""
+    most = budget = _MAX_SEARCHES if len(facts.own) <= _MANY_MODELS else _MAX_SEARCHES_OF_MANY
+    parts = []
+    for model in facts.own:
+        if model.source != RUNS:
+            continue
+        drawn = []
+        # All images first: those are what most readers look at.
+        for cell in sorted(model.cells, key=lambda c: (c.n_shot != 0, dataset_key(c.dataset), c.n_shot)):
+            if budget <= 0:
+                break
+            runs = [run for run in model.runs if (run.dataset, run.n_shot) == (cell.dataset, cell.n_shot)]
+            figure = _search(cell, runs)
+            if figure:
+                drawn.append(figure)
+                budget -= 1
+        if drawn:
+            parts.append(
+                f"<details class='searches'><summary><h3>{esc(model.label)}</h3> <span "
+                f"class='of'>{len(drawn)} results</span></summary><div "
+                f"class='grid-of-searches'>{''.join(drawn)}</div></details>"
+            )
+    if not parts:
+        return ""
+    text = (
+        "<p>Per result, all seeds together. First: trials of the search; the more a dot stands out from the "
+        "page, the better it did on the held-out part; ○ the pairs used for the final trainings, × "
+        "diverged. Second: best validation accuracy so far. Third: test accuracy over the final training.</p>"
+    )
+    if budget <= 0 and total > most:
+        text += (
+            f"<p>The first {most} of {total:,} results are drawn, to keep this page small; "
+            "<code>print_results.py --diagnostics DIR</code> draws all.</p>"
+        )
+    return text + "".join(parts)
+
+
+def _search(cell: Cell, runs: Sequence[Run]) -> str:
+    trials = [(records.trials_of(run), run.lr, run.wd) for run in runs]
+    settings = runs[0].details.settings if runs else {}
+    drawings = [
+        charts.search(trials, intervals=(settings.get("lr_interval"), settings.get("wd_interval"))),
+        charts.lines(
+            [charts.best_so_far(found) for found, _, _ in trials],
+            x_label="trial",
+            y_label="best validation (%)",
+        ),
+        charts.lines([records.curve_of(run) for run in runs], x_label="epoch", y_label="test top-1 (%)"),
+    ]
+    if not any(drawings):
+        return ""
+    return (
+        f"<figure class='search'><figcaption>{esc(cell.dataset)}, {esc(shots_title(cell.n_shot))}</figcaption>"
+        f"<div class='charts'>{''.join(drawings)}</div></figure>"
+    )
