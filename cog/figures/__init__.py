@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from cog.cells import Cell
 from cog.errors import CogError
-from cog.figures import saving, views
+from cog.figures import curves, saving, views
 from cog.figures.chart import Chart
 from cog.figures.saving import FORMATS
 
@@ -32,7 +32,7 @@ LOG = logging.getLogger("cog")
 
 __all__ = ["FIGURES", "FORMATS", "charts", "svg", "write"]
 
-_VIEWS: dict[str, Callable[[views.Selection], Chart]] = {
+_VIEWS: dict[str, Callable[[curves.Selection], Chart]] = {
     "fig3": views.levels,
     "fig4": views.few_shot,
     "fig10": lambda selection: views.few_shot_all(selection, relative=False),
@@ -85,7 +85,7 @@ def charts(
     unknown = [name for name in which or () if name not in FIGURES]
     if unknown:
         raise CogError(f"figure {', '.join(unknown)} is not known, expected some of {', '.join(FIGURES)}")
-    selection = views.select(
+    selection = curves.select(
         cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots
     )
     found: list[Chart] = []

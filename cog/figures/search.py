@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from cog import files, safe_load
 from cog.cells import Run
 from cog.errors import CogError
-from cog.figures import saving, views
+from cog.figures import saving
+from cog.figures.curves import shorten
+from cog.figures.points import dataset_label
 from cog.results import LOGS_FILE, RESULTS_FILE
 from cog.tables import printable
 from cog.views.layout import shots_label
@@ -140,8 +142,8 @@ def pages(runs: Iterable[Run]) -> list[Page]:
             stem = f"{re.sub(r'[^A-Za-z0-9._+-]', '-', name)}_{number}"
         taken.add(stem.casefold())
         what = [
-            views.shorten(printable(model), 60) or "unnamed model",
-            views.dataset_label(dataset),
+            shorten(printable(model), 60) or "unnamed model",
+            dataset_label(dataset),
             shots_label(n_shot),
         ]
         group.sort(key=lambda run: run.seed)
