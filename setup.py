@@ -23,7 +23,7 @@ setup(
     packages=[*find_packages(include=["cog", "cog.*"]), "cog.configs"],
     package_dir={"cog.configs": "configs"},
     package_data={
-        "cog": ["py.typed", "data/*.txt", "data/*.csv", "**/*.txt", "**/*.csv"],
+        "cog": ["py.typed", "data/*.txt", "data/*.csv", "**/*.txt", "**/*.csv", "**/*.css", "**/*.js"],
         "cog.configs": ["*.yaml"],
     },
     install_requires=[

@@ -113,10 +113,12 @@
   addEventListener("hashchange", reveal);
   if (location.hash) reveal();
 
-  let closed = [];
+  let closed = []; // until printing is over
   addEventListener("beforeprint", () => {
-    closed = Array.from(document.querySelectorAll("details.print:not([open])"));
-    for (const details of closed) details.open = true;
+    for (const details of document.querySelectorAll("details.print:not([open])")) {
+      details.open = true;
+      closed.push(details);
+    }
   });
   addEventListener("afterprint", () => {
     for (const details of closed) details.open = false;

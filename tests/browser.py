@@ -1,0 +1,196 @@
+"""A headless Chromium driven over its DevTools protocol, through a pipe: nothing to install but the browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+)
+
+_TIMEOUT_SECONDS = 60
+
+
+def find_chromium() -> str | None:
+    """The browser's program, or None."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Browser:
+    """One browser with one tab; a context manager."""
+
+    def __init__(self, program: str, profile: Path) -> None:
+        commands, answers = os.pipe(), os.pipe()
+        # The protocol's pipes are file descriptors 3 and 4 of the browser.
+        self._process = subprocess.Popen(
+            [
+                "bash", "-c", 'exec "$@" 3<&"${IN}" 4>&"${OUT}"', "browser", program, *FLAGS,
+                "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank",
+            ],
+            env={**os.environ, "IN": str(commands[0]), "OUT": str(answers[1]), "HOME": str(profile)},
+            pass_fds=(commands[0], answers[1]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(commands[0])
+        os.close(answers[1])
+        self._write, self._read = commands[1], answers[0]
+        self._buffer = b""
+        self._count = 0
+        self._session: str | None = None
+        self.events: list[dict] = []
+
+    def __enter__(self) -> Browser:
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._write)
+        os.close(self._read)
+
+    def call(self, method: str, **params: object) -> dict:
+        """Call a method of the protocol and return its result; events on the way are kept."""
+        self._count += 1
+        message: dict = {"id": self._count, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self._write, data) :]
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while True:
+            answer = self._next(deadline)
+            if answer.get("id") == self._count:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return answer["result"]
+            self.events.append(answer)
+
+    def _next(self, deadline: float) -> dict:
+        while b"\0" not in self._buffer:
+            if not select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutError("the browser does not answer")
+            data = os.read(self._read, 1 << 20)
+            if not data:
+                raise RuntimeError("the browser has ended")
+            self._buffer += data
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
+
+    def open(
+        self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False, script: bool = True
+    ) -> None:
+        """Load a page in a window of the given size and wait until it is complete."""
+        self.events.clear()
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
+        self.call("Emulation.setScriptExecutionDisabled", value=not script)
+        self.call("Page.navigate", url=url)
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._next(deadline))
+
+    def evaluate(self, expression: str) -> object:
+        """Return the value of a JavaScript expression."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(
+                answer["exceptionDetails"].get("exception", {}).get("description", "exception")
+            )
+        return answer["result"].get("value")
+
+    def press(self, key: str, *, shift: bool = False) -> None:
+        """Press a key as a person does."""
+        codes = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "ArrowRight": 39}
+        text = {"Enter": "\r", " ": " "}.get(key, "")
+        common = {
+            "key": key,
+            "code": "Space" if key == " " else key,
+            "windowsVirtualKeyCode": codes[key],
+            "modifiers": 8 if shift else 0,
+        }
+        self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **common)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **common)
+
+    def click(self, selector: str) -> None:
+        """Click on the middle of an element as a person does."""
+        box = self.evaluate(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
+            "e.scrollIntoView({block: 'center', behavior: 'instant'}); "
+            "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+        )
+        assert isinstance(box, list)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=box[0],
+                y=box[1],
+                button="left",
+                clickCount=1,
+                buttons=1,
+            )
+
+    def type(self, text: str) -> None:
+        """Type into the element that has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def screenshot(self, path: Path, *, whole: bool = False) -> None:
+        """Write a PNG of the window, or of the whole page."""
+        image = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        Path(path).write_bytes(base64.b64decode(image["data"]))
+
+    def complaints(self) -> list[str]:
+        """Errors and warnings in the console and the log since the page was opened."""
+        found = []
+        for event in self.events:
+            method, params = event.get("method"), event.get("params", {})
+            if method == "Runtime.consoleAPICalled" and params.get("type") in ("error", "warning", "assert"):
+                found.append(str(params.get("args")))
+            elif method == "Runtime.exceptionThrown":
+                found.append(str(params.get("exceptionDetails")))
+            elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+                found.append(params["entry"]["text"])
+        return found
+
+    def requests(self) -> list[str]:
+        """Addresses asked for since the page was opened, data inside the page left out."""
+        urls = [
+            e["params"]["request"]["url"]
+            for e in self.events
+            if e.get("method") == "Network.requestWillBeSent"
+        ]
+        return [url for url in urls if not url.startswith("data:")]
