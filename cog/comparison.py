@@ -17,6 +17,7 @@ numbers cannot say. And with many comparisons, some intervals miss by chance: at
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
@@ -117,10 +118,11 @@ class Crossing:
         baseline: baseline.
         n_shot: training images per class, 0 = all.
         before: the data set up to which the one is ahead by its mean.
-        after: the next data set, from which the other is.
+        after: the next data set, from which the other is; when the means change sides to and fro where the numbers do
+            not tell who is ahead, the first from which they do so no more.
         model_leads_after: who is ahead from then on.
-        established: whether both sides are: the numbers tell who is ahead (:attr:`Difference.sign`) on some data set
-            before, and on some data set after, with nothing to the contrary in between.
+        established: whether the numbers tell who is ahead (:attr:`Difference.sign`) on some data set before, and the
+            opposite on some data set after, with nothing told in between.
         earliest: when established, the last data set where the old order is told; the crossing is after it.
         latest: when established, the first data set where the new order is told; the crossing is before it.
     """
@@ -223,35 +225,38 @@ def crossings(differences: Iterable[Difference]) -> list[Crossing]:
 def _crossings(group: Sequence[Difference]) -> list[Crossing]:
     ordered = sorted(group, key=lambda item: dataset_key(item.dataset))
     nonzero = [index for index, item in enumerate(ordered) if item.mean]
+    told = [index for index, item in enumerate(ordered) if item.sign]
     found = []
-    for before, after in itertools.pairwise(nonzero):
-        leads = ordered[after].mean > 0
-        if (ordered[before].mean > 0) == leads:
-            continue
-        # The nearest told orders on both sides must be the ones that the means show.
-        told_before = next((item for item in ordered[before::-1] if item.sign), None)
-        told_after = next((item for item in ordered[after:] if item.sign), None)
-        established = (
-            told_before is not None
-            and told_after is not None
-            and told_before.sign == (-1 if leads else 1)
-            and told_after.sign == (1 if leads else -1)
-        )
-        first = ordered[before]
-        found.append(
-            Crossing(
-                model=first.model,
-                source=first.source,
-                baseline=first.baseline,
-                n_shot=first.n_shot,
-                before=first.dataset,
-                after=ordered[after].dataset,
-                model_leads_after=leads,
-                established=established,
-                earliest=told_before.dataset if established and told_before else None,
-                latest=told_after.dataset if established and told_after else None,
+    # Between two data sets where the order is told, the means may change sides more than once, which says nothing.
+    for gap, pairs in itertools.groupby(
+        itertools.pairwise(nonzero), lambda pair: bisect.bisect(told, pair[0])
+    ):
+        changes = [
+            (before, after)
+            for before, after in pairs
+            if (ordered[before].mean > 0) != (ordered[after].mean > 0)
+        ]
+        first = ordered[told[gap - 1]] if gap else None
+        last = ordered[told[gap]] if gap < len(told) else None
+        established = bool(changes) and first is not None and last is not None and first.sign != last.sign
+        if established:
+            changes = [(changes[0][0], changes[-1][1])]
+        for before, after in changes:
+            item = ordered[before]
+            found.append(
+                Crossing(
+                    model=item.model,
+                    source=item.source,
+                    baseline=item.baseline,
+                    n_shot=item.n_shot,
+                    before=item.dataset,
+                    after=ordered[after].dataset,
+                    model_leads_after=ordered[after].mean > 0,
+                    established=established,
+                    earliest=first.dataset if established and first else None,
+                    latest=last.dataset if established and last else None,
+                )
             )
-        )
     return found
 
 
