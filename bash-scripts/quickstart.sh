@@ -195,10 +195,14 @@ in_parallel fewshot "${jobs[@]}"
 step "Results: top-1 accuracy in percent, mean +- standard deviation over seeds"
 "${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds}
 echo
+report="${output_dir}/report.html"
+"${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds} --report "${report}" --overwrite
 status=0
 "${python}" -m cog.miniature check --output_dir "${output_dir}" || status=$?
 [[ ${status} -le 1 ]] || exit "${status}"
 if [[ ${status} -eq 1 ]]; then
     fail "the results are not what they must be (see above); please report this with the folder ${output_dir}/logs"
 fi
-echo "Done in $((SECONDS - started)) s."
+echo
+echo "Done in $((SECONDS - started)) s. The report with tables, figures and warnings, to open in a browser:"
+echo "  ${report}"

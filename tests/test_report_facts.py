@@ -250,25 +250,32 @@ def test_diverged_training_and_trials():
 
 
 def test_settings_other_than_the_protocol():
-    found = collect(whole_study(n_epochs=50, settings={"n_trials": 10, "normalize": False}))
+    found = collect(
+        whole_study(n_epochs=50, settings={"n_trials": 10, "normalize": False, "solver": "lbfgs"})
+    )
     [notice] = [n for n in found if n.kind == "settings other than the protocol's"]
     assert notice.items == (
         "CLF.N_TRIALS: 10 instead of 30 (30 runs)",
         "CLF.N_EPOCHS: 50 instead of 100 (30 runs)",
         "CLF.NORM_FTS: no instead of yes (30 runs)",
+        "CLF.SOLVER: lbfgs instead of sgd (30 runs)",
     )
 
 
 def test_mixed_epochs_settings_and_versions():
     runs = whole_study()
     runs[0] = make_run(
-        seed=22, n_epochs=50, settings={"batch_size": 256}, versions={"torch": "2.6.0"}, device="cpu"
+        seed=22,
+        n_epochs=50,
+        settings={"batch_size": 256, "precision": "bf16"},
+        versions={"torch": "2.6.0"},
+        device="cpu",
     )
     kinds = {notice.kind: notice for notice in collect(runs)}
     assert "50 epochs: IN-1K, all images, seed 22" in kinds["different numbers of epochs"].items
     assert any("256" in item for item in kinds["different settings between results of one model"].items)
-    assert kinds["different versions or devices"].severity == "note"
-    assert {item.split(":")[0] for item in kinds["different versions or devices"].items} == {
+    assert kinds["different versions, devices or modes"].severity == "note"
+    assert {item.split(":")[0] for item in kinds["different versions, devices or modes"].items} == {
         "torch 2.6.0", "torch 2.9.0", "device cpu", "device cuda",
     }  # fmt: skip
 

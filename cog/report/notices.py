@@ -28,7 +28,12 @@ PROTOCOL: dict[str, tuple[Any, str]] = {
     "lr_interval": ([0.1, 100.0], "CLF.LR_INTV"),
     "wd_interval": ([1e-12, 1e-4], "CLF.WD_INTV"),
     "normalize": (True, "CLF.NORM_FTS"),
+    "solver": ("sgd", "CLF.SOLVER"),
+    "pruner": ("none", "CLF.PRUNER"),
 }
+
+#: Settings that do not change the protocol, but are worth knowing: by the name under which a run records them.
+OTHER_SETTINGS = {"search": "CLF.SEARCH", "precision": "CLF.PRECISION"}
 
 # A value this close to an end, as a share of the interval's length on the logarithmic axis, lies at the edge.
 _EDGE_SHARE = 0.02
@@ -446,6 +451,8 @@ def _mixed(model: str, runs: Sequence[Run], made: Sequence[Features]) -> Iterabl
     versions = []
     for package in ("imagenet-cog", "torch", "optuna"):
         versions += _groups(package, ((run.details.versions.get(package), _run(run)) for run in runs))
+    for name, key in OTHER_SETTINGS.items():
+        versions += _groups(key, ((run.details.settings.get(name), _run(run)) for run in runs))
     versions += _groups(
         "device", ((run.details.device and run.details.device.split(":")[0], _run(run)) for run in runs)
     )
@@ -453,10 +460,10 @@ def _mixed(model: str, runs: Sequence[Run], made: Sequence[Features]) -> Iterabl
         yield Notice(
             "note",
             model,
-            "different versions or devices",
-            "Different versions or devices",
-            "Runs of one model were made with different software or hardware. That moves single scores by less than "
-            "another seed does, but the exact numbers cannot all be reproduced in one place.",
+            "different versions, devices or modes",
+            "Different versions, devices or modes",
+            "Runs of one model were made with different software, hardware or modes of computing. That moves single "
+            "scores by less than another seed does, but the exact numbers cannot all be reproduced in one place.",
             "For a publication, make all runs with one installation; otherwise nothing needs to be done.",
             items=_shorten(versions),
         )

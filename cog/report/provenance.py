@@ -8,7 +8,7 @@ from cog.cells import RUNS, Cell, Run, dataset_key
 from cog.report import charts, records
 from cog.report.facts import Facts, OwnModel
 from cog.report.markup import date, duration, esc, scroll, table
-from cog.report.notices import PROTOCOL
+from cog.report.notices import OTHER_SETTINGS, PROTOCOL
 from cog.report.records import Features, plain
 from cog.report.score_tables import shots_title
 
@@ -52,6 +52,10 @@ def _model_provenance(model: OwnModel) -> str:
         if shown:
             usual = plain(expected)
             lines.append((key, shown if shown == usual else f"{shown} (protocol: {usual})"))
+    for name, key in OTHER_SETTINGS.items():
+        values = {plain(run.details.settings.get(name)) for run in model.runs} - {None}
+        if values:
+            lines.append((key, " / ".join(sorted(map(str, values)))))
     terms = "".join(f"<dt>{esc(key)}</dt><dd>{esc(value)}</dd>" for key, value in lines)
     return (
         f"<details class='provenance'><summary><h3>{esc(model.label)}</h3> <span class='of'>{len(model.runs):,} runs"
