@@ -37,7 +37,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -158,12 +157,12 @@ def read(path: str | os.PathLike[str], *, flag: str = "--import") -> list[Cell]:
     Raises:
         CogError: when it cannot be read, is not of this form, or holds what no results can be.
     """
-    path = files.require_file(path, flag)
     where = f"{flag} {path}"
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise CogError(f"{where} is not a regular file")
+    path = files.require_file(path, flag)
     try:
         found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise CogError(f"{where} is not a regular file")
         if found.st_size > _LARGEST:
             raise CogError(f"{where} has {found.st_size} bytes, expected at most {_LARGEST}")
         content = json.loads(path.read_bytes(), parse_constant=_refuse_constant)

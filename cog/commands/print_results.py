@@ -56,7 +56,8 @@ def _show(found: Found, selected: Selection, args: argparse.Namespace) -> str:
     metrics = tuple(layout.METRIC_LABELS) if metric == "both" else (metric,)
     decimals = args.decimals
     if decimals is None:
-        decimals = flags.SINGLE_DECIMALS if as_text else flags.DECIMALS.get(args.format, flags.TABLE_DECIMALS)
+        fine = as_text or args.baseline is not None
+        decimals = flags.DECIMALS.get(args.format, flags.FINE_DECIMALS if fine else flags.TABLE_DECIMALS)
     if as_text:
         return single.draw(found.runs, own[0], metrics=metrics, decimals=decimals, paper=selected.paper)
     shown = layout.arrange(

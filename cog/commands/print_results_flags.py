@@ -29,9 +29,9 @@ cannot be counted are listed as warnings. EVAL.NAME selects the evaluation; EVAL
 published results of the paper's 31 models can be shown beside (--with_published) or alone, and files of other people
 merged in (--import); all views treat them alike."""
 
-#: Digits after the point in tables, for one evaluation, and in CSV, unless --decimals says otherwise.
+#: Digits after the point, unless --decimals says otherwise: in tables; for one evaluation and differences; in CSV.
 TABLE_DECIMALS = 1
-SINGLE_DECIMALS = 2
+FINE_DECIMALS = 2
 DECIMALS = {"csv": 4}
 
 
@@ -121,7 +121,8 @@ def parser() -> command_line.Parser:
         "--decimals",
         type=command_line.whole_number(0),
         metavar="N",
-        help=f"default: {TABLE_DECIMALS}; {SINGLE_DECIMALS} for one evaluation; {DECIMALS['csv']} in csv; json has all",
+        help=f"default: {TABLE_DECIMALS}; {FINE_DECIMALS} for one evaluation and --baseline; {DECIMALS['csv']} in csv; "
+        "json has all",
     )
     add("--labels", choices=("name", "paper"), default="name", help="paper: its names of its 31 models")
     add(
@@ -200,7 +201,7 @@ def select(args: argparse.Namespace) -> Selection:
     exact = models if models is not None and not any(map(results.is_pattern, models)) else None
     one_model = exact[0] if exact is not None and len(exact) == 1 else None
     cfg = config.get_cfg(model_name=one_model, opts=args.opts)
-    imports = tuple(files.require_file(path, "--import") for path in given(args.imports) or ())
+    imports = tuple(map(Path, given(args.imports) or ()))
     common = Selection(
         imports=imports,
         paper=args.paper if args.with_published or args.published_only else None,
