@@ -25,7 +25,7 @@ class Settings:
         lr_interval: ends of the log-uniform learning-rate interval.
         wd_interval: ends of the log-uniform weight-decay interval.
         normalize: whether the features were l2-normalised.
-        lr: fixed learning rate (no search).
+        lr: fixed learning rate (no search); of ``lbfgs``, which has none, 1.0.
         wd: fixed weight decay (no search).
         precision: of the matrix products in training, see :mod:`cog.logreg.precision`.
         search: ``"sequential"``, or ``"batched"``: rounds of suggestions that do not wait for each other.
@@ -55,8 +55,24 @@ class Settings:
     label: str = ""
 
     def __post_init__(self) -> None:
+        if self.solver == "lbfgs":
+            self._check_lbfgs()
         fixed = (self.lr is not None) + (self.wd is not None)
         if self.n_trials == 0 and fixed < 2:
             raise CogError("CLF.N_TRIALS 0 means no search: give both --lr and --wd")
         if self.n_trials and fixed:
             raise CogError("--lr and --wd replace the search: add CLF.N_TRIALS 0, or leave them out")
+
+    def _check_lbfgs(self) -> None:
+        if self.precision not in ("auto", "fp32"):
+            raise CogError(
+                f"CLF.SOLVER lbfgs computes in float32, and CLF.PRECISION is {self.precision}; leave that auto or fp32"
+            )
+        if self.pruner != "none":
+            raise CogError(
+                "CLF.SOLVER lbfgs has no epochs to prune at; leave CLF.PRUNER none, or use CLF.SOLVER sgd"
+            )
+        if self.lr not in (None, 1.0):
+            raise CogError("CLF.SOLVER lbfgs has no learning rate; leave out --lr, and give --wd alone")
+        if self.wd is not None:
+            object.__setattr__(self, "lr", 1.0)  # what is recorded in its place
