@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Extract the features of IN-1K and the five CoG levels with one model.
-# What is complete is skipped. Example:
+# The network is loaded once; what is complete is skipped. Example:
 #   bash bash-scripts/extract_features.sh model_name=sup_resnet50 models_root_dir=/models \
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 16
@@ -29,26 +29,34 @@ splits="${splits:-test train}"
 read_command_line model_name models_root_dir in1k_images_root imagenet_images_root cog_levels_mapping_file \
     cog_concepts_split_file ckpt_file output_dir model_loader images_root datasets splits -- "$@"
 
-n_steps=$(($(count_words ${datasets}) * $(count_words ${splits})))
-for dataset in ${datasets}; do
-    for split in ${splits}; do
-        features_dir="None"
-        [[ "${output_dir}" != "None" ]] && features_dir="${output_dir}/${dataset}/features_${split}"
-        run_step "features of ${model_name}: ${dataset} ${split}" \
-            "${python}" "${repository}/extract_features.py" \
-            --model="${model_name}" \
-            --dataset="${dataset}" \
-            --split="${split}" \
-            --models_root_dir="${models_root_dir}" \
-            --ckpt_file="${ckpt_file}" \
-            --output_dir="${features_dir}" \
-            --model_loader="${model_loader}" \
-            --in1k_images_root="${in1k_images_root}" \
-            --imagenet_images_root="${imagenet_images_root}" \
-            --cog_levels_mapping_file="${cog_levels_mapping_file}" \
-            --cog_concepts_split_file="${cog_concepts_split_file}" \
-            --images_root="${images_root}" \
-            --skip_complete \
-            ${extra[@]+"${extra[@]}"}
+# extract DATASETS SPLITS OUTPUT_DIR: one process, which loads the network once.
+extract() {
+    run_step "features of ${model_name}: $1 $2" \
+        "${python}" "${repository}/extract_features.py" \
+        --model="${model_name}" \
+        --dataset $1 \
+        --split $2 \
+        --models_root_dir="${models_root_dir}" \
+        --ckpt_file="${ckpt_file}" \
+        --output_dir="$3" \
+        --model_loader="${model_loader}" \
+        --in1k_images_root="${in1k_images_root}" \
+        --imagenet_images_root="${imagenet_images_root}" \
+        --cog_levels_mapping_file="${cog_levels_mapping_file}" \
+        --cog_concepts_split_file="${cog_concepts_split_file}" \
+        --images_root="${images_root}" \
+        --skip_complete \
+        ${extra[@]+"${extra[@]}"}
+}
+
+if [[ "${output_dir}" == "None" ]]; then
+    n_steps=1
+    extract "${datasets}" "${splits}" None
+else
+    n_steps=$(($(count_words ${datasets}) * $(count_words ${splits})))
+    for dataset in ${datasets}; do
+        for split in ${splits}; do
+            extract "${dataset}" "${split}" "${output_dir}/${dataset}/features_${split}"
+        done
     done
-done
+fi

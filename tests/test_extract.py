@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import signal
+import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -15,7 +19,10 @@ from torchvision import transforms
 
 import cog
 from cog.commands import extract_features
+from cog.data import image_lists
 from cog.errors import CogError, FailedImagesError
+from cog.extract import extract
+from cog.models.backbone import Backbone
 
 RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12"]
 
@@ -56,7 +63,7 @@ def test_features_are_those_of_a_plain_torchvision_pipeline(image_tree, loader_f
 
 @pytest.mark.parametrize(
     ("workers", "start_method"),
-    [(1, "fork"), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow),
+    [(1, "None"), (2, "None"), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow),
      pytest.param(1, "forkserver", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_same_features_whatever_decodes(image_tree, loader_file, tmp_path, workers, start_method):
@@ -158,7 +165,7 @@ def test_failures_do_not_shift_the_other_rows(image_tree, loader_file, tmp_path)
     extract_features.main(arguments(image_tree, loader_file, tmp_path / "some", "--allow_failures", "2"))
     keep = [0, 1, 2, 3, 5, 7, 8]
     everything, some = features_of(tmp_path / "all"), features_of(tmp_path / "some")
-    torch.testing.assert_close(some["X"], everything["X"][keep], rtol=1e-6, atol=1e-6)
+    assert torch.equal(some["X"], everything["X"][keep])
     assert torch.equal(some["Y"], everything["Y"][keep])
 
 
@@ -242,3 +249,373 @@ def test_row_order_is_the_data_sets(workshop, tmp_path):
     classes = sorted({path.split("/")[0] for path in paths})
     assert features_of(out)["Y"].tolist() == [classes.index(path.split("/")[0]) for path in paths]
     assert np.unique(features_of(out)["Y"]).tolist() == list(range(len(classes)))
+
+
+# --- the same numbers however it was run
+
+
+def convnet(head=None):
+    """A small random network with the usual layers."""
+    generator = torch.Generator().manual_seed(0)
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, stride=2, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 16, 3, padding=1, groups=16),
+        torch.nn.Conv2d(16, 24, 1),
+        torch.nn.ReLU(),
+        head or torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()),
+    )
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return Backbone(layers, name="small_net")
+
+
+def run_library(images, backbone=None, **options):
+    settings = dict(resize=120, crop=112, mean=[0.5] * 3, std=[0.5] * 3, device="cpu")
+    return extract(backbone or convnet(), images, **settings | options)
+
+
+@pytest.fixture
+def forty(tmp_path):
+    """40 images, three forward passes."""
+    tiny.write_class_folders(tmp_path / "forty/test", classes=("crow", "duck"), n_images=20, suffix=".png")
+    return image_lists.image_folder("forty", tmp_path / "forty", "test")
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16, 33, 200])
+def test_batch_size_does_not_change_a_bit(forty, batch_size):
+    reference = run_library(forty)
+    found = run_library(forty, batch_size=batch_size, n_workers=2)
+    assert found.x.shape == (40, 24)
+    assert torch.equal(found.x, reference.x)
+    assert found.rows.tolist() == list(range(40))
+
+
+def test_other_images_do_not_change_a_bit(forty):
+    """Whatever fails, and wherever the list ends, the other rows stay as they are."""
+    reference = run_library(forty)
+    for row in (0, 5, 6, 39):
+        (forty.root / forty.file(row)).write_bytes(b"broken")
+    some = run_library(forty, n_workers=1)
+    assert torch.equal(some.x, reference.x[some.rows])
+    assert len(some.rows) == 36 and [file for file, _ in some.failures] == [
+        forty.file(r) for r in (0, 5, 6, 39)
+    ]
+    shorter = image_lists.ImageList(
+        "forty", "test", forty.root, forty.files[:38], forty.labels[:38], forty.classes
+    )
+    assert torch.equal(run_library(shorter).x, some.x[:-1])
+
+
+def test_networks_that_need_the_usual_layout(forty):
+    """x.view() refuses channels-last tensors; such a network runs as it always did."""
+
+    class Viewing(torch.nn.Module):
+        def forward(self, x):
+            return x.view(x.size(0), x.size(1), -1).mean(2).view(-1)[: 24 * len(x)].view(len(x), 24)
+
+    class Strict(torch.nn.Module):
+        def forward(self, x):
+            return x.view(x.size(0), -1)[:, ::784]
+
+    assert torch.isfinite(run_library(forty, convnet(Viewing())).x).all()
+    found = run_library(forty, convnet(Strict()))
+    plain = convnet(Strict())
+    from cog.data.pixels import decode_exact
+    from cog.extract import normalizer, to_input
+
+    pixels = np.stack([decode_exact(forty.root / forty.file(row), resize=120, crop=112) for row in range(16)])
+    with torch.inference_mode():
+        expected = plain(to_input(pixels, *normalizer([0.5] * 3, [0.5] * 3, torch.device("cpu"))))
+    torch.testing.assert_close(found.x[:16], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_fast_decoding_is_recorded_and_close(image_tree, loader_file, tmp_path):
+    out = tmp_path / "out"
+    command = arguments(image_tree, loader_file, out)
+    extract_features.main(command)
+    exact = features_of(out)["X"]
+    assert json.loads((out / "features.json").read_text())["decode"] == "exact"
+    fast = [*command, "FT_EXTRACT.DECODE", "fast"]
+    with pytest.raises(CogError, match="decode: exact -> fast"):
+        extract_features.main([*fast, "--skip_complete"])
+    assert extract_features.main([*fast, "--overwrite"]) == 0
+    stored = json.loads((out / "features.json").read_text())
+    assert stored["decode"] == "fast" and "PyTorch" in stored["preprocessing"]["interpolation"]
+    torch.testing.assert_close(features_of(out)["X"], exact, rtol=0.01, atol=0.01)
+
+
+def test_features_from_before_decode_was_recorded_are_exact_ones(image_tree, loader_file, tmp_path):
+    out = tmp_path / "out"
+    command = arguments(image_tree, loader_file, out, "--skip_complete")
+    extract_features.main(command)
+    stored = json.loads((out / "features.json").read_text())
+    del stored["decode"]
+    (out / "features.json").write_text(json.dumps(stored))
+    assert extract_features.main(command) == 0
+    with pytest.raises(CogError, match="decode: exact -> fast"):
+        extract_features.main([*command, "FT_EXTRACT.DECODE", "fast"])
+
+
+def test_decoding_on_a_gpu_needs_one(image_tree, loader_file, tmp_path):
+    with pytest.raises(CogError, match=r"DECODE cuda.*--device is cpu"):
+        extract_features.main(
+            arguments(image_tree, loader_file, tmp_path / "out", "FT_EXTRACT.DECODE", "cuda")
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("decode", ["exact", "fast", "cuda"])
+def test_a_gpu_computes_the_same(forty, decode):
+    (forty.root / forty.file(7)).write_bytes(b"broken")
+    reference = run_library(forty)
+    for batch_size in (7, 64):
+        found = run_library(
+            forty, convnet().to("cuda"), device="cuda", decode=decode, batch_size=batch_size, n_workers=2
+        )
+        assert found.rows.tolist() == reference.rows.tolist()
+        torch.testing.assert_close(found.x, reference.x, rtol=1e-3, atol=1e-3)
+        assert found.n_left_to_cpu == (39 if decode == "cuda" else 0)  # all are PNG files
+
+
+@pytest.mark.gpu
+def test_a_gpu_decodes_jpeg_files(tmp_path):
+    tiny.write_class_folders(tmp_path / "j/test", classes=("crow", "duck"), n_images=9, suffix=".JPEG")
+    images = image_lists.image_folder("j", tmp_path / "j", "test")
+    path = images.root / images.file(4)
+    path.write_bytes(path.read_bytes()[:-50])
+    reference = run_library(images)
+    found = run_library(images, convnet().to("cuda"), device="cuda", decode="cuda", n_workers=2)
+    assert found.failures == reference.failures and len(found.failures) == 1
+    assert found.n_left_to_cpu == 0
+    torch.testing.assert_close(found.x, reference.x, rtol=0.05, atol=0.05)
+
+
+def test_files_are_decoded_by_the_device(tmp_path, monkeypatch):
+    """The whole way of ``decode="cuda"``, with the processor in place of the GPU."""
+    from cog.data import jpeg
+
+    tiny.write_class_folders(tmp_path / "j/test", classes=("crow", "duck"), n_images=9, suffix=".JPEG")
+    tiny.write_image(tmp_path / "j/test/duck/duck_5.png")
+    images = image_lists.image_folder("j", tmp_path / "j", "test")
+    bad, odd = images.root / images.file(2), images.root / images.file(4)
+    bad.write_bytes(bad.read_bytes()[:-50])
+    # begins and ends like a JPEG file, has a good header, and cannot be decoded
+    odd.write_bytes(odd.read_bytes()[:640] + b"\xff\xd9")
+    monkeypatch.setattr("cog.extract.require_decoder", lambda device: None)
+    reference = run_library(images)
+    asked = []
+    decode = jpeg._decode
+    monkeypatch.setattr(
+        jpeg, "_decode", lambda blobs, device: asked.append(len(blobs)) or decode(blobs, device)
+    )
+    found = run_library(images, decode="cuda", n_workers=2)
+    assert asked[0] >= 15
+    assert [file for file, _ in found.failures][:1] == [images.file(2)]
+    assert set(found.rows) >= set(range(19)) - {2, 4}
+    keep = [row for row in found.rows if row in set(reference.rows)]
+    mine, theirs = (
+        result.x[np.isin(result.rows, [row for row in keep if row != 4])] for result in (found, reference)
+    )
+    torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.slow
+def test_compiled_networks_stay_close(forty):
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    torch.testing.assert_close(
+        run_library(forty, compiled=True).x, run_library(forty).x, rtol=1e-4, atol=1e-4
+    )
+
+
+# --- several data sets and splits in one run
+
+
+@pytest.fixture
+def many(workshop):
+    """A command line for everything in the workshop, whose loader notes each time it is called."""
+    calls = workshop.root / "calls.txt"
+    source = tiny.LOADER_SOURCE.replace(
+        "    model = Tiny()", f"    open({str(calls)!r}, 'a').write('loaded ')\n    model = Tiny()"
+    )
+    workshop.loader.write_text(source)
+
+    def command(datasets, splits, *more):
+        return [
+            "--model", "tiny_net", "--models_root_dir", str(workshop.models), "--device", "cpu",
+            "--model_loader", f"{workshop.loader}:load_my_model", "--in1k_images_root", str(workshop.in1k),
+            "--imagenet_images_root", str(workshop.in21k), "--cog_levels_mapping_file", str(workshop.levels_file),
+            "--cog_concepts_split_file", str(workshop.split_file), *RESIZE, "FT_EXTRACT.N_WORKERS", "1",
+            "--dataset", *datasets, "--split", *splits, *more,
+        ]  # fmt: skip
+
+    return command
+
+
+def loads(workshop):
+    path = workshop.root / "calls.txt"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def test_all_at_once_is_each_alone(many, workshop, capsys):
+    datasets, splits = ("in1k", "cog_l1", "cog_l2"), ("test", "train")
+    assert extract_features.main(many(datasets, splits)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "[1/6] features of tiny_net: in1k test"
+    assert lines[5] == "[6/6] features of tiny_net: cog_l2 train"
+    assert len(lines) == 6
+    assert loads(workshop) == 1
+    folders = [
+        workshop.models / "tiny/net" / dataset / f"features_{split}"
+        for dataset in datasets
+        for split in splits
+    ]
+    together = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    for number, (dataset, split) in enumerate([(d, s) for d in datasets for s in splits]):
+        assert extract_features.main(many([dataset], [split], "--overwrite")) == 0
+        alone = {path.name: path.read_bytes() for path in folders[number].iterdir()}
+        assert set(alone) == set(together[number])
+        for name in ("X_Y.pth", "image_paths.txt"):
+            assert alone[name] == together[number][name], (dataset, split, name)
+        volatile = dict.fromkeys(("seconds", "images_per_second", "finished"))
+        assert (
+            json.loads(alone["features.json"]) | volatile
+            == json.loads(together[number]["features.json"]) | volatile
+        )
+    assert capsys.readouterr().out == ""
+
+
+def test_what_is_complete_is_skipped_pair_by_pair(many, workshop, capsys, caplog):
+    caplog.set_level("INFO", logger="cog")
+    assert extract_features.main(many(["cog_l1"], ["train"])) == 0
+    assert extract_features.main(many(["in1k", "cog_l1"], ["train", "test"], "--skip_complete")) == 0
+    assert caplog.text.count("is complete, skipped") == 1
+    assert "[4/4] features of tiny_net: cog_l1 test" in capsys.readouterr().out
+    count = loads(workshop)
+    assert extract_features.main(many(["in1k", "cog_l1"], ["train", "test"], "--skip_complete")) == 0
+    assert loads(workshop) == count
+    with pytest.raises(CogError, match="--overwrite"):
+        extract_features.main(many(["cog_l2", "cog_l1"], ["train"]))
+    assert not (workshop.models / "tiny/net/cog_l2").exists()
+
+
+def test_a_pair_given_twice_is_extracted_once(many, workshop, capsys):
+    assert extract_features.main(many(["in1k", "in1k"], ["test", "test"])) == 0
+    assert capsys.readouterr().out == ""
+
+
+def spoil_level_2(workshop):
+    (workshop.in21k / "n01484850").rename(workshop.root / "away")
+
+
+def spoil_nothing(workshop):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("spoil", "datasets", "message"),
+    [
+        (spoil_level_2, ["in1k", "cog_l2"], "lacks the folders of 1 of the 2 concepts"),
+        (spoil_nothing, ["in1k", "cog_l3"], "has 2 levels"),
+        (spoil_nothing, ["in1k", "../x"], "--dataset '../x'"),
+        (spoil_nothing, ["in1k", "wrens"], "--dataset wrens is not one of"),
+    ],
+)
+def test_all_inputs_are_checked_first(many, workshop, spoil, datasets, message):
+    spoil(workshop)
+    before = tiny.snapshot(workshop.root)
+    with pytest.raises(CogError, match=message):
+        extract_features.main(many(datasets, ["test", "train"]))
+    assert tiny.snapshot(workshop.root) == before
+
+
+def test_features_made_differently_stop_everything_first(many, workshop):
+    assert extract_features.main(many(["cog_l1"], ["test"])) == 0
+    before = tiny.snapshot(workshop.models)
+    with pytest.raises(CogError, match="cog_l1/features_test/X_Y.pth was made differently"):
+        extract_features.main(
+            many(["in1k", "cog_l1"], ["test"], "--skip_complete", "FT_EXTRACT.IMAGE_CROP_SIZE", "8")
+        )
+    assert tiny.snapshot(workshop.models) == before
+
+
+def test_one_output_folder_takes_one_pair(many, workshop, tmp_path):
+    with pytest.raises(CogError, match="--output_dir takes the features of one data set and split, not of 2"):
+        extract_features.main(many(["in1k"], ["test", "train"], "--output_dir", str(tmp_path / "out")))
+    assert extract_features.main(many(["in1k"], ["test"], "--output_dir", str(tmp_path / "out"))) == 0
+    assert features_of(tmp_path / "out")["name"] == "tiny_net_in1k_test"
+
+
+def test_failed_images_in_one_pair_do_not_lose_the_others(many, workshop, caplog):
+    caplog.set_level("INFO", logger="cog")
+    path = workshop.in1k / "val/n01443537/n01443537_1.JPEG"
+    path.write_bytes(path.read_bytes()[:100])
+    command = many(["in1k", "cog_l1"], ["test", "train"])
+    with pytest.raises(FailedImagesError, match=r"1 of 4 extractions failed \(in1k test\)") as error:
+        extract_features.main(command)
+    assert error.value.exit_code == 3
+    assert "in1k test: 1 of 6 images could not be decoded" in caplog.text
+    root = workshop.models / "tiny/net"
+    assert (root / "in1k/features_test/X_Y.incomplete.pth").is_file()
+    for folder in ("in1k/features_train", "cog_l1/features_test", "cog_l1/features_train"):
+        assert (root / folder / "X_Y.pth").is_file()
+    count = loads(workshop)
+    assert extract_features.main([*command, "--skip_complete", "--allow_failures", "1"]) == 0
+    assert loads(workshop) == count  # the kept features were accepted
+    assert (root / "in1k/features_test/X_Y.pth").is_file()
+
+
+def test_worse_failures_in_one_pair_do_not_lose_the_others(many, workshop, caplog):
+    source = workshop.loader.read_text()
+    workshop.loader.write_text(  # NaN for white images
+        source.replace("mean = x.mean((2, 3))", "mean = x.mean((2, 3)) / (x.amin((1, 2, 3)) < 2)[:, None]")
+    )
+    white = workshop.in1k / "val/n01443537/n01443537_1.JPEG"
+    Image.new("RGB", (20, 16), "white").save(white)
+    broken = workshop.in1k / "train/n01443537/n01443537_0.JPEG"
+    broken.write_bytes(b"")
+    with pytest.raises(CogError, match=r"2 of 4 extractions failed \(in1k test, in1k train\)") as error:
+        extract_features.main(many(["in1k", "cog_l1"], ["test", "train"]))
+    assert error.value.exit_code == 2 and not isinstance(error.value, FailedImagesError)
+    assert (
+        "in1k test: the network returned NaN or infinite features for n01443537/n01443537_1.JPEG"
+        in caplog.text
+    )
+    root = workshop.models / "tiny/net"
+    assert not (root / "in1k/features_test").exists()
+    assert (root / "in1k/features_train/X_Y.incomplete.pth").exists()
+    assert (root / "cog_l1/features_train/X_Y.pth").exists() and (
+        root / "cog_l1/features_test/X_Y.pth"
+    ).exists()
+
+
+def test_values_of_lists_given_as_none_or_empty(many, capsys):
+    for datasets, message in ((["None"], "required: --dataset"), ([""], "the value is empty")):
+        with pytest.raises(SystemExit) as stop:
+            extract_features.main(many(datasets, ["test"]))
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupt_ends_at_once_and_leaves_nothing(
+    image_tree, loader_file, tmp_path, python, repository, workers
+):
+    loader_file.write_text(
+        tiny.LOADER_SOURCE.replace("mean = x.mean", "import time; time.sleep(60); mean = x.mean")
+    )
+    process = subprocess.Popen(
+        [python, str(repository / "extract_features.py"),
+         *arguments(image_tree, loader_file, tmp_path / "out", workers=workers)],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert "9 images of 3 classes" in process.stderr.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert "interrupted" in process.stderr.read()
+    assert not (tmp_path / "out").exists()
