@@ -32,14 +32,14 @@ class Spy(CpuEngine):
         self.runs = []
         self.fits = []
         self.tested = []
-        self.together = []
+        self.batch_sizes = []
 
     def fit(self, features, y, runs, recipe, *, test=None, on_epoch=None, monitor=None):
         fits = super().fit(features, y, runs, recipe, test=test, on_epoch=on_epoch, monitor=monitor)
         self.runs += runs
         self.fits += fits
         self.tested += [test is not None] * len(runs)
-        self.together.append(len(runs))
+        self.batch_sizes.append(len(runs))
         return fits
 
 

@@ -35,6 +35,10 @@ class CpuEngine:
         assert precision in ("fp32", "bf16"), precision
         self.precision = precision
 
+    def together(self, n_classes: int) -> int:
+        """See :meth:`cog.logreg.engine.Engine.together`."""
+        return max(1, _CPU_COLUMNS // n_classes)
+
     def load(self, x: torch.Tensor) -> FeatureMatrix:
         """See :meth:`cog.logreg.engine.Engine.load`."""
         return SplitMatrix(x) if self.precision == "bf16" else FloatMatrix(x)
@@ -57,7 +61,7 @@ class CpuEngine:
     ) -> list[Fit]:
         """See :meth:`cog.logreg.engine.Engine.fit`."""
         assert test is None or len(runs) == 1
-        width = max(1, _CPU_COLUMNS // recipe.n_classes)
+        width = self.together(recipe.n_classes)
         groups: dict[tuple[int, int], list[int]] = {}
         for index, run in enumerate(runs):
             groups.setdefault((id(run.rows), run.order_seed), []).append(index)
@@ -102,17 +106,20 @@ class _Sweep:
         n_classes, dim = recipe.n_classes, features.dim
         size = min(recipe.batch_size, len(self._rows))
         self.live = []
-        initial: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        drawn: dict[int, Live] = {}
         for index, run in zip(indices, runs, strict=True):
-            if run.init_seed not in initial:
-                initial[run.init_seed] = initial_classifier(n_classes, dim, run.init_seed)
-            weight, bias = (t.clone() for t in initial[run.init_seed])
+            same = drawn.get(run.init_seed)
+            if same is None:
+                weight, bias = initial_classifier(n_classes, dim, run.init_seed)
+            else:
+                weight, bias = same.weight.clone(), same.bias.clone()
             self.live.append(
                 Live(
                     run, weight, bias, index, torch.zeros_like(weight), torch.zeros_like(bias),
                     low=None if self._dtype == torch.float32 else weight.to(self._dtype),
                 )
             )  # fmt: skip
+            drawn[run.init_seed] = self.live[-1]
         # Buffers are made once: fresh ones of this size are mapped and cleared by the kernel in every step.
         shape = (len(runs), size, n_classes)
         self._x = torch.empty(size, dim, dtype=self._dtype)

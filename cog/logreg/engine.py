@@ -65,6 +65,10 @@ class Engine(Protocol):
     precision: str
     side_by_side: int
 
+    def together(self, n_classes: int) -> int:
+        """Return how many trials of a search are worth training at once."""
+        ...
+
     def load(self, x: torch.Tensor) -> FeatureMatrix:
         """Prepare training features; ``x`` (float32 ``(n, d)``, on the CPU) is taken over and may be rewritten."""
         ...

@@ -11,11 +11,8 @@ import torch
 if TYPE_CHECKING:
     from cog.logreg.matrix import FeatureMatrix
 
-#: Rows scored at once: bounds the memory for logits (16384 x 1000 float32 is 66 MB).
-_CHUNK = 16384
-
-#: The same where several classifiers are scored: logits that stay in the cache (2048 x 1000 float32 is 8 MB).
-_SEARCH_CHUNK = 2048
+#: Rows scored at once: logits that stay in the cache (1024 x 1000 float32 is 4 MB).
+_CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ def top1_of_many(
         Top-1 accuracy in percent, equal to that of :func:`score`.
     """
     hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
-    for part in rows.split(_SEARCH_CHUNK):
+    for part in rows.split(_CHUNK):
         x, labels = features.exact(part), y[part]
         for index, (weight, bias) in enumerate(classifiers):
             hits[index] += is_top1(torch.addmm(bias, x, weight.T), labels).sum()

@@ -1,0 +1,332 @@
+"""The classifier engine against the loop of the original toolkit, side by side.
+
+    python tests/benchmarks/bench_logreg.py [--cases 512x100 2048x1000 few1 ...] [--precisions fp32 bf16] [--repeats 3]
+    python tests/benchmarks/bench_logreg.py --whole 512x100     # the whole protocol of both, nothing extrapolated
+
+The baseline is tests/benchmarks/plain_logreg.py. Both do the protocol: 30 trials of 100 epochs on 80 % of the rows, one
+final training on all of them, scored on a test set after every epoch. Without ``--whole`` each part is timed over a
+few epochs (baseline and engine take turns; medians) and scaled to the protocol's numbers; the search's own time (30
+suggestions of the sampler) is measured in full and added to both sides.
+
+Columns: seconds of the whole protocol for each side, the ratio, the fraction of the machine's matrix-product rate that
+the engine's training steps reach (rate measured in the same run, in the same precision, on the shape that is fastest),
+and peak memory above that of the imports relative to the size of the feature files (in processes of their own).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
+
+import plain_logreg  # noqa: E402
+
+from cog import features, randomness  # noqa: E402
+from cog.features import FeatureSet  # noqa: E402
+from cog.logreg import protocol, tune  # noqa: E402
+from cog.logreg.engine import get_engine  # noqa: E402
+from cog.logreg.settings import Settings  # noqa: E402
+from cog.logreg.sgd import Recipe, Run  # noqa: E402
+
+TRIALS, EPOCHS, BATCH, SEED = 30, 100, 1024, 22
+
+#: name: (training rows, test rows, d, classes, shots)
+CASES = {
+    "512x100": (20_000, 5_000, 512, 100, 0),
+    "2048x200": (20_000, 5_000, 2048, 200, 0),
+    "2048x1000": (20_000, 5_000, 2048, 1000, 0),
+    **{f"few{n}": (250_000, 50_000, 2048, 1000, n) for n in (1, 2, 4, 8, 16, 32, 64, 128)},
+}
+
+
+def feature_sets(case: str) -> tuple[FeatureSet, FeatureSet]:
+    """Clustered, l2-normalised random features, about as hard to separate as real ones."""
+    n, m, d, n_classes, _ = CASES[case]
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(n_classes, d, generator=generator)
+    sets = []
+    for size in (n, m):
+        y = torch.arange(size) % n_classes
+        x = torch.randn(size, d, generator=generator)
+        for rows in torch.arange(size).split(8192):
+            x[rows] += 0.35 * centres[y[rows]]
+            x[rows] /= x[rows].norm(dim=1, keepdim=True)
+        sets.append(FeatureSet(x, y, case))
+    return sets[0], sets[1]
+
+
+def timed(function) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def gemm_rate(precision: str) -> float:
+    """Best matrix-product rate of this machine over a few shapes, in FLOP/s."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    best = 0.0
+    for d, c in ((512, 500), (512, 1000), (2048, 250), (2048, 1000)):
+        x, w = torch.randn(BATCH, d).to(dtype), torch.randn(c, d).to(dtype)
+        out = torch.empty(BATCH, c, dtype=dtype)
+        seconds = min(timed(lambda x=x, w=w, out=out: torch.mm(x, w.T, out=out)) for _ in range(15))
+        best = max(best, 2 * BATCH * d * c / seconds)
+    return best
+
+
+def sampler_seconds() -> float:
+    """Time of the sampler for 30 sequential suggestions."""
+    search = tune.Search(Settings(seed=SEED, n_trials=TRIALS))
+    start = time.perf_counter()
+    while not search.done:
+        search.tell([tune.Result(50.0 + lr % 1, False, 0.0) for lr, _ in search.ask()])
+    return time.perf_counter() - start
+
+
+class Parts:
+    """The parts of the protocol that are timed, for one case."""
+
+    def __init__(self, case: str, precisions: list[str]) -> None:
+        n, _, _, self.n_classes, n_shot = CASES[case]
+        train, test = feature_sets(case)
+        settings = Settings(seed=SEED, n_shot=n_shot)
+        rows, val = features.split_train_val(train.y, val_frac=0.2, rng=randomness.numpy_rng(SEED, "split"))
+        everything = torch.arange(n)
+        if n_shot:
+            rng = randomness.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
+            rows = features.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
+            everything = features.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
+        self.rows, self.val, self.everything = rows, val, everything
+        self.settings = settings
+        self.plain_train = train.x[rows], train.y[rows]
+        self.plain_val = train.x[val], train.y[val]
+        self.plain_final = train.x[everything], train.y[everything]
+        self.plain_test = test.x, test.y
+        self.engines = {}
+        for precision in precisions:
+            engine = get_engine(torch.device("cpu"), precision)
+            x = FeatureSet(train.x.clone(), train.y, case)
+            self.engines[precision] = engine, protocol.prepare(x, test, engine)
+
+    def run(self, lr: float, stage: str) -> Run:
+        rows = self.rows if stage == "search" else self.everything
+        return Run(rows, lr, 1e-6, 1, 2)
+
+    def recipe(self, epochs: int) -> Recipe:
+        return Recipe(self.n_classes, epochs, BATCH, 0.9)
+
+    def plain(self, stage: str, epochs: int) -> None:
+        train, test = (
+            (self.plain_train, self.plain_val) if stage == "search" else (self.plain_final, self.plain_test)
+        )
+        plain_logreg.fit(train, test, n_classes=self.n_classes, lr=10.0, wd=1e-6, n_epochs=epochs)
+
+    def ours(self, precision: str, what: str, epochs: int) -> None:
+        engine, data = self.engines[precision]
+        if what == "final":
+            engine.fit(data.features, data.y, [self.run(10.0, "final")], self.recipe(epochs), test=data.test)
+            return
+        count = 10 if what.endswith("together") else 1
+        runs = [self.run(lr, "search") for lr in torch.logspace(-1, 2, 10).tolist()[-count:]]
+        if what.startswith("train"):
+            engine.fit(data.features, data.y, runs, self.recipe(epochs))
+        else:
+            start = torch.zeros(self.n_classes, data.features.dim), torch.zeros(self.n_classes)
+            fits = [protocol.Fit(*start, diverged=False) for _ in runs]
+            engine.validate(data.features, data.y, self.val, fits)
+
+
+def scaled(case: str, precisions: list[str], repeats: int) -> None:
+    """Time the parts in turn and print the scaled totals."""
+    n, m, d, c, n_shot = CASES[case]
+    parts = Parts(case, precisions)
+    steps = -(-len(parts.rows) // BATCH)
+    epochs = max(2, min(10, 320 // steps)) if d * c < 500_000 else max(1, 16 // steps)
+    plain_epochs = 1 if len(parts.val) > 20_000 else epochs
+    table: dict[tuple[str, str], list[float]] = {}
+
+    def note(side: str, what: str, seconds: float, per: int) -> None:
+        table.setdefault((side, what), []).append(seconds / per)
+
+    for _ in range(repeats):
+        note("plain", "search", timed(lambda: parts.plain("search", plain_epochs)), plain_epochs)
+        note("plain", "final", timed(lambda: parts.plain("final", plain_epochs)), plain_epochs)
+        for precision in precisions:
+            for what in ("train together", "train alone", "final"):
+                note(precision, what, timed(lambda w=what, p=precision: parts.ours(p, w, epochs)), epochs)
+            for what in ("score together", "score alone"):
+                note(precision, what, timed(lambda w=what, p=precision: parts.ours(p, w, 1)), 1)
+    middle = {key: statistics.median(values) for key, values in table.items()}
+    sampler = sampler_seconds()
+    plain = EPOCHS * (TRIALS * middle["plain", "search"] + middle["plain", "final"]) + sampler
+    for precision in precisions:
+        part = {what: middle[precision, what] for _, what in middle if (precision, what) in middle}
+        training = EPOCHS * (part["train together"] + 20 * part["train alone"])
+        scoring = part["score together"] + 20 * part["score alone"]
+        ours = training + scoring + EPOCHS * part["final"] + sampler
+        flop = TRIALS * EPOCHS * 4 * len(parts.rows) * d * c
+        print(
+            f"{case:<10} {n:>7} x {d} x {c}  {precision}  plain {plain:9.1f} s   ours {ours:8.1f} s   "
+            f"ratio {plain / ours:5.1f}   {flop / training / RATES[precision]:4.0%} of {RATES[precision] / 1e9:.0f} GFLOP/s"
+            f"   (search {training + scoring:.1f} s, of it scoring {scoring:.1f} s; final {EPOCHS * part['final']:.1f} s; "
+            f"sampler {sampler:.1f} s)",
+            flush=True,
+        )
+
+
+def whole(case: str, precisions: list[str]) -> None:
+    """Run the whole protocol of both sides and print times and accuracies."""
+    n_shot = CASES[case][4]
+    train, test = feature_sets(case)
+    start = time.perf_counter()
+    study = tune.Search(Settings(seed=SEED, n_trials=TRIALS))
+    rows, val = features.split_train_val(train.y, val_frac=0.2, rng=randomness.numpy_rng(SEED, "split"))
+    if n_shot:
+        rng = randomness.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
+        rows = features.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
+    part, held_out = (train.x[rows], train.y[rows]), (train.x[val], train.y[val])
+    while not study.done:
+        results = []
+        for lr, wd in study.ask():
+            _, logs = plain_logreg.fit(
+                part, held_out, n_classes=CASES[case][3], lr=lr, wd=wd, n_epochs=EPOCHS
+            )
+            results.append(tune.Result(logs["test/top1"][-1], False, 0.0))
+        study.tell(results)
+    best = tune.best(study.trials)
+    everything = torch.arange(len(train))
+    if n_shot:
+        rng = randomness.numpy_rng(SEED, "draw", stage="final", n_shot=n_shot)
+        everything = features.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
+    _, logs = plain_logreg.fit(
+        (train.x[everything], train.y[everything]), (test.x, test.y), n_classes=CASES[case][3],
+        lr=best.lr, wd=best.wd, n_epochs=EPOCHS,
+    )  # fmt: skip
+    plain = time.perf_counter() - start
+    print(
+        f"{case}: plain {plain:.1f} s, validation {best.val_top1:.2f}, test {logs['test/top1'][-1]:.2f}",
+        flush=True,
+    )
+    for precision in precisions:
+        engine = get_engine(torch.device("cpu"), precision)
+        copy = FeatureSet(train.x.clone(), train.y, case)
+        start = time.perf_counter()
+        outcome = protocol.run(copy, test, Settings(seed=SEED, n_shot=n_shot), engine, print_freq=0)
+        seconds = time.perf_counter() - start
+        assert outcome.fit.history is not None
+        print(
+            f"{case}: {precision} {seconds:.1f} s, validation {tune.best(outcome.trials).val_top1:.2f}, test "
+            f"{outcome.fit.history.logs['test/top1'][-1]:.2f}, ratio {plain / seconds:.2f}",
+            flush=True,
+        )
+
+
+def status(field: str) -> int:
+    """Return an entry of ``/proc/self/status`` in bytes."""
+    found = re.search(rf"^{field}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def memory(case: str, side: str) -> None:
+    """Print peak memory of one side, relative to the feature files (runs in a process of its own)."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{split}.pth" for split in ("train", "test")]
+        writer = subprocess.run(
+            [sys.executable, __file__, "--write", case, *map(str, files)], check=True, capture_output=True
+        )
+        assert writer.returncode == 0
+        size = sum(file.stat().st_size for file in files)
+        tune.create_study(0)  # imports Optuna
+        torch.mm(torch.randn(64, 64), torch.randn(64, 64))
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+        before = status("VmHWM")
+        if side == "plain":
+            sets = []
+            for file in files:
+                loaded = torch.load(file, weights_only=True)
+                sets.append((torch.nn.functional.normalize(loaded["X"], p=2, dim=1), loaded["Y"]))
+                del loaded
+            rows, val = features.split_train_val(
+                sets[0][1], val_frac=0.2, rng=randomness.numpy_rng(SEED, "split")
+            )
+            part, held_out = tuple((sets[0][0][r], sets[0][1][r]) for r in (rows, val))
+            plain_logreg.fit(part, held_out, n_classes=CASES[case][3], lr=1.0, wd=0.0, n_epochs=1)
+        else:
+            engine = get_engine(torch.device("cpu"), side)
+            train, test = (features.load(file, normalize=True) for file in files)
+            data = protocol.prepare(train, test, engine)
+            settings = Settings(seed=SEED, n_trials=11, n_epochs=1, n_shot=CASES[case][4])
+            list(protocol.run_all(data, [settings], engine, print_freq=0))
+        peak = status("VmHWM") - before
+        print(json.dumps({"peak": peak, "files": size}))
+
+
+def print_memory(case: str, precisions: list[str]) -> None:
+    for side in ("plain", *precisions):
+        done = subprocess.run(
+            [sys.executable, __file__, "--memory", case, side], check=True, capture_output=True, text=True
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+        print(
+            f"{case:<10} {side:<6} peak memory {found['peak'] / 1e6:7.0f} MB above the imports = "
+            f"{found['peak'] / found['files']:.2f} x the feature files ({found['files'] / 1e6:.0f} MB)",
+            flush=True,
+        )
+
+
+RATES: dict[str, float] = {}
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        choices=list(CASES),
+        default=["512x100", "2048x200", "2048x1000", "few1", "few8"],
+    )
+    parser.add_argument("--precisions", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument(
+        "--whole", choices=list(CASES), help="run the whole protocol of both sides on one case"
+    )
+    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--write", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--no_memory", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.write:
+        for data, file in zip(feature_sets(args.write[0]), args.write[1:], strict=True):
+            features.save(data, file)
+        return
+    if args.memory:
+        memory(*args.memory)
+        return
+    print(f"torch {torch.__version__}, {args.threads} threads, {torch.backends.cpu.get_cpu_capability()}")
+    if args.whole:
+        whole(args.whole, args.precisions)
+        return
+    RATES.update({precision: gemm_rate(precision) for precision in args.precisions})
+    for case in args.cases:
+        scaled(case, args.precisions, args.repeats)
+        if not args.no_memory and not case.startswith("few"):
+            print_memory(case, args.precisions)
+
+
+if __name__ == "__main__":
+    main()
