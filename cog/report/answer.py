@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from cog import names
@@ -79,6 +80,7 @@ def _alert(facts: Facts) -> str:
 
 
 def _overview(facts: Facts) -> str:
+    """All compared models, the best on unseen concepts first."""
     rows = []
     for number, model in enumerate(facts.own):
         if not model.places:
@@ -89,11 +91,16 @@ def _overview(facts: Facts) -> str:
             place = model.places.get((dataset, n_shot))
             cells.append(_rank_and_score(place) if place is not None else "–")
         levels = [model.places[d, n_shot].rank for d in names.COG_LEVELS if (d, n_shot) in model.places]
-        cells.append(f"{sum(levels) / len(levels):.1f}" if len(levels) == names.N_LEVELS else "–")
-        rows.append((f"<a href='#model-{number}'>{esc(model.label)}</a>", [shots_title(n_shot), *cells]))
+        mean = sum(levels) / len(levels) if len(levels) == names.N_LEVELS else math.inf
+        cells.append(f"{mean:.1f}" if mean < math.inf else "–")
+        rows.append(
+            (mean, f"<a href='#model-{number}'>{esc(model.label)}</a>", [shots_title(n_shot), *cells])
+        )
+    rows.sort(key=lambda row: row[0])
     head = ["Model", "Images", *map(dataset_label, names.DATASETS), "mean rank on levels"]
-    caption = "Rank among the published models and top-1 accuracy (%)"
-    return scroll(table(caption=caption, head=head, rows=rows, cls="numbers"), caption)
+    caption = "Rank among the published models and top-1 accuracy (%), best mean rank on the levels first"
+    drawn = table(caption=caption, head=head, rows=[(name, cells) for _, name, cells in rows], cls="numbers")
+    return scroll(drawn, caption)
 
 
 def _rank_and_score(place: Place) -> str:

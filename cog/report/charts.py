@@ -116,6 +116,17 @@ def _interval(values: Sequence[float], interval: object) -> tuple[float, float]:
     return (low, high) if high > low * 1.001 else (low / 2, low * 2)
 
 
+def _range(scores: Sequence[float]) -> tuple[float, float]:
+    """The scores that the shades span: the upper half and as much below; the worst trials fail completely.
+
+    Each search has its own, because the held-out images differ between seeds.
+    """
+    if not scores:
+        return 0.0, 0.0
+    best, median = max(scores), sorted(scores)[len(scores) // 2]
+    return max(min(scores), best - 2 * (best - median)), best
+
+
 def _nice_ticks(low: float, high: float) -> list[tuple[float, str]]:
     """Three to six round numbers between two ends."""
     span = high - low
@@ -147,20 +158,21 @@ def search(
     pair = intervals if isinstance(intervals, tuple) and len(intervals) == 2 else (None, None)
     lr = _interval([trial.lr for trial in drawn], pair[0])
     wd = _interval([trial.wd for trial in drawn], pair[1])
-    scores = [trial.val_top1 for trial in trials if not trial.diverged] or [0.0]
-    best = max(scores)
-    # The worst trials fail completely; shades are spent on the upper half of the range.
-    low = max(min(scores), best - 2 * (best - sorted(scores)[len(scores) // 2]))
     axes = _Axes()
     shades: list[list[str]] = [[] for _ in range(_N_SHADES)]
     diverged = []
-    for trial in drawn:
-        x, y = axes.x(_log_share(trial.lr, *lr)), axes.y(_log_share(trial.wd, *wd))
-        if trial.diverged:
-            diverged.append(f"M{x - 2.5:.1f} {y - 2.5:.1f}l5 5m0-5l-5 5")
-        else:
-            share = min(max(_share(trial.val_top1, low, best), 0.0), 1.0)
-            shades[min(int(share * _N_SHADES), _N_SHADES - 1)].append(f"M{x:.0f} {y:.0f}h0")
+    for found, _, _ in searches:
+        low, best = _range([trial.val_top1 for trial in found if not trial.diverged])
+        for trial in found:
+            if trial.wd <= 0:
+                continue
+            x, y = axes.x(_log_share(trial.lr, *lr)), axes.y(_log_share(trial.wd, *wd))
+            if trial.diverged:
+                diverged.append(f"M{x - 2.5:.1f} {y - 2.5:.1f}l5 5m0-5l-5 5")
+            else:
+                share = min(max(_share(trial.val_top1, low, best), 0.0), 1.0)
+                shades[min(int(share * _N_SHADES), _N_SHADES - 1)].append(f"M{x:.0f} {y:.0f}h0")
+    best = max((trial.val_top1 for trial in trials if not trial.diverged), default=0.0)
     marks = "".join(
         f'<path class="dot shade{shade}" d="{"".join(points)}"/>'
         for shade, points in enumerate(shades)

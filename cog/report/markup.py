@@ -20,7 +20,7 @@ def esc(text: object) -> str:
 def prose(text: str) -> str:
     """Return a sentence as HTML whose numbers stay on one line with what belongs to them."""
     found = esc(text)
-    for parts in (" %", " = ", " ± "):
+    for parts in (" %", " = ", " ± ", " points"):
         found = found.replace(parts, parts.replace(" ", "&nbsp;"))
     return found.replace("IN-1K", "IN&#8209;1K")
 

@@ -128,7 +128,7 @@ def _figures(pictures: Sequence[Picture], hint: str) -> str:
     if not pictures:
         return f"<p>{esc(hint)}</p>" if hint else ""
     drawn = "".join(
-        f"<figure><div class='scroll picture' role='region' tabindex='0' aria-label='Figure "
+        f"<figure><div class='scroll picture{' wide' * picture.wide}' role='region' tabindex='0' aria-label='Figure "
         f"{number}'>{picture.svg}</div><figcaption>{prose(picture.caption)}</figcaption></figure>"
         for number, picture in enumerate(pictures, start=1)
     )

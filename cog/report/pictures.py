@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,12 @@ from cog.tables import printable
 # The others repeat these for every model or data set, and are large; --figures writes all.
 _WHICH = ("fig3", "fig4", "drop")
 
+# With more own models than this every figure is crowded and large: the first must do.
+_MANY_MODELS = 8
+
+# A text column of a paper is 240 points wide.
+_WIDE_POINTS = 300
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -21,10 +28,12 @@ class Picture:
     Attributes:
         caption: what it shows.
         svg: an ``<svg>`` element whose ids are its own.
+        wide: whether it has panels side by side, which a phone must not shrink.
     """
 
     caption: str
     svg: str
+    wide: bool
 
 
 def draw(cells: Sequence[Cell], published: Sequence[Cell]) -> tuple[list[Picture], str]:
@@ -46,13 +55,21 @@ def draw(cells: Sequence[Cell], published: Sequence[Cell]) -> tuple[list[Picture
     cells = [_printable(cell) for cell in cells]
     pictures = []
     reason = ""
-    for which in _WHICH:
+    many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
+    for which in _WHICH[:1] if many else _WHICH:
         try:
             for chart in figures.charts(cells, published, which=[which], singles=False):
-                pictures.append(Picture(chart.caption, figures.svg(chart, prefix=f"figure-{chart.stem}")))
+                svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
+                pictures.append(Picture(chart.caption, svg, _points_wide(svg) > _WIDE_POINTS))
         except CogError as error:  # too few results for this one
             reason = reason or f"There are no figures: {error}."
     return pictures, "" if pictures else reason
+
+
+def _points_wide(svg: str) -> float:
+    """The width that the view box of a drawing gives, in points."""
+    found = re.search(r'viewBox="\S+ \S+ (\S+) ', svg)
+    return float(found[1]) if found else 0.0
 
 
 def _printable(cell: Cell) -> Cell:

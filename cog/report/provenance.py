@@ -13,12 +13,12 @@ from cog.report.records import Features, plain
 from cog.report.score_tables import shots_title
 
 # Each takes about 7 kB; with many models the page has enough to carry.
-_MAX_SEARCHES, _MAX_SEARCHES_OF_MANY, _MANY_MODELS = 72, 36, 8
+_MAX_SEARCHES, _MAX_SEARCHES_OF_MANY, _MANY_MODELS = 72, 24, 8
 
 
 def render_runs(facts: Facts) -> str:
     """Return settings, features and runs of every model."""
-    parts = [_model_provenance(model) for model in facts.own if model.source == RUNS]
+    parts = [_model_provenance(model) for model in facts.own if model.runs]
     imported = [model for model in facts.own if model.source != RUNS]
     if imported:
         names_of = ", ".join(f"{model.name} from {model.source}" for model in imported)
@@ -120,42 +120,35 @@ def _run_table(model: OwnModel) -> str:
     def each(values: Iterable[float | None], form: str) -> str:
         return "<br>".join("?" if value is None else format(value, form) for value in values)
 
+    # What is the same for all runs is said above the table.
+    same_epochs = len({run.n_epochs for run in model.runs}) == 1
+    none_diverged = not any(run.diverged for run in model.runs)
     rows = []
     for key in sorted(groups, key=lambda key: (dataset_key(key[0]), key[1] == 0, key[1])):
         runs = sorted(groups[key], key=lambda run: run.seed)
         seconds = [sum(value for value in run.details.seconds.values() if value >= 0) for run in runs]
-        rows.append(
-            (
-                f"{esc(key[0])}, {esc(shots_title(key[1]))}",
-                [
-                    each([run.seed for run in runs], "d"),
-                    each([run.top1 for run in runs], ".2f"),
-                    each([run.top5 for run in runs], ".2f"),
-                    each([run.lr for run in runs], ".4g"),
-                    each([run.wd for run in runs], ".3g"),
-                    each([run.details.best_val_top1 for run in runs], ".2f"),
-                    each([run.n_epochs for run in runs], "d"),
-                    "<br>".join(duration(value) if value else "?" for value in seconds),
-                    "<br>".join("<b>yes</b>" if run.diverged else "no" for run in runs),
-                ],
-            )
-        )
-    head = [
-        "Result",
-        "Seed",
-        "Top-1 (%)",
-        "Top-5 (%)",
-        "Learning rate",
-        "Weight decay",
-        "Validation top-1 (%)",
-        "Epochs",
-        "Time",
-        "Diverged",
-    ]
+        cells = {
+            "Seed": each([run.seed for run in runs], "d"),
+            "Top-1 (%)": each([run.top1 for run in runs], ".2f"),
+            "Top-5 (%)": each([run.top5 for run in runs], ".2f"),
+            "Learning rate": each([run.lr for run in runs], ".4g"),
+            "Weight decay": each([run.wd for run in runs], ".3g"),
+            "Validation top-1 (%)": each([run.details.best_val_top1 for run in runs], ".2f"),
+            "Time": "<br>".join(duration(value) if value else "?" for value in seconds),
+        }
+        if not same_epochs:
+            cells["Epochs"] = each([run.n_epochs for run in runs], "d")
+        if not none_diverged:
+            cells["Diverged"] = "<br>".join("<b>yes</b>" if run.diverged else "no" for run in runs)
+        rows.append((f"{esc(key[0])}, {esc(shots_title(key[1]))}", cells))
     caption = "Runs, one line per seed"
-    return scroll(
-        table(caption=caption, head=head, rows=rows, cls="details runs"), f"{caption}: {model.label}"
+    drawn = table(
+        caption=caption,
+        head=["Result", *rows[0][1]],
+        rows=[(name, list(cells.values())) for name, cells in rows],
+        cls="details runs",
     )
+    return scroll(drawn, f"{caption}: {model.label}")
 
 
 def render_searches(facts: Facts) -> str:
