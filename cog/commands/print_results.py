@@ -96,12 +96,12 @@ def _view(shown: Shown, args: argparse.Namespace, metrics: Sequence[str], style:
 def _write_products(
     found: Found, selected: Selection, args: argparse.Namespace, outputs: flags.Outputs
 ) -> None:
-    """Write what was asked for beside tables. Nothing heavy is imported unless it is."""
+    """Write what was asked for beside tables. Nothing heavy is imported unless it is.
+
+    What can still fail for another reason than a full disk (files in a folder, a missing library) comes first.
+    """
     paper = [cell for cell in found.cells if cell.source in published.SOURCES.values()]
     own = [cell for cell in found.cells if cell.source not in published.SOURCES.values()]
-    if outputs.export is not None:
-        exchange.write(outputs.export, found.cells, label=args.label)
-        LOG.info("wrote %s", outputs.export)
     if outputs.figures is not None:
         from cog import figures
 
@@ -114,16 +114,18 @@ def _write_products(
             shots=selected.n_shots,
             datasets=selected.datasets,
             baseline=selected.baseline,
+            metric="top5" if args.metric == "top5" else "top1",
             overwrite=args.overwrite,
         )
         LOG.info("wrote %d files in %s", len(written), outputs.figures)
     if outputs.diagnostics is not None:
-        from cog.figures import FORMATS, search
+        from cog import figures
+        from cog.figures import search
 
         written = search.write(
             found.runs,
             outputs.diagnostics,
-            formats=flags.given(args.figure_formats) or FORMATS,
+            formats=flags.given(args.figure_formats) or figures.FORMATS,
             overwrite=args.overwrite,
         )
         LOG.info("wrote %d files in %s", len(written), outputs.diagnostics)
@@ -134,12 +136,15 @@ def _write_products(
             outputs.report,
             runs=found.runs,
             cells=own,
-            published=paper or published.cells(args.paper),
+            published=published.cells(args.paper),
             problems=found.problems,
             root=selected.models_root_dir or selected.logreg_root_dir,
             overwrite=args.overwrite,
         )
         LOG.info("wrote %s", outputs.report)
+    if outputs.export is not None:
+        exchange.write(outputs.export, found.cells, label=args.label)
+        LOG.info("wrote %s", outputs.export)
 
 
 def _warn_of_problem(problem: Problem) -> None:

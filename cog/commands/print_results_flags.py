@@ -267,6 +267,7 @@ def check_outputs(args: argparse.Namespace) -> Outputs:
     """
     if args.label is not None and args.export is None:
         raise CogError("--label names the runs in an exported file; add --export FILE")
+    _check_drawings(args)
     checked = Outputs(
         table=_check_file(args.output, "--output", overwrite=args.overwrite),
         export=_check_file(args.export, "--export", overwrite=args.overwrite),
@@ -280,31 +281,53 @@ def check_outputs(args: argparse.Namespace) -> Outputs:
     return checked
 
 
-def _check_file(given: str | None, flag: str, *, overwrite: bool) -> Path | None:
-    if given is None:
+def _check_drawings(args: argparse.Namespace) -> None:
+    names_given, formats = given(args.figure_names), given(args.figure_formats)
+    if names_given and args.figures is None:
+        raise CogError("--figure_names chooses among --figures; add --figures DIR")
+    if formats and args.figures is None and args.diagnostics is None:
+        raise CogError("--figure_formats is for --figures and --diagnostics; add one of them")
+    if args.diagnostics is not None and (
+        args.published_only or not (args.models_root_dir or args.logreg_root_dir)
+    ):
+        raise CogError("--diagnostics needs runs: give --models_root_dir or --logreg_root_dir")
+    if names_given or formats:
+        from cog import figures
+
+        for flag, values, known in (
+            ("--figure_names", names_given, figures.FIGURES),
+            ("--figure_formats", formats, figures.FORMATS),
+        ):
+            for value in values or ():
+                if value not in known:
+                    raise CogError(f"{flag} {value} is not known, expected some of {', '.join(known)}")
+
+
+def _check_file(name: str | None, flag: str, *, overwrite: bool) -> Path | None:
+    if name is None:
         return None
-    path = Path(os.path.realpath(given))  # atomic replacement would turn a link into a file
+    path = Path(os.path.realpath(name))  # atomic replacement would turn a link into a file
     if path.is_dir():
-        raise CogError(f"{flag} {given} is a folder, expected a file")
+        raise CogError(f"{flag} {name} is a folder, expected a file")
     if not path.parent.is_dir():
-        raise CogError(f"the folder of {flag} {given} does not exist; create it first")
+        raise CogError(f"the folder of {flag} {name} does not exist; create it first")
     if path.exists():
         if not stat.S_ISREG(path.stat().st_mode):
-            raise CogError(f"{flag} {given} is not a regular file")
+            raise CogError(f"{flag} {name} is not a regular file")
         if not overwrite:
-            raise CogError(f"{flag} {given} exists; remove it or add --overwrite")
+            raise CogError(f"{flag} {name} exists; remove it or add --overwrite")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise CogError(f"cannot write {flag} {given}: no permission to create files in its folder")
+        raise CogError(f"cannot write {flag} {name}: no permission to create files in its folder")
     return path
 
 
-def _check_folder(given: str | None, flag: str) -> Path | None:
-    if given is None:
+def _check_folder(name: str | None, flag: str) -> Path | None:
+    if name is None:
         return None
-    path = Path(given)
+    path = Path(name)
     if path.exists() and not path.is_dir():
-        raise CogError(f"{flag} {given} is a file, expected a folder")
+        raise CogError(f"{flag} {name} is a file, expected a folder")
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise CogError(f"cannot write into {flag} {given}: no permission to create files in {existing}")
+        raise CogError(f"cannot write into {flag} {name}: no permission to create files in {existing}")
     return path
