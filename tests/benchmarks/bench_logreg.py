@@ -148,7 +148,7 @@ class Parts:
 
 def scaled(case: str, precisions: list[str], repeats: int) -> None:
     """Time the parts in turn and print the scaled totals."""
-    n, m, d, c, n_shot = CASES[case]
+    n, _, d, c, _ = CASES[case]
     parts = Parts(case, precisions)
     steps = -(-len(parts.rows) // BATCH)
     epochs = max(2, min(10, 320 // steps)) if d * c < 500_000 else max(1, 16 // steps)
@@ -175,10 +175,11 @@ def scaled(case: str, precisions: list[str], repeats: int) -> None:
         scoring = part["score together"] + 20 * part["score alone"]
         ours = training + scoring + EPOCHS * part["final"] + sampler
         flop = TRIALS * EPOCHS * 4 * len(parts.rows) * d * c
+        rate = RATES[precision]
         print(
             f"{case:<10} {n:>7} x {d} x {c}  {precision}  plain {plain:9.1f} s   ours {ours:8.1f} s   "
-            f"ratio {plain / ours:5.1f}   {flop / training / RATES[precision]:4.0%} of {RATES[precision] / 1e9:.0f} GFLOP/s"
-            f"   (search {training + scoring:.1f} s, of it scoring {scoring:.1f} s; final {EPOCHS * part['final']:.1f} s; "
+            f"ratio {plain / ours:5.1f}   {flop / training / rate:4.0%} of {rate / 1e9:.0f} GFLOP/s   "
+            f"(training {training:.1f} s, validation {scoring:.1f} s, final {EPOCHS * part['final']:.1f} s, "
             f"sampler {sampler:.1f} s)",
             flush=True,
         )
