@@ -256,6 +256,20 @@ def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Pa
     return plans, train, test
 
 
+def warn_of_changed_protocol(args: argparse.Namespace, cfg: CfgNode) -> None:
+    """Say so when the results will not be comparable with the paper's, and would lie among those that are."""
+    changed = [
+        f"{key} {value}" for key, value in config.flat(cfg).items()
+        if (key, value) in (("CLF.SOLVER", "lbfgs"), ("CLF.PRUNER", "median"))
+    ]  # fmt: skip
+    if changed:
+        apart = args.output_dir is not None or cfg.EVAL.NAME != config.default_cfg().EVAL.NAME
+        logger.warning(
+            "%s changes the protocol: the results are not comparable with the paper's%s", changed[0],
+            "" if apart else f"; EVAL.NAME {changed[0].split()[1]} keeps them apart from the protocol's folders",
+        )  # fmt: skip
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
@@ -273,8 +287,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cog.logreg import protocol
     from cog.logreg.engine import get_engine
 
+    warn_of_changed_protocol(args, cfg)
     device = resolve_device(args.device)
-    engine = get_engine(device, cfg.CLF.PRECISION)
+    engine = get_engine(device, "fp32" if cfg.CLF.SOLVER == "lbfgs" else cfg.CLF.PRECISION)
     train_set = features.load(train, normalize=cfg.CLF.NORM_FTS)
     test_set = features.load(test, normalize=cfg.CLF.NORM_FTS)
     logger.info(

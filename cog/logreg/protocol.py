@@ -25,6 +25,7 @@ from cog.errors import CogError
 from cog.features import FeatureSet
 from cog.logreg import tune
 from cog.logreg.engine import Engine, Live, Monitor, OnEpoch
+from cog.logreg.lbfgs import LbfgsEngine, WeightDecayPath
 from cog.logreg.matrix import FeatureMatrix
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import Fit, History, Recipe, Run
@@ -65,7 +66,7 @@ class Outcome:
         lr: learning rate of the final training.
         wd: weight decay of the final training.
         trials: the search, in order (empty without one).
-        study: the Optuna study (None without a search).
+        study: the Optuna study (None without one: no search, or ``CLF.SOLVER lbfgs``).
         labels: the C original labels, ascending.
         sizes: rows used: ``search_train``, ``search_val``, ``final_train``, ``test``.
         seconds: durations of ``search`` and ``final``.
@@ -146,7 +147,7 @@ def run_all(
 
     Args:
         data: from :func:`prepare`.
-        study: hyper-parameters of the protocol, one per run; all with the same number of epochs.
+        study: hyper-parameters of the protocol, one per run; all with the same solver and number of epochs.
         engine: does the training. As many runs as it wants side by side are advanced together; no result depends on
             that (see :mod:`cog.logreg.engine`).
         print_freq: epochs between log lines of the final training; 0 prints none.
@@ -158,6 +159,8 @@ def run_all(
     Raises:
         CogError: nothing to validate on, all trials diverged.
     """
+    if any(settings.solver == "lbfgs" for settings in study):
+        engine = LbfgsEngine(engine)
     waiting = list(enumerate(study))
     active: list[tuple[int, Job, Request]] = []
     while waiting or active:
@@ -191,6 +194,7 @@ def run_all(
             )
             try:
                 still_active.append((position, job, job.send((own, scores))))
+                del own
             except StopIteration as finished:
                 yield position, finished.value
         active = sorted(still_active, key=lambda entry: entry[0])
@@ -236,34 +240,52 @@ def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int) -> 
 
 def _search(
     data: Data, settings: Settings, engine: Engine, seconds: dict[str, float]
-) -> Generator[Request, tuple[list[Fit], list[float]], tuple[tune.Search, int, int]]:
-    """Tune learning rate and weight decay on a part of the training set, scored on the rest."""
+) -> Generator[Request, tuple[list[Fit], list[float]], tuple[tune.Search | WeightDecayPath, int, int]]:
+    """Tune hyper-parameters on a part of the training set, scored on the rest."""
     train_rows, val_rows = features.split_train_val(
         data.y, val_frac=settings.val_frac, rng=randomness.numpy_rng(settings.seed, "split")
     )
     train_rows = _draw(data, settings, train_rows, stage="search")
-    search = tune.Search(settings)
+    search = WeightDecayPath(settings) if settings.solver == "lbfgs" else tune.Search(settings)
     with Progress(settings.n_trials, f"{settings.label}hyper-parameter search", unit="trials") as progress:
         while not search.done:
             runs = [_spec(settings, train_rows, lr, wd, "search") for lr, wd in search.ask()]
-            monitor = None
-            if settings.pruner != "none":
-                monitor = _pruner(data, settings, engine, search, val_rows)
-            fits, scores = yield Request(runs, val_rows, monitor=monitor)
-            results = [
-                tune.Result(score, fit.diverged, fit.seconds, fit.stopped)
-                for fit, score in zip(fits, scores, strict=True)
-            ]
+            results: list[tune.Result] = []
+            # In parts: a classifier of full scale takes 8 MB, which are given back once it is scored.
+            for part in _parts(runs, engine.together(len(data.labels))):
+                monitor = None
+                if isinstance(search, tune.Search) and settings.pruner != "none":
+                    monitor = _pruner(data, settings, engine, search, val_rows, first=len(results))
+                fits, scores = yield Request(part, val_rows, monitor=monitor)
+                results += [
+                    tune.Result(score, fit.diverged, fit.seconds, fit.stopped)
+                    for fit, score in zip(fits, scores, strict=True)
+                ]
+                del fits
             search.tell(results)
-            seconds["search"] += sum(fit.seconds for fit in fits)
+            seconds["search"] += sum(result.seconds for result in results)
             progress.update(len(runs))
     return search, len(train_rows), len(val_rows)
 
 
+def _parts(runs: Sequence[Run], size: int) -> Iterator[list[Run]]:
+    for start in range(0, len(runs), size):
+        yield list(runs[start : start + size])
+
+
 def _pruner(
-    data: Data, settings: Settings, engine: Engine, search: tune.Search, val_rows: torch.Tensor
+    data: Data,
+    settings: Settings,
+    engine: Engine,
+    search: tune.Search,
+    val_rows: torch.Tensor,
+    *,
+    first: int,
 ) -> Monitor:
-    """Score trials in training every few epochs and stop those that the study's pruner gives up."""
+    """Score trials in training every few epochs and stop those that the study's pruner gives up.
+
+    ``first`` is the position in the search's round of the first run that is being trained.
+    """
 
     def monitor(epoch: int, live: Sequence[Live]) -> Sequence[Live]:
         if (epoch + 1) % _PRUNE_EVERY or epoch + 1 == settings.n_epochs:
@@ -272,7 +294,7 @@ def _pruner(
         return [
             one
             for one, score in zip(live, scores, strict=True)
-            if search.should_stop(one.index, epoch, score)
+            if search.should_stop(first + one.index, epoch, score)
         ]
 
     return monitor
