@@ -25,42 +25,39 @@ read_command_line models_root_dir model_name dataset train_features_dir test_fea
     -- "$@"
 
 n_datasets=$(count_words ${dataset})
-n_steps=$((n_datasets * $(count_words ${shots}) * $(count_words ${seeds})))
+n_steps=${n_datasets}
 output_of() {
     if [[ "${output_dir}" == "None" ]]; then
         echo "None"
     elif [[ ${n_datasets} -gt 1 ]]; then
-        echo "${output_dir}/$1_N$2"
+        echo "${output_dir}/$1"
     else
-        echo "${output_dir}_N$2"
+        echo "${output_dir}"
     fi
 }
+# One process per data set: the features are loaded once for all shots and seeds.
 for dataset_ in ${dataset}; do
-    for n_shot in ${shots}; do
-        for seed in ${seeds}; do
-            run_dir="$(output_of "${dataset_}" "${n_shot}")"
-            [[ "${run_dir}" != "None" ]] && run_dir="${run_dir}/seed-${seed}"
-            run_step "logreg on ${dataset_}, N = ${n_shot}, seed ${seed}" \
-                "${python}" "${repository}/logreg.py" \
-                --models_root_dir="${models_root_dir}" \
-                --model="${model_name}" \
-                --dataset="${dataset_}" \
-                --train_features_dir="${train_features_dir}" \
-                --test_features_dir="${test_features_dir}" \
-                --output_dir="${run_dir}" \
-                --skip_complete \
-                ${extra[@]+"${extra[@]}"} \
-                EVAL.SEED "${seed}" \
-                CLF.N_SHOT "${n_shot}"
-        done
-    done
+    run_step "logreg on ${dataset_}, N = ${shots}, seeds ${seeds}" \
+        "${python}" "${repository}/logreg.py" \
+        --models_root_dir="${models_root_dir}" \
+        --model="${model_name}" \
+        --dataset="${dataset_}" \
+        --train_features_dir="${train_features_dir}" \
+        --test_features_dir="${test_features_dir}" \
+        --output_dir="$(output_of "${dataset_}")" \
+        --n_shots ${shots} \
+        --seeds ${seeds} \
+        --skip_complete \
+        ${extra[@]+"${extra[@]}"}
 done
 
 for dataset_ in ${dataset}; do
     for n_shot in ${shots}; do
+        results="$(output_of "${dataset_}")"
+        [[ "${results}" == "None" ]] || results+="_N${n_shot}"
         echo "Average over seeds ${seeds}: ${dataset_}, N = ${n_shot}"
         "${python}" "${repository}/print_results.py" \
-            --logreg_root_dir="$(output_of "${dataset_}" "${n_shot}")" \
+            --logreg_root_dir="${results}" \
             --models_root_dir="${models_root_dir}" \
             --model="${model_name}" \
             --dataset="${dataset_}" \

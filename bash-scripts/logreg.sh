@@ -23,7 +23,7 @@ seeds="${seeds:-22 37 45 77 93}"
 read_command_line models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds -- "$@"
 
 n_datasets=$(count_words ${dataset})
-n_steps=$((n_datasets * $(count_words ${seeds})))
+n_steps=${n_datasets}
 output_of() {
     if [[ "${output_dir}" == "None" ]]; then
         echo "None"
@@ -33,22 +33,19 @@ output_of() {
         echo "${output_dir}"
     fi
 }
+# One process per data set: the features are loaded once for all seeds.
 for dataset_ in ${dataset}; do
-    for seed in ${seeds}; do
-        run_dir="$(output_of "${dataset_}")"
-        [[ "${run_dir}" != "None" ]] && run_dir="${run_dir}/seed-${seed}"
-        run_step "logreg on ${dataset_}, seed ${seed}" \
-            "${python}" "${repository}/logreg.py" \
-            --models_root_dir="${models_root_dir}" \
-            --model="${model_name}" \
-            --dataset="${dataset_}" \
-            --train_features_dir="${train_features_dir}" \
-            --test_features_dir="${test_features_dir}" \
-            --output_dir="${run_dir}" \
-            --skip_complete \
-            ${extra[@]+"${extra[@]}"} \
-            EVAL.SEED "${seed}"
-    done
+    run_step "logreg on ${dataset_}, seeds ${seeds}" \
+        "${python}" "${repository}/logreg.py" \
+        --models_root_dir="${models_root_dir}" \
+        --model="${model_name}" \
+        --dataset="${dataset_}" \
+        --train_features_dir="${train_features_dir}" \
+        --test_features_dir="${test_features_dir}" \
+        --output_dir="$(output_of "${dataset_}")" \
+        --seeds ${seeds} \
+        --skip_complete \
+        ${extra[@]+"${extra[@]}"}
 done
 
 for dataset_ in ${dataset}; do

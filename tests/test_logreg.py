@@ -150,7 +150,7 @@ def test_run_folders_of_both_toolkits_are_averaged_together(workshop, capsys):
     ours = logs_of(data_set / "eval_logreg_N8" / "seed-37")["test/top1"][-1]
     theirs = data_set / "eval_logreg-N8" / "seed_22" / "final-lr-10.5_wd-1e-08"
     theirs.mkdir(parents=True)
-    logs = {key: [1.0, 2.0] for key in LOG_KEYS} | {"test/top1": [10.0, 60.0]}
+    logs = {key: [1.0, 2.0, 3.0, 4.0] for key in LOG_KEYS} | {"test/top1": [10.0, 20.0, 30.0, 60.0]}
     (theirs / "logs.pkl").write_bytes(pickle.dumps(logs))
     capsys.readouterr()
     assert print_results.main([*base, "CLF.N_SHOT", "8"]) == 0
