@@ -243,11 +243,21 @@ def _few_shot_table(model: OwnModel) -> str:
     for dataset in names.DATASETS:
         found = [model.places.get((dataset, n)) for n in shots]
         if any(found):
-            cells = [_rank_and_score(place) + _seed_mark(place.cell) if place else "–" for place in found]
-            rows.append((dataset_label(dataset), cells))
-    caption = "Rank and top-1 accuracy (%) by number of training images per class"
+            rows.append((dataset_label(dataset), [_few_shot_cell(place) for place in found]))
+    caption = "Rank, top-1 accuracy (%), and below the difference to ResNet50, by training images per class"
+    if model.name == REFERENCE:
+        caption = "Rank and top-1 accuracy (%) by training images per class"
     head = ["Data", *(shots_title(n) if n else "all" for n in shots)]
     return scroll(table(caption=caption, head=head, rows=rows, cls="numbers"), caption)
+
+
+def _few_shot_cell(place: Place | None) -> str:
+    if place is None:
+        return "–"
+    text = _rank_and_score(place) + _seed_mark(place.cell)
+    if place.to_reference is None or place.cell.model == REFERENCE:
+        return text
+    return f"{text}<br><small>{_difference(place.to_reference)}</small>"
 
 
 def _own_table(model: OwnModel) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,21 +91,27 @@ def collect(
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.model, cell.source), []).append(cell)
-    shared_names = {model for model, _ in groups if sum(other == model for other, _ in groups) > 1}
+    n_sources = collections.Counter(model for model, _ in groups)
+    runs_of: dict[str, list[Run]] = {}
+    for run in runs:
+        runs_of.setdefault(run.model, []).append(run)
+    features_of: dict[str, dict[tuple[str, str], Features]] = {}
+    for (model, dataset, split), made in features.items():
+        features_of.setdefault(model, {})[dataset, split] = made
     own = []
     for model, source in sorted(groups, key=lambda key: (natural_key(key[0]), key[1] != RUNS, key[1])):
         found = sorted(groups[model, source], key=lambda cell: (dataset_key(cell.dataset), cell.n_shot))
-        behind = [run for run in runs if run.model == model] if source == RUNS else []
+        on_disk = source == RUNS
         own.append(
             _own_model(
                 model,
                 source,
                 found,
-                behind,
-                {key[1:]: value for key, value in features.items() if key[0] == model and source == RUNS},
+                runs_of.get(model, []) if on_disk else [],
+                features_of.get(model, {}) if on_disk else {},
                 published,
                 labels,
-                distinguish=model in shared_names or model in labels,
+                distinguish=n_sources[model] > 1 or model in labels,
             )
         )
     compared = any(model.places for model in own)

@@ -20,8 +20,9 @@ def esc(text: object) -> str:
 def prose(text: str) -> str:
     """Return a sentence as HTML whose numbers stay on one line with what belongs to them."""
     found = esc(text)
-    for parts in (" %", " = ", " ± ", " points"):
+    for parts in (" %", " = ", " ± "):
         found = found.replace(parts, parts.replace(" ", "&nbsp;"))
+    found = re.sub(r"(\d) (points)", r"\1&nbsp;\2", found)
     return found.replace("IN-1K", "IN&#8209;1K")
 
 

@@ -91,13 +91,21 @@ def collect(evidence: Evidence) -> list[Notice]:
     """Return all notices, the most severe first."""
     found = list(_problem_folders(evidence.problems))
     by_model: dict[str, list[Run]] = {}
+    cells_of: dict[str, list[Cell]] = {}
+    counts_of: dict[str, dict[str, Counts]] = {}
+    made_of: dict[str, list[Features]] = {}
     for run in evidence.runs:
         by_model.setdefault(run.model, []).append(run)
+    for cell in evidence.cells:
+        cells_of.setdefault(cell.model, []).append(cell)
+    for (model, dataset), verdict in evidence.counts.items():
+        counts_of.setdefault(model, {})[dataset] = verdict
+    for (model, _, _), features in evidence.features.items():
+        made_of.setdefault(model, []).append(features)
     for model, runs in by_model.items():
-        made = [value for key, value in evidence.features.items() if key[0] == model]
-        cells = [cell for cell in evidence.cells if cell.model == model]
+        made, cells = made_of.get(model, []), cells_of.get(model, [])
         for notices in (
-            _counts(model, evidence),
+            _counts(model, counts_of.get(model, {})),
             _missing(model, cells, evidence.root),
             _diverged(model, runs),
             _chance(model, cells, runs),
@@ -154,8 +162,7 @@ def _problem_folders(problems: Sequence[Problem]) -> Iterable[Notice]:
         )
 
 
-def _counts(model: str, evidence: Evidence) -> Iterable[Notice]:
-    verdicts = {dataset: found for (name, dataset), found in evidence.counts.items() if name == model}
+def _counts(model: str, verdicts: Mapping[str, Counts]) -> Iterable[Notice]:
     for match, severity, meaning, action in (
         (
             Match.DIFFERENT,

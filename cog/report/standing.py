@@ -135,7 +135,12 @@ def place(own: Cell, published: Sequence[Cell]) -> Place | None:
 
 def places(own: Iterable[Cell], published: Sequence[Cell]) -> dict[tuple[str, int], Place]:
     """Rank the results of one model; by data set and number of shots."""
-    found = {(cell.dataset, cell.n_shot): place(cell, published) for cell in own}
+    rivals: dict[tuple[str, int], list[Cell]] = {}
+    for cell in published:
+        rivals.setdefault((cell.dataset, cell.n_shot), []).append(cell)
+    found = {
+        (cell.dataset, cell.n_shot): place(cell, rivals.get((cell.dataset, cell.n_shot), ())) for cell in own
+    }
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -270,9 +275,9 @@ def _describe_trend(here: Sequence[Place]) -> list[str]:
     elif notable and all(p.best_rank > seen.worst_rank for p in levels):
         verdict = "it stands worse on unseen concepts than on those of IN-1K"
     else:
-        return [f"Mean rank on the levels: {mean:.1f}; on IN-1K: {seen.rank}."]
+        return [f"Mean rank {mean:.1f} on the levels, rank {seen.rank} on IN-1K."]
     return [
-        f"Mean rank on the levels: {mean:.1f}; on IN-1K: {seen.rank}: among the published models {verdict}."
+        f"Mean rank {mean:.1f} on the levels, rank {seen.rank} on IN-1K: among the published models {verdict}."
     ]
 
 
