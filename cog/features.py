@@ -4,10 +4,12 @@ l2 normalisation, the validation split, the few-shot draw.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +32,13 @@ class FeatureSet:
         x: float32 ``(n, d)``.
         y: int64 ``(n,)``.
         name: ``<model>_<dataset>_<split>``.
+        norms: float32 ``(n, 1)`` when ``x`` is memory-mapped: what its rows still have to be divided by.
     """
 
     x: torch.Tensor
     y: torch.Tensor
     name: str
+    norms: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -52,12 +56,14 @@ def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
         )
 
 
-def load(path: str | os.PathLike[str], *, normalize: bool = False) -> FeatureSet:
+def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool = False) -> FeatureSet:
     """Read ``X_Y.pth``, written by this toolkit or by the original one.
 
     Args:
         path: the file, or the folder that holds it.
         normalize: l2-normalise the rows.
+        mapped: leave the features in the file and map it, for features larger than memory; needs float32 in a file of
+            torch >= 1.6 (others are read).
 
     Returns:
         Features as float32 (float16, bfloat16 and float64 files are converted), labels as int64.
@@ -71,7 +77,7 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False) -> FeatureSet
         path = path / names.FEATURES_FILE
     if not path.is_file():
         raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
-    data = load_torch(path)
+    data = _open(path, mapped=mapped)
     if not isinstance(data, dict) or not {"X", "Y"} <= set(data):
         found = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
         raise CogError(f"{path} holds {found}, expected a dict with X and Y")
@@ -91,36 +97,53 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False) -> FeatureSet
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise CogError(f"{path}: Y is {y.dtype}, expected whole-number labels (int64)")
     # detached and contiguous: they are normalised in place below
+    mapped = mapped and x.dtype == torch.float32 and x.is_contiguous()
     x = x.detach().float().contiguous()
-    _check_and_normalize_(x, str(path), normalize=normalize)
+    norms = _check_and_normalize_(x, str(path), normalize=normalize, in_place=not mapped)
     name = data.get("name")
-    return FeatureSet(x, y.long(), name if isinstance(name, str) else path.parent.name)
+    return FeatureSet(x, y.long(), name if isinstance(name, str) else path.parent.name, norms)
 
 
-def _check_and_normalize_(x: torch.Tensor, source: str, *, normalize: bool) -> None:
+def _open(path: Path, *, mapped: bool) -> Any:
+    if mapped:
+        with contextlib.suppress(CogError):  # older containers cannot be mapped
+            return load_torch(path, mmap=True)
+    return load_torch(path)
+
+
+def _check_and_normalize_(
+    x: torch.Tensor, source: str, *, normalize: bool, in_place: bool
+) -> torch.Tensor | None:
     """Refuse NaN and infinite features, and scale rows to unit length (zero rows stay zero; paper Sec. 4.1).
 
     Both in one pass over the memory and in place: the features of a level take 9 GB. Equal to
     ``torch.nn.functional.normalize``. A row is finite when its norm is; only where it is not (squares can overflow,
     too) the values are looked at.
 
+    Returns:
+        With ``in_place`` False, float32 ``(n, 1)`` to divide the rows by (ones when they shall stay as they are).
+
     Raises:
         CogError: naming how many rows are not finite, and the first ones.
     """
     bad: list[int] = []
+    divisors = None if in_place else torch.ones(len(x), 1)
     for start in range(0, len(x), _CHUNK_ROWS):
         chunk = x[start : start + _CHUNK_ROWS]
         norms = torch.linalg.vector_norm(chunk, dim=1, keepdim=True)
         if not torch.isfinite(norms).all():
             bad += [start + int(row) for row in (~torch.isfinite(chunk).all(dim=1)).nonzero()]
-        if normalize:
+        if normalize and divisors is None:
             chunk /= norms.clamp_min_(1e-12)
+        elif normalize and divisors is not None:
+            divisors[start : start + _CHUNK_ROWS] = norms.clamp_min_(1e-12)
     if bad:
         rows = ", ".join(map(str, bad[:5]))
         raise CogError(
             f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (rows {rows}"
             f"{', ...' if len(bad) > 5 else ''}); extract these features again"
         )
+    return divisors
 
 
 def to_consecutive_labels(

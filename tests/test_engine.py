@@ -18,7 +18,7 @@ from cog.errors import CogError
 from cog.logreg import metrics, sgd
 from cog.logreg.cpu_engine import CpuEngine
 from cog.logreg.engine import get_engine
-from cog.logreg.matrix import FloatMatrix, SplitMatrix
+from cog.logreg.matrix import FloatMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
 
 sys.path.append(str(Path(__file__).parent / "benchmarks"))
@@ -246,6 +246,32 @@ def test_float_features_are_left_as_they_are():
     rows = torch.tensor([9, 1])
     assert torch.equal(matrix.batch(rows), x[rows])
     assert torch.equal(matrix.exact(rows), x[rows])
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_mapped_features_are_those_in_memory(tmp_path, data, precision, normalize):
+    """Bit for bit, and the file stays as it is."""
+    x, y, rows, val = data
+    path = tmp_path / "X_Y.pth"
+    feature_files.save(feature_files.FeatureSet(7 * x, y, "scaled"), path)
+    before = path.read_bytes()
+    engine = CpuEngine(precision)
+    run = sgd.Run(rows, 2.0, 1e-5, init_seed=1, order_seed=2)
+    weights, scores = [], []
+    for mapped in (False, True):
+        loaded = feature_files.load(path, normalize=normalize, mapped=mapped)
+        assert (loaded.norms is not None) == mapped
+        features = engine.load(loaded.x, loaded.norms)
+        assert type(features) is (
+            MappedMatrix if mapped else {"fp32": FloatMatrix, "bf16": SplitMatrix}[precision]
+        )
+        fits = engine.fit(features, y, [run], RECIPE)
+        weights.append(fits[0].weight)
+        scores.append(engine.validate(features, y, val, fits))
+    assert torch.equal(*weights)
+    assert scores[0] == scores[1]
+    assert path.read_bytes() == before
 
 
 def test_many_classifiers_are_scored_as_one_is(data):

@@ -9,7 +9,7 @@ import torch
 
 from cog.logreg import metrics
 from cog.logreg.engine import Live, Monitor, OnEpoch
-from cog.logreg.matrix import FeatureMatrix, FloatMatrix, SplitMatrix
+from cog.logreg.matrix import FeatureMatrix, FloatMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.precision import exact_float32
 from cog.logreg.sgd import Fit, History, Recipe, Run, initial_classifier, learning_rate, logged_rate
 from cog.randomness import cpu_generator
@@ -39,8 +39,10 @@ class CpuEngine:
         """See :meth:`cog.logreg.engine.Engine.together`."""
         return max(1, _CPU_COLUMNS // n_classes)
 
-    def load(self, x: torch.Tensor) -> FeatureMatrix:
+    def load(self, x: torch.Tensor, norms: torch.Tensor | None = None) -> FeatureMatrix:
         """See :meth:`cog.logreg.engine.Engine.load`."""
+        if norms is not None:
+            return MappedMatrix(x, norms, torch.bfloat16 if self.precision == "bf16" else torch.float32)
         return SplitMatrix(x) if self.precision == "bf16" else FloatMatrix(x)
 
     def load_test(self, x: torch.Tensor) -> torch.Tensor:

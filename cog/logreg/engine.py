@@ -69,8 +69,14 @@ class Engine(Protocol):
         """Return how many trials of a search are worth training at once."""
         ...
 
-    def load(self, x: torch.Tensor) -> FeatureMatrix:
-        """Prepare training features; ``x`` (float32 ``(n, d)``, on the CPU) is taken over and may be rewritten."""
+    def load(self, x: torch.Tensor, norms: torch.Tensor | None = None) -> FeatureMatrix:
+        """Prepare training features.
+
+        Args:
+            x: float32 ``(n, d)``, on the CPU; taken over, its memory may be rewritten.
+            norms: float32 ``(n, 1)``, given for features that stay in a memory-mapped file (then nothing is
+                rewritten): what their rows have to be divided by.
+        """
         ...
 
     def load_test(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,14 @@
 """Training features in the form in which the classifier engine reads them: one copy, whatever it needs of it.
 
-===============  ==========================================================================================
-``FloatMatrix``  float32 in memory (or mapped from the file), batches are float32
-``SplitMatrix``  float32 taken apart in place into bfloat16 and what that lacks: batches are bfloat16 at half the
-                 memory traffic, and the exact float32 rows can still be put together for scoring
-===============  ==========================================================================================
+================  ===========================================================================================
+``FloatMatrix``   float32 in memory, batches are float32
+``SplitMatrix``   float32 taken apart in place into bfloat16 and what that lacks: batches are bfloat16 at half the
+                  memory traffic, and the exact float32 rows can still be put together for scoring
+``MappedMatrix``  float32 in the file, for features larger than memory: rows are read, normalised and rounded when
+                  they are asked for
+================  ===========================================================================================
 
-Both serve rows to the device of computation; when that is a GPU and the features are larger than its memory,
+They serve rows to the device of computation; when that is a GPU and the features are larger than its memory,
 they stay on the host and batches travel in large pinned blocks (see :mod:`cog.logreg.streaming`).
 """
 
@@ -48,6 +50,14 @@ class FeatureMatrix(Protocol):
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """Gather ``rows`` (int64, on :attr:`device`) as float32 ``(b, d)``, the values that were stored."""
         ...
+
+
+def _high_bits(bits: torch.Tensor) -> torch.Tensor:
+    """Round float32 bit patterns to bfloat16 ones (both as int32): nearest, ties away from zero.
+
+    Ties away, not to even as usual: the difference to the float32 pattern then always fits in 16 signed bits.
+    """
+    return (bits + _HALF) >> 16
 
 
 class FloatMatrix:
@@ -93,7 +103,7 @@ class SplitMatrix:
         self.nbytes = x.nbytes
         for chunk in x.split(_CHUNK):
             bits = chunk.view(torch.int32).clone()
-            high = (bits + _HALF) >> 16  # rounds to nearest, ties away from zero: low always fits in 16 bits
+            high = _high_bits(bits)
             planes = chunk.view(torch.int16).view(len(chunk), 2, self.dim)
             planes[:, 0].copy_(high)
             planes[:, 1].copy_(bits.sub_(high << 16))
@@ -113,3 +123,31 @@ class SplitMatrix:
         """See :class:`FeatureMatrix`."""
         bits = self._planes.index_select(0, rows * 2).to(torch.int32).bitwise_left_shift_(16)
         return bits.add_(self._planes.index_select(0, rows * 2 + 1)).view(torch.float32)
+
+
+class MappedMatrix:
+    """Features that stay in their file; the same values as in memory, bit for bit.
+
+    Args:
+        x: float32 ``(n, d)`` as stored, from a memory-mapped file.
+        norms: float32 ``(n, 1)`` to divide the rows by.
+        dtype: of the batches, float32 or bfloat16.
+    """
+
+    device = torch.device("cpu")
+    nbytes = 0  # what is in memory of them is the system's cache
+
+    def __init__(self, x: torch.Tensor, norms: torch.Tensor, dtype: torch.dtype) -> None:
+        self._x, self._norms, self.dtype = x, norms, dtype
+        self.n, self.dim = x.shape
+
+    def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        x = self.exact(rows)
+        if self.dtype == torch.bfloat16:
+            x = _high_bits(x.view(torch.int32)).to(torch.int16).view(torch.bfloat16)
+        return x if out is None else out.copy_(x)
+
+    def exact(self, rows: torch.Tensor) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return torch.index_select(self._x, 0, rows).div_(self._norms[rows])

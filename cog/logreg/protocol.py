@@ -124,7 +124,7 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine) -> Data:
         )
     y, test_y, labels = features.to_consecutive_labels(train.y, test.y)
     test_x = engine.load_test(test.x)
-    return Data(engine.load(train.x), y, (test_x, test_y.to(test_x.device)), labels)
+    return Data(engine.load(train.x, train.norms), y, (test_x, test_y.to(test_x.device)), labels)
 
 
 def run(
