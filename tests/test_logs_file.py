@@ -70,6 +70,17 @@ def test_a_damaged_file_is_never_read_differently(logs, protocol, data):
         assert same(read, safe_pickle.load(io.BytesIO(bytes(content))))
 
 
+def test_marks_and_their_ends_belong_together():
+    many = pickle.dumps({"a": [1.0], "b": [2.0, 3.0]}, protocol=4)
+    one = pickle.dumps({"a": [1.0]}, protocol=4)
+    assert many.endswith(b"u.") and one.endswith(b"s.")
+    for data in (many[:-2] + b"s.", one[:-2] + b"u.", many[:-1], one + b"", many[:-2] + b".", many + b"x"):
+        if data in (one, many + b"x"):
+            assert logs_file.parse(data) is not None, "what follows the end is not looked at"
+        else:
+            assert logs_file.parse(data) is None
+
+
 @pytest.mark.parametrize(
     "value",
     [None, 3, [1.0], {"a": 1.0}, {"a": [1]}, {"a": ["x"]}, {"a": [[1.0]]}, {1: [1.0]}, {"a": [1.0, True]}],

@@ -118,6 +118,17 @@ def test_one_evaluation_beside_the_published(study, run):
     )
 
 
+def test_a_drop_needs_no_table_of_in1k(study, run):
+    argv = ("--models_root_dir", study, "--drop", "--n_shot", "all", "--format", "json")
+    everything = json.loads(run(*argv))
+    assert {row["dataset"] for row in everything} == {"in1k", "cog_l1", "cog_l5"}
+    only = json.loads(run(*argv, "--dataset", "cog_l5", "--model", "mine_*"))
+    assert only == [row for row in everything if (row["dataset"], row["model"]) == ("cog_l5", "mine_net")]
+    baseline = ("--relative_to", "sup_resnet50", "--model", "mine_net", "--dataset", "cog_l5")
+    (row,) = json.loads(run(*argv[:2], *baseline, *argv[3:]))
+    assert row["difference"] == pytest.approx(5 - 0.028) and row["baseline_source"] == "runs"
+
+
 def test_own_models_are_ranked_among_the_published(study, run):
     argv = (
         "--models_root_dir",
