@@ -109,6 +109,7 @@ def _write_products(
             own,
             paper,
             outputs.figures,
+            others=found.others,
             which=flags.given(args.figure_names),
             formats=flags.given(args.figure_formats) or figures.FORMATS,
             shots=selected.n_shots,
