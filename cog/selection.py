@@ -18,6 +18,20 @@ from cog.views.layout import shots_label
 CATEGORIES = (*published.CATEGORY_LABELS, "custom")
 
 
+# Settings (``Settings`` of cog.logreg.settings) that decide what is measured.
+_SAME_FOR_ALL_SEEDS = (
+    "n_trials",
+    "batch_size",
+    "momentum",
+    "val_frac",
+    "lr_interval",
+    "wd_interval",
+    "normalize",
+    "solver",
+    "pruner",
+)
+
+
 @dataclass(frozen=True)
 class Selection:
     """Where results come from, and which of them are wanted.
@@ -181,6 +195,26 @@ def _read_runs(selection: Selection, *, needs_in1k: bool) -> tuple[list[Run], li
         seeds=selection.seeds,
         use_index=selection.use_index,
     )
+
+
+def mixed_settings(runs: Iterable[Run]) -> dict[str, list[tuple[str, str, int]]]:
+    """Find averages over runs with different settings, as far as these are recorded.
+
+    Returns:
+        For each setting in question, the (model, data set, number of shots) whose seeds disagree on it.
+    """
+    values: dict[tuple[str, str, int], dict[str, set[str]]] = {}
+    for run in runs:
+        place = values.setdefault((run.model, run.dataset, run.n_shot), {})
+        for key in _SAME_FOR_ALL_SEEDS:
+            if key in run.details.settings:
+                place.setdefault(key, set()).add(repr(run.details.settings[key]))
+    found: dict[str, list[tuple[str, str, int]]] = {}
+    for where, by_key in values.items():
+        for key, different in by_key.items():
+            if len(different) > 1:
+                found.setdefault(key, []).append(where)
+    return found
 
 
 def check_baseline(model: str, cells: Iterable[Cell], *, flag: str) -> None:

@@ -385,6 +385,29 @@ def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, ru
     assert {call["overwrite"] for call in calls.values()} == {True} and report["root"] == study
 
 
+def test_runs_with_different_settings_are_averaged_with_a_warning(tmp_path, run, capsys):
+    for dataset in ("in1k", "cog_l1"):
+        for seed, n_trials in ((22, 30), (37, 30), (45, 5 if dataset == "in1k" else 30)):
+            folder = make_seed_folder(tmp_path / f"models/a/b/{dataset}/eval_logreg/seed-{seed}")
+            make_record(folder, seed=seed)
+            record = json.loads((folder / "results.json").read_text())
+            record["identity"] = {
+                "seed": seed,
+                "n_trials": n_trials,
+                "lr_interval": [0.1, 100.0],
+                "lr": seed / 7,
+            }
+            (folder / "results.json").write_text(json.dumps(record))
+    make_seed_folder(
+        tmp_path / "models/a/b/in1k/eval_logreg/seed_77"
+    )  # of the original toolkit: not recorded
+    cli.set_up_logging()
+    print_results.main(["--models_root_dir", str(tmp_path / "models")])
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: averaged over runs that differ in n_trials: a_b, in1k, all training images"
+    ]
+
+
 def test_the_index_can_be_left_out(study, run, monkeypatch):
     seen = []
     original = results.find_runs

@@ -171,6 +171,12 @@ def _warn(found: Found, selected: Selection) -> None:
     for run in found.runs:
         if run.diverged:
             LOG.warning("training diverged, counted all the same: %s", tables.printable(str(run.path)))
+    mixed = selection.mixed_settings(found.runs)
+    for key, places in mixed.items():
+        model, dataset, n_shot = places[0]
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        place = f"{model}, {dataset}, {layout.shots_label(n_shot)}"
+        LOG.warning("averaged over runs that differ in %s: %s%s", key, tables.printable(place), more)
 
 
 def _check_epochs(cells: Sequence[Cell], *, allow: bool) -> None:
