@@ -22,9 +22,10 @@ import warnings
 import numpy as np
 from PIL import Image, ImageFile
 
-#: A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size (by :func:`decode_fast`) when this many times as many pixels
-#: as asked for are left on each side.
-DRAFT_MARGIN = 1
+#: :func:`decode_fast` decodes a JPEG at 1/2, 1/4 or 1/8 of its size when each side keeps at least this many times
+#: the pixels asked for. Cosine similarity of MobileNetV2's features with exact ones, on 4080 photographs all decoded
+#: at half size: with 1 (112 pixels asked for) 0.9945 on average, with 2 (64 pixels) 0.9975.
+DRAFT_MARGIN = 2
 
 # Palette transparency and broken EXIF blocks do not change the pixels we take. Set once and for Pillow's modules
 # only: warnings.catch_warnings() around each image is not safe in threads.
@@ -112,8 +113,8 @@ def decode_fast(
 ) -> np.ndarray:
     """Return nearly the pixels of :func:`decode_exact`, in about half the time.
 
-    Two things differ. JPEG files of at least twice the size asked for are decoded at 1/2, 1/4 or 1/8 of
-    their size (``Image.draft``: a smaller inverse cosine transform). And PyTorch resizes: its vectorised
+    Two things differ. JPEG files of at least four times the size asked for are decoded at 1/2, 1/4 or 1/8
+    of their size, so that twice the size is left (``Image.draft``: a smaller inverse cosine transform). And PyTorch resizes: its vectorised
     8-bit kernel computes the same antialiased bicubic interpolation with 16-bit weights where Pillow's have 22, so that
     some pixels differ by one grey level.
 
