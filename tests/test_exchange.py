@@ -9,7 +9,7 @@ import os
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from result_folders import make_seed_folder
 
@@ -83,6 +83,7 @@ def any_cells(draw):
     return list(cells.values())
 
 
+@settings(deadline=None, max_examples=50)
 @given(any_cells())
 def test_round_trip_is_exact(tmp_path_factory, cells):
     path = write(tmp_path_factory.mktemp("x") / "f.json", cells, label="ours")

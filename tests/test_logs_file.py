@@ -8,7 +8,7 @@ import os
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from result_folders import make_logs
 
@@ -27,6 +27,7 @@ def same(one, other):
     )
 
 
+@settings(deadline=None)
 @given(LOGS, st.integers(2, pickle.HIGHEST_PROTOCOL))
 def test_equals_pickle(logs, protocol):
     read = logs_file.parse(pickle.dumps(logs, protocol=protocol))
@@ -49,6 +50,7 @@ def test_takes_the_logs_of_both_toolkits_itself():
                 assert read == logs
 
 
+@settings(deadline=None)
 @given(LOGS, st.integers(2, pickle.HIGHEST_PROTOCOL), st.data())
 def test_a_damaged_file_is_never_read_differently(logs, protocol, data):
     content = bytearray(pickle.dumps(logs, protocol=protocol))

@@ -362,13 +362,13 @@ def test_threads_find_the_same_in_the_same_order(root, monkeypatch):
 
 
 def test_speed(tmp_path):
-    """Generous: reading takes 0.5 ms a run on an idle machine (tests/benchmarks/bench_results.py)."""
+    """Generous, and without the time that others take: reading takes 0.5 ms a run on an idle machine (tests/benchmarks/bench_results.py)."""
     for seed in range(300):
         make_seed_folder(tmp_path / f"a/b/in1k/eval_logreg/seed-{seed}", n_epochs=100)
-    start = time.perf_counter()
+    start = time.process_time()
     runs, _ = results.find_runs(tmp_path)
-    first = time.perf_counter() - start
-    start = time.perf_counter()
+    first = time.process_time() - start
+    start = time.process_time()
     assert results.find_runs(tmp_path)[0] == runs and len(runs) == 300
     assert first < 3
-    assert time.perf_counter() - start < 1.5
+    assert time.process_time() - start < 1.5
