@@ -87,7 +87,7 @@ def test_objective_and_gradient_equal_autograd_whatever_the_chunks(monkeypatch):
     theta = torch.randn(5 * 17, generator=torch.Generator().manual_seed(0))
     values = []
     for chunk in (1000, 7):
-        monkeypatch.setattr(lbfgs, "_CHUNK", chunk)
+        monkeypatch.setattr(lbfgs, "CHUNK", chunk)
         objective = lbfgs.Objective(
             FloatMatrix(x), y, rows, 5, wd=0.3, device=torch.device("cpu"), ranks=True
         )

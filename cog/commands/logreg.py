@@ -286,11 +286,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cog.device import resolve_device
     from cog.logreg import protocol
     from cog.logreg.engine import get_engine
+    from cog.logreg.plan import describe, stays_in_file
 
     warn_of_changed_protocol(args, cfg)
     device = resolve_device(args.device)
     engine = get_engine(device, "fp32" if cfg.CLF.SOLVER == "lbfgs" else cfg.CLF.PRECISION)
-    train_set = features.load(train, normalize=cfg.CLF.NORM_FTS)
+    train_set = features.load(train, normalize=cfg.CLF.NORM_FTS, mapped=stays_in_file(train, test))
     test_set = features.load(test, normalize=cfg.CLF.NORM_FTS)
     logger.info(
         "%s: %d x %d training and %d test features, %s, %s",
@@ -298,6 +299,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     data = protocol.prepare(train_set, test_set, engine)
     del train_set, test_set
+    for line in describe(data, [plan.settings for plan in plans], engine):
+        logger.info(line)
     for plan in plans:
         plan.metadata["device"] = str(device)
     study.execute(plans, data, engine, print_freq=args.print_freq)

@@ -65,7 +65,7 @@ _HISTORY = 10
 _SCALE = 2.0**20
 
 #: Rows in one step of the sum: bounds the memory (4096 x (2048 + 2 x 1000) float32 is 66 MB).
-_CHUNK = 4096
+CHUNK = 4096
 
 
 class WeightDecayPath:
@@ -165,7 +165,7 @@ class Objective:
         gradient = torch.zeros_like(theta)
         weight_gradient, bias_gradient = self.split(gradient)
         sums = torch.zeros(3, dtype=torch.float64, device=self._device)
-        for rows, y in zip(self._rows.split(_CHUNK), self._y.split(_CHUNK), strict=True):
+        for rows, y in zip(self._rows.split(CHUNK), self._y.split(CHUNK), strict=True):
             x = self._features.exact(rows).to(self._device)
             logits = torch.addmm(bias, x, weight.T)
             if self._ranks:
@@ -201,9 +201,9 @@ class LbfgsEngine:
         """All: they are one path. At full scale 30 classifiers of 8 MB are kept until they are scored."""
         return sys.maxsize
 
-    def load(self, x: torch.Tensor) -> FeatureMatrix:
+    def load(self, x: torch.Tensor, norms: torch.Tensor | None = None) -> FeatureMatrix:
         """See :meth:`cog.logreg.engine.Engine.load`."""
-        return self._base.load(x)
+        return self._base.load(x, norms)
 
     def load_test(self, x: torch.Tensor) -> torch.Tensor:
         """See :meth:`cog.logreg.engine.Engine.load_test`."""

@@ -1,0 +1,347 @@
+"""What a call of ``logreg.py`` is about to do: where the features are kept, how much work it is, about how long.
+
+Nothing here changes a result: the duration is for display, from one step of training measured for a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from cog.errors import CogError
+from cog.logreg import lbfgs, metrics
+from cog.logreg.matrix import FeatureMatrix, MappedMatrix
+from cog.logreg.sgd import Recipe, Run
+from cog.progress import duration
+from cog.safe_load import load_torch
+
+if TYPE_CHECKING:
+    from cog.logreg.engine import Engine
+    from cog.logreg.protocol import Data
+    from cog.logreg.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: Share of the available memory that features may take; the rest is for classifiers and logits.
+_USABLE = 0.9
+
+#: Seconds that one measurement should take; there are three or four.
+_PROBE_SECONDS = 0.04
+
+#: Evaluations of the objective per iteration of L-BFGS, as counted on real features.
+_EVALUATIONS = 1.15
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Memory
+
+
+def stays_in_file(train: Path, test: Path) -> bool:
+    """Decide whether the training features are memory-mapped instead of read.
+
+    They are read when both sets fit into the memory that is available, to this process's control group, too.
+
+    Args:
+        train: file of the training features.
+        test: file of the test features.
+
+    Raises:
+        CogError: when they neither fit nor can be mapped.
+    """
+    available = available_memory()
+    if available is None:
+        return False
+    room = _USABLE * available
+    (train_bytes, kept), (test_bytes, _) = _size_in_memory(train), _size_in_memory(test)
+    if train_bytes + test_bytes <= room:
+        return False
+    have = f"{_gb(available)} of memory are available"
+    if test_bytes > room:
+        raise CogError(f"{test} takes {_gb(test_bytes)}, and {have}; run this where there is more")
+    if kept is not None:
+        raise CogError(
+            f"{train} takes {_gb(train_bytes)}, and {have}; it cannot be memory-mapped ({kept}), so run this where "
+            "there is more memory, or save X as float32 with torch.save"
+        )
+    logger.warning(
+        "%s takes %s, and %s: it is read from the file again and again, which is slow unless that is on a fast disk",
+        train, _gb(train_bytes), have,
+    )  # fmt: skip
+    return True
+
+
+def _size_in_memory(path: Path) -> tuple[int, str | None]:
+    """Return the bytes that reading ``path`` takes at its peak, and why it cannot be mapped (None: it can)."""
+    try:
+        data = load_torch(path, mmap=True)
+        x = data["X"]
+        n_bytes = 4 * x.numel()
+        dtype, contiguous = x.dtype, x.is_contiguous()
+    except (CogError, KeyError, TypeError, AttributeError):  # what it really is comes out when it is read
+        return path.stat().st_size, "its format is older than torch 1.6"
+    if dtype != torch.float32:
+        return n_bytes + x.element_size() * x.numel(), f"X is {dtype}"
+    return n_bytes, None if contiguous else "X is not stored row by row"
+
+
+def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the bytes that can be allocated without swapping; None where the system does not say.
+
+    The smallest of ``MemAvailable`` and of what the control groups of this process leave (a SLURM job or a
+    container may use less than the machine has); file caches of a group count as free.
+
+    Args:
+        proc: the process file system.
+        control: where control groups are mounted.
+    """
+    rooms = []
+    try:
+        for line in (proc / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                rooms.append(int(line.split()[1]) * 1024)
+        groups = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+    except (OSError, ValueError, IndexError):
+        groups = []
+    for _, controllers, path in (group for group in groups if len(group) == 3):
+        if controllers == "":
+            names, root = ("memory.max", "memory.current", "inactive_file"), control
+        elif "memory" in controllers.split(","):
+            names, root = (
+                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"), control / "memory"
+            )  # fmt: skip
+        else:
+            continue
+        here = root / path.strip("/")
+        for folder in (here, *here.parents):
+            if not folder.is_relative_to(root):
+                break
+            room = _group_room(folder, *names)
+            if room is not None:
+                rooms.append(room)
+    return max(0, min(rooms)) if rooms else None
+
+
+def _group_room(folder: Path, limit: str, usage: str, cache: str) -> int | None:
+    try:
+        most = int((folder / limit).read_text())  # "max" means no limit
+        used = int((folder / usage).read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return most - used + int(stat.get(cache, 0))
+    except (OSError, ValueError):
+        return None
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.3g} GB"
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Work
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that one run uses."""
+
+    search_train: int
+    search_val: int
+    final_train: int
+
+
+def rows_of(counts: Sequence[int], settings: Settings) -> Rows:
+    """Return the sizes of the parts, as the protocol cuts them.
+
+    Args:
+        counts: training images of each class.
+        settings: of the run.
+    """
+    held_out = [max(int(n * settings.val_frac), 1) if n > 1 else 0 for n in counts]
+    most = settings.n_shot or max(counts)
+    search = sum(min(n - val, most) for n, val in zip(counts, held_out, strict=True))
+    final = sum(min(n, most) for n in counts)
+    return Rows(search, sum(held_out), final) if settings.n_trials else Rows(0, 0, final)
+
+
+def multiplications(rows: Rows, settings: Settings, *, n_test: int, dim: int, n_classes: int) -> float:
+    """Return the floating-point operations of a run's matrix products; of L-BFGS and pruning, the most."""
+    per_row = 2.0 * dim * n_classes
+    per_pass = _EVALUATIONS if settings.solver == "lbfgs" else 1.0
+    trained = settings.n_epochs * per_pass * (settings.n_trials * rows.search_train + rows.final_train)
+    scored = settings.n_trials * rows.search_val + settings.n_epochs * n_test
+    return per_row * (2 * trained + scored)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Time
+
+
+class Speed:
+    """Durations on this machine, from moments of training on the first rows.
+
+    A step takes a time that is linear in its rows: what does not depend on them (the update of the weights, calls) is
+    most of a few-shot run.
+    """
+
+    def __init__(self, data: Data, study: Sequence[Settings], engine: Engine, largest: int) -> None:
+        self._data, self._engine, self._settings = data, engine, study[0]
+        n_classes = len(data.labels)
+        self._zeros = (
+            torch.zeros(n_classes, data.features.dim, device=engine.device),
+            torch.zeros(n_classes, device=engine.device),
+        )
+        self._side_by_side = min(engine.side_by_side, len(study))
+        self.full = min(largest, lbfgs.CHUNK if self._is_lbfgs else self._settings.batch_size)
+        self._full_step = self._step(self.full)
+        small = max(1, self.full // 16)
+        self._slope, self._fixed = 0.0, self._full_step
+        if small < self.full:
+            small_step = min(self._step(small), self._full_step)
+            self._slope = (self._full_step - small_step) / (self.full - small)
+            self._fixed = small_step - self._slope * small
+        self._score_row = self._score()
+
+    @property
+    def _is_lbfgs(self) -> bool:
+        return self._settings.solver == "lbfgs"
+
+    @property
+    def operations_per_second(self) -> float:
+        """Of the matrix products of a full step."""
+        return 4.0 * self._data.features.dim * len(self._data.labels) * self.full / self._full_step
+
+    def run(self, rows: Rows, settings: Settings) -> float:
+        """Return about how long a run takes, in seconds; of L-BFGS and pruning, the most."""
+        epoch = self._epoch(rows.search_train) * settings.n_trials + self._epoch(rows.final_train)
+        if self._is_lbfgs:
+            epoch *= _EVALUATIONS
+        n_test = len(self._data.test[1])
+        scored = settings.n_trials * rows.search_val + settings.n_epochs * n_test
+        return settings.n_epochs * epoch + self._score_row * scored
+
+    def _epoch(self, n: int) -> float:
+        full, rest = divmod(n, self.full)
+        return full * self._full_step + (self._fixed + self._slope * rest if rest else 0.0)
+
+    def _step(self, n_rows: int) -> float:
+        """Time a step of one classifier; where several runs are trained side by side, its share of theirs."""
+        data, engine = self._data, self._engine
+        if self._is_lbfgs:
+            objective = lbfgs.Objective(
+                data.features, data.y, torch.arange(n_rows), len(data.labels), wd=0.0, device=engine.device
+            )
+            theta = objective.zeros()
+            return self._timed(lambda repeats: [objective(theta) for _ in range(repeats)])
+        runs = [
+            Run(torch.arange(n_rows), lr=0.0, wd=0.0, init_seed=0, order_seed=seed)
+            for seed in range(self._side_by_side)
+        ]
+
+        def train(epochs: int) -> None:
+            recipe = Recipe(len(data.labels), epochs, n_rows, self._settings.momentum)
+            engine.fit(data.features, data.y, runs, recipe)
+
+        return self._timed(train) / len(runs)
+
+    def _score(self) -> float:
+        """Time the scoring of a row."""
+        x, y = self._data.test
+        m = min(len(y), 2048)
+        return self._timed(lambda n: [metrics.score(x[:m], y[:m], None, *self._zeros) for _ in range(n)]) / m
+
+    def _timed(self, work: Callable[[int], object]) -> float:
+        """Return the seconds that a repetition takes.
+
+        On a GPU, what is done once only (capturing a graph) takes longer than thousands of steps and is taken off.
+        """
+
+        def clock(repeats: int) -> float:
+            self._wait()
+            start = time.perf_counter()
+            work(repeats)
+            self._wait()
+            return time.perf_counter() - start
+
+        first = clock(1)  # warms up, too
+        if first > 2 * _PROBE_SECONDS:
+            return first
+        once = clock(1)
+        repeats = 1 + min(50, max(1, int(_PROBE_SECONDS / max(once, 1e-6))))
+        many = clock(repeats)
+        if self._engine.device.type == "cuda":
+            return max((many - once) / (repeats - 1), 1e-6)
+        return many / repeats
+
+    def _wait(self) -> None:
+        if self._engine.device.type == "cuda":
+            torch.cuda.synchronize(self._engine.device)
+
+
+# ------------------------------------------------------------------------------------------------------------
+
+
+def describe(data: Data, study: Sequence[Settings], engine: Engine) -> list[str]:
+    """Say what is going to happen, in a few lines.
+
+    Args:
+        data: ready for training.
+        study: the runs that are going to be done, one or more.
+        engine: does the training.
+    """
+    dim, n_classes, n_test = data.features.dim, len(data.labels), len(data.test[1])
+    counts = torch.bincount(data.y).tolist()
+    rows = [rows_of(counts, settings) for settings in study]
+    operations = sum(
+        multiplications(part, settings, n_test=n_test, dim=dim, n_classes=n_classes)
+        for part, settings in zip(rows, study, strict=True)
+    )
+    speed = Speed(data, study, engine, max(max(part.search_train, part.final_train) for part in rows))
+    seconds = sum(speed.run(part, settings) for part, settings in zip(rows, study, strict=True))
+    first = study[0]
+    what = "iterations of L-BFGS at most" if first.solver == "lbfgs" else "epochs"
+    search = f"{first.n_trials} trials and a final training" if first.n_trials else "one training"
+    runs = "1 run" if len(study) == 1 else f"{len(study)} runs"
+    most = "at most " if first.solver == "lbfgs" or first.pruner != "none" else ""
+    available = available_memory()
+    left = "" if available is None else f"; {_gb(available)} of memory left"
+    threads = f" with {torch.get_num_threads()} threads" if engine.device.type == "cpu" else ""
+    precision = "fp32" if first.solver == "lbfgs" else engine.precision
+    return [
+        f"plan: {runs} of {search}, {first.n_epochs} {what}, {n_classes} classes, {most}{_flop(operations)} of matrix "
+        "products",
+        f"plan: training features {_kept(data.features)}, test features {_place(data.test[0].device)} "
+        f"({_gb(data.test[0].nbytes)}){left}",
+        f"plan: {most}about {duration(seconds)} on {engine.device}{threads} ({precision}, "
+        f"{speed.operations_per_second / 1e9:.3g} GFLOP/s measured)",
+    ]
+
+
+def _kept(features: FeatureMatrix) -> str:
+    size = _gb(4.0 * features.n * features.dim)
+    if isinstance(features, MappedMatrix):
+        return f"stay in their file (memory-mapped, {size})"
+    host = getattr(features, "host", None)
+    if host is not None:
+        return f"streamed to {features.device}: {_kept(host)}"
+    form = (
+        "float32"
+        if features.dtype == torch.float32
+        else f"{str(features.dtype).removeprefix('torch.')} and the rest"
+    )
+    return f"{_place(features.device)} as {form} ({size})"
+
+
+def _place(device: torch.device) -> str:
+    return "in memory" if device.type == "cpu" else f"on {device}"
+
+
+def _flop(operations: float) -> str:
+    for unit, name in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP")):
+        if operations >= unit:
+            return f"{operations / unit:.3g} {name}"
+    return f"{operations / 1e6:.3g} MFLOP"
