@@ -1,0 +1,169 @@
+"""How good are the modes of search? Best validation accuracy and final test accuracy over many seeds.
+
+    python tests/benchmarks/bench_search.py                           synthetic features: 100 classes, not saturated
+    python tests/benchmarks/bench_search.py --features DIR --n_shot 2 all data sets below DIR, pooled into one
+
+``DIR`` is what extract_features.py fills, such as ``<models_root_dir>/<model_title>/<architecture_name>``: the classes
+of every ``features_train/X_Y.pth`` with a ``features_test/X_Y.pth`` beside it are put into one data set, which is
+harder than each of them.
+
+Every mode runs the whole protocol with the same seeds: the same split, draw, initial weights, order, and the same ten
+random trials at the start (trained once). Differences are paired by seed; their standard error says what is chance.
+The modes: sequential (the default), batched with rounds of 5 and 10, and random (no model at all, for scale).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+
+from cog import features
+from cog.device import resolve_device
+from cog.features import FeatureSet
+from cog.logreg import protocol, tune
+from cog.logreg.engine import Engine, get_engine
+from cog.logreg.settings import Settings
+
+MODES = {
+    "sequential": {"search": "sequential"},
+    "batched 5": {"search": "batched", "trials_per_round": 5},
+    "batched 10": {"search": "batched", "trials_per_round": 10},
+    "random": {"search": "sequential"},
+}
+
+
+def synthetic(n_per_class: int = 50, n_classes: int = 100, dim: int = 64) -> tuple[FeatureSet, FeatureSet]:
+    """Features as networks give them: a common mean, directions of very different spread, overlapping classes."""
+    generator = torch.Generator().manual_seed(0)
+    spectrum = torch.arange(1, dim + 1).float().rsqrt()
+    centres = torch.randn(n_classes, dim, generator=generator)
+    sets = []
+    for _ in range(2):
+        y = torch.arange(n_per_class * n_classes) % n_classes
+        x = 1 + (centres[y] + 1.15 * torch.randn(len(y), dim, generator=generator)) * spectrum
+        sets.append(FeatureSet(torch.nn.functional.normalize(x), y, "synthetic"))
+    return sets[0], sets[1]
+
+
+def pooled(root: Path) -> tuple[FeatureSet, FeatureSet]:
+    """All data sets below ``root`` as one: each brings its own classes."""
+    parts: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {"train": [], "test": []}
+    offset = 0
+    for train in sorted(root.rglob("features_train/X_Y.pth")):
+        test = train.parent.parent / "features_test" / train.name
+        if not test.is_file():
+            continue
+        loaded = {"train": features.load(train, normalize=True), "test": features.load(test, normalize=True)}
+        for split, one in loaded.items():
+            parts[split].append((one.x, one.y + offset))
+        offset += int(loaded["train"].y.max()) + 1
+    if not offset:
+        raise SystemExit(f"no features_train/X_Y.pth with a features_test/X_Y.pth beside it below {root}")
+    train_set, test_set = (
+        FeatureSet(torch.cat([x for x, _ in parts[split]]), torch.cat([y for _, y in parts[split]]), "pooled")
+        for split in ("train", "test")
+    )
+    return train_set, test_set
+
+
+class Remembering:
+    """An engine that trains no trial twice: the modes share their random start."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[tuple[int, float, float], object] = {}
+
+    def __getattr__(self, name: str):
+        return getattr(self._engine, name)
+
+    def fit(self, matrix, y, runs, recipe, *, test=None, **options):
+        if test is not None:
+            return self._engine.fit(matrix, y, runs, recipe, test=test, **options)
+        keys = [(run.order_seed, run.lr, run.wd) for run in runs]
+        new = [run for key, run in zip(keys, runs, strict=True) if key not in self._known]
+        fits = self._engine.fit(matrix, y, new, recipe, **options) if new else []
+        self._known |= {(run.order_seed, run.lr, run.wd): fit for run, fit in zip(new, fits, strict=True)}
+        return [self._known[key] for key in keys]
+
+
+def one_seed(args: argparse.Namespace, seed: int) -> dict[str, tuple[float, float]]:
+    """Best validation accuracy and final test accuracy of every mode."""
+    torch.set_num_threads(1)
+    train, test = pooled(Path(args.features)) if args.features else synthetic()
+    base = get_engine(resolve_device(args.device), args.precision)
+    data = protocol.prepare(train, test, base)
+    engine = Remembering(base)
+    found = {}
+    for mode, options in MODES.items():
+        settings = Settings(
+            seed=seed, n_shot=args.n_shot, n_trials=args.n_trials, n_epochs=args.n_epochs, **options
+        )
+        everything_random = mock.patch.object(tune, "N_STARTUP_TRIALS", args.n_trials)
+        with everything_random if mode == "random" else contextlib.nullcontext():
+            ((_, outcome),) = protocol.run_all(data, [settings], engine, print_freq=0)
+        found[mode] = tune.best(outcome.trials).val_top1, outcome.fit.history.logs["test/top1"][-1]
+    return found
+
+
+def report(results: list[dict[str, tuple[float, float]]]) -> None:
+    """Print mean, standard deviation over seeds, and paired differences to the sequential search."""
+    n = len(results)
+    for index, what in enumerate(("best validation top-1", "test top-1 of the final run")):
+        print(f"\n{what} (percent, {n} seeds)")
+        print(f"{'mode':<12}{'mean':>8}{'seed sd':>9}{'difference':>12}{'std err':>9}   within seed sd")
+        spread = statistics.stdev(one["sequential"][index] for one in results)
+        for mode in MODES:
+            values = [one[mode][index] for one in results]
+            line = f"{mode:<12}{statistics.mean(values):8.3f}{statistics.stdev(values):9.3f}"
+            if mode != "sequential":
+                differences = [one[mode][index] - one["sequential"][index] for one in results]
+                mean, error = statistics.mean(differences), statistics.stdev(differences) / n**0.5
+                line += f"{mean:+12.3f}{error:9.3f}   {'yes' if abs(mean) < spread else 'NO'}"
+            print(line)
+
+
+def main() -> None:
+    """Run the seeds in worker processes and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--seeds", type=int, default=20, help="how many (default: 20)")
+    parser.add_argument("--features", help="folder of feature folders (default: synthetic)")
+    parser.add_argument("--n_shot", type=int, default=0, help="training images per class (default: all)")
+    parser.add_argument("--n_trials", type=int, default=30)
+    parser.add_argument("--n_epochs", type=int, default=100)
+    parser.add_argument("--precision", default="fp32", help="CLF.PRECISION (default: fp32)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
+    args = parser.parse_args()
+    if args.seeds < 2:
+        parser.error(
+            "--seeds must be at least 2: the spread over seeds is what differences are compared with"
+        )
+    train, test = pooled(Path(args.features)) if args.features else synthetic()
+    print(
+        f"{len(train)} training and {len(test)} test features, {train.x.shape[1]} dimensions, "
+        f"{int(train.y.max()) + 1} classes, {args.n_shot or 'all'} images per class, {args.n_trials} trials of "
+        f"{args.n_epochs} epochs"
+    )
+    start = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
+        results = pool.starmap(one_seed, [(args, seed) for seed in range(args.seeds)], chunksize=1)
+    report(results)
+    print(f"\n{time.monotonic() - start:.0f} s with {args.workers} workers")
+
+
+if __name__ == "__main__":
+    main()
