@@ -332,7 +332,8 @@ def test_features_of_other_checkpoints_and_failed_images(tmp_path):
         "checkpoint aaaaaaaaaaaa: IN-1K train; IN-1K test", "checkpoint bbbbbbbbbbbb: L1 train; L1 test",
     )  # fmt: skip
     assert kinds["images that could not be decoded"].title.startswith("6 images")
-    assert len(kinds["features changed after the runs"].items) == 5  # those of cog_l1
+    stale = kinds["features changed after the runs"].items
+    assert stale == tuple(f"L1, all images, seed {seed}" for seed in names.SEEDS)
 
 
 def test_training_and_test_features_of_different_checkpoints():
@@ -392,6 +393,24 @@ def test_single_seeds_are_said():
     assert any("single seed" in s for s in report_facts([make_run()]).own[0].sentences)
     full = report_facts([make_run(seed=s) for s in names.SEEDS]).own[0].sentences
     assert full[-1] == "Means over 5 seeds."
+
+
+def test_few_shot_results_alone():
+    official = report_facts(
+        [make_run(dataset="cog_l5", n_shot=8, seed=s, top1=33.6) for s in names.SEEDS]
+    ).own[0]
+    assert official.sentences[0].startswith("With 8 training images per class: 33.6 ± 0.0 % on L5, rank ")
+    other = report_facts([make_run(dataset="birds", n_shot=n, seed=22, top1=n) for n in (1, 4)])
+    assert other.own[0].sentences[0] == "With 4 training images per class: 4.0 ± 0.0 % on birds."
+    assert other.headline[0].endswith("What follows is about them alone.")
+
+
+def test_first_version_of_the_paper_comes_with_a_caution():
+    assert (
+        "levels were built differently"
+        in report_facts([make_run()], published_cells=published.cells("v1")).headline[0]
+    )
+    assert report_facts([make_run()]).headline == ()
 
 
 def test_no_own_results():

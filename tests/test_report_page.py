@@ -13,7 +13,7 @@ import sys
 
 import pytest
 from report_runs import make_cell, make_run
-from result_folders import make_seed_folder
+from result_folders import make_record, make_seed_folder
 
 from cog import names, published, report, results
 from cog.cells import Problem
@@ -227,6 +227,9 @@ def test_without_matplotlib_the_page_says_how_to_install_it(write):
 def test_figures_are_inside_and_safe(tmp_path):
     pytest.importorskip("matplotlib")
     cells = results.summarise(study(model=f"a_{HOSTILE}"), names.SEEDS)
+    cells += [
+        make_cell(f"b_{HOSTILE}", dataset, source=HOSTILE) for dataset in ("in1k", f"d{HOSTILE}", "cog_l1")
+    ]
     text = report.write(tmp_path / "r.html", cells=cells, published=PAPER).read_text()
     page = Page(text)
     assert page.tags["figure"] == 3
@@ -313,3 +316,41 @@ def test_torch_is_not_imported(repository, python):
     )
     done = subprocess.run([python, "-c", code], cwd=repository, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+# ---- from the command line --------------------------------------------------------------------------
+@pytest.fixture
+def models_root(tmp_path):
+    for dataset in ("in1k", "cog_l1"):
+        for seed in (22, 37):
+            folder = tmp_path / "models" / "my" / "net" / dataset / "eval_logreg" / f"seed-{seed}"
+            make_record(make_seed_folder(folder, top1=70.0 + seed / 100), seed=seed)
+    broken = tmp_path / "models" / "my" / "net" / "cog_l2" / "eval_logreg" / "seed-22"
+    broken.mkdir(parents=True)
+    return tmp_path / "models"
+
+
+def test_command_line(models_root, tmp_path, no_matplotlib, capsys):
+    from cog.commands import print_results
+
+    arguments = ["--models_root_dir", str(models_root), "--report", str(tmp_path / "out.html")]
+    assert print_results.main(arguments) == 0
+    page = Page((tmp_path / "out.html").read_text())
+    assert "my_net" in page.text and "1 folder not counted" in page.text
+    assert str(models_root) in page.text
+    assert capsys.readouterr().out == ""  # the report replaces the table
+    with pytest.raises(CogError, match="--report .* exists; .*--overwrite"):
+        print_results.main(arguments)
+    assert print_results.main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize("place", ["none/out.html", "models"])
+def test_command_line_with_an_impossible_place(models_root, tmp_path, repository, python, place):
+    import subprocess
+
+    done = subprocess.run(
+        [python, "print_results.py", "--models_root_dir", models_root, "--report", tmp_path / place],
+        cwd=repository, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "--report" in done.stderr

@@ -13,7 +13,7 @@ from cog.report.counts import Match
 from cog.report.facts import Facts, OwnModel
 from cog.report.markup import esc, hidden, listing, prose, score, scroll, signed, table
 from cog.report.score_tables import shots_title
-from cog.report.standing import REFERENCE, Gap, Place, dataset_label
+from cog.report.standing import REFERENCE, Gap, Place, dataset_label, images_label
 
 # More models than this are folded, so that the page begins with an overview.
 _MAX_UNFOLDED = 3
@@ -209,7 +209,7 @@ def _standing_table(model: OwnModel, labels: Mapping[str, str]) -> str:
         "Next below",
         "vs ResNet50",
     ]
-    caption = f"Where it stands with {'all training images' if n_shot == 0 else shots_title(n_shot)}"
+    caption = f"Where it stands with {images_label(n_shot)}"
     legend = (
         "<p class='legend'>● this model, | published models, tall: ResNet50. In brackets after a rank: its "
         "span if results within one combined deviation were equal. ≈: not clear, the difference is within "
@@ -265,7 +265,10 @@ def _own_table(model: OwnModel) -> str:
     datasets = sorted(model.counts, key=dataset_key)
     shots = sorted({cell.n_shot for cell in model.cells}, key=lambda n: (n == 0, n))
     rows = [
-        (esc(dataset), [_own_score(model, dataset, n) for n in shots] + [_classes(model, dataset)])
+        (
+            esc(dataset or "(unnamed)"),
+            [_own_score(model, dataset, n) for n in shots] + [_classes(model, dataset)],
+        )
         for dataset in datasets
     ]
     caption = (

@@ -9,11 +9,17 @@ from dataclasses import dataclass
 from cog import comparison, names
 from cog.cells import RUNS, Cell, Problem, Run, dataset_key, natural_key
 from cog.comparison import Difference
+from cog.published import SOURCES
 from cog.report import counts, notices, records, standing
 from cog.report.counts import Counts
 from cog.report.notices import Evidence, Notice
 from cog.report.records import Features
 from cog.report.standing import Place
+
+_FIRST_VERSION = (
+    "Compared with the first version of the paper (January 2021), whose levels were built differently: only IN-1K "
+    "compares, unless these results are on that version's levels."
+)
 
 
 @dataclass(frozen=True)
@@ -235,19 +241,23 @@ def _headline(own: Sequence[OwnModel], published: Sequence[Cell], *, compared: b
     if not own:
         return ["There are no results of your own here: the tables and figures show the published ones."]
     if compared:
-        return _best_on_levels(own)
+        first_version = any(cell.source == SOURCES["v1"] for cell in published)
+        return [*([_FIRST_VERSION] if first_version else []), *_best_on_levels(own)]
+    each_other = (
+        "What follows compares your models with each other."
+        if len(own) > 1
+        else "What follows is about them alone."
+    )
     levels = [m for m in own if any(d in names.DATASETS for d in m.counts)]
     if levels and published:
         first = next((f for m in levels for f in m.counts.values() if f.differences), None)
         reason = f" ({first.differences[0]}, for example)" if first is not None else ""
         texts = [
             f"These results are not on the official data{reason}, so comparing them with published numbers is not "
-            "meaningful. What follows compares your models with each other."
+            f"meaningful. {each_other}"
         ]
     else:
-        texts = [
-            "There are no published results on these data sets: your models are compared with each other."
-        ]
+        texts = [f"There are no published results on these data sets. {each_other}"]
     return texts + standing.best_own(
         [cell for model in own for cell in model.cells], {(m.name, m.source): m.label for m in own}
     )

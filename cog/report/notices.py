@@ -224,7 +224,7 @@ def _missing(model: str, cells: Sequence[Cell], root: str) -> Iterable[Notice]:
             f"Seeds are missing in {len(incomplete)} of {_amount(len(cells), 'result')}",
             "Means over fewer seeds are less certain, and a deviation over two or three seeds says little.",
             "Run the missing seeds; what is there is skipped.",
-            commands=tuple(commands[:6]),
+            commands=tuple(commands[:6]) if model else (),  # a folder outside the layout has no names
             items=_shorten(
                 f"{_where(c.dataset, c.n_shot)}: {len(c.seeds)} of {len(c.seeds) + len(c.missing_seeds)}, missing "
                 f"{', '.join(map(str, c.missing_seeds))}"

@@ -111,13 +111,12 @@ def _tables(facts: Facts, *, official: bool) -> str:
     text = "<p class='needs-script'>Click a column title to sort by it, again for the other direction.</p>"
     if facts.own and not facts.compared and facts.published:
         text += (
-            "<p>Published results are left out: they are on other data. "
+            "<p>Published results are left out, because they are on other data. "
             "<code>print_results.py --published_only</code> shows them.</p>"
         )
     elif facts.own:
         text += (
-            "<p>Highlighted: own results. The others are those of the paper (Tables 5–10 of its "
-            "supplement), five seeds each.</p>"
+            f"<p>Highlighted: own results. The others are those of the paper ({_published_from(facts)}).</p>"
         )
     if any(cell.missing_seeds for model in facts.own for cell in model.cells):
         text += "<p><span class='part'>2/5</span> marks results with fewer seeds than expected.</p>"
@@ -180,6 +179,15 @@ def _notice(number: int, notice: Notice) -> str:
     )
 
 
+def _published_from(facts: Facts) -> str:
+    if any(cell.source == published.SOURCES["v1"] for cell in facts.published):
+        return (
+            "first version, January 2021, Tables 2 and 4, without deviations; its levels are others than those of the "
+            "final version, so that only results on IN-1K or on those levels compare"
+        )
+    return "ICCV 2021, Tables 5–10 of the supplement, five seeds each"
+
+
 def _method(facts: Facts) -> str:
     items = [
         "Scores are top-1 accuracies of linear classifiers on frozen features, in percent: the mean over "
@@ -200,6 +208,6 @@ def _method(facts: Facts) -> str:
         )
     items.append(
         "Published results: M. B. Sariyildiz, Y. Kalantidis, D. Larlus, K. Alahari, Concept Generalization in Visual "
-        "Representation Learning, ICCV 2021 (final version, Tables 5–10), five seeds each."
+        f"Representation Learning, {_published_from(facts)}."
     )
     return listing(map(prose, items))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cog.cells import Cell
 from cog.errors import CogError
-from cog.tables import printable
 
 # The others repeat these for every model or data set, and are large; --figures writes all.
 _WHICH = ("fig3", "fig4", "drop")
@@ -52,7 +50,6 @@ def draw(cells: Sequence[Cell], published: Sequence[Cell]) -> tuple[list[Picture
         return [], "Figures need matplotlib: pip install 'imagenet-cog[plots]', then write this page again."
     from cog import figures
 
-    cells = [_printable(cell) for cell in cells]
     pictures = []
     reason = ""
     many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
@@ -70,10 +67,3 @@ def _points_wide(svg: str) -> float:
     """The width that the view box of a drawing gives, in points."""
     found = re.search(r'viewBox="\S+ \S+ (\S+) ', svg)
     return float(found[1]) if found else 0.0
-
-
-def _printable(cell: Cell) -> Cell:
-    """XML has no place for control characters and half characters that names may hold."""
-    return dataclasses.replace(
-        cell, model=printable(cell.model), dataset=printable(cell.dataset), source=printable(cell.source)
-    )

@@ -146,15 +146,20 @@ def render(rows: Sequence[Row], *, official: bool) -> str:
         rows: the models.
         official: whether ``in1k`` and ``cog_l1`` are the paper's data sets, and called as there.
     """
-    views = _views(rows, label=dataset_label if official else str)
+    views = _views(rows, label=dataset_label if official else lambda name: name or "(unnamed)")
     if not views:
         return "<p>There are no results to show.</p>"
+    # The first that shows an own result, if there is any.
+    first = next((view for view in views if any(row.own for row in view.rows)), views[0])
     groups: dict[str, list[_View]] = {}
     for view in views:
         groups.setdefault(view.group, []).append(view)
     options = "".join(
         f'<optgroup label="{esc(group)}">'
-        + "".join(f'<option value="{view.key}">{esc(view.title)}</option>' for view in members)
+        + "".join(
+            f'<option value="{view.key}"{" selected" * (view is first)}>{esc(view.title)}</option>'
+            for view in members
+        )
         + "</optgroup>"
         for group, members in groups.items()
     )
@@ -169,7 +174,7 @@ def render(rows: Sequence[Row], *, official: bool) -> str:
         f'<optgroup label="points above or below">{baselines}</optgroup></select></label>'
         '<label>Filter <input id="filter" type="search" autocomplete="off" placeholder="name or group" '
         'aria-describedby="shown"></label>'
-        f'<output id="shown" aria-live="polite">{len(rows)} models</output></form>'
+        f'<output id="shown" aria-live="polite">{len(rows)} model{"s" * (len(rows) != 1)}</output></form>'
     )
     return controls + "".join(map(_draw, views)) + '<p class="unseen" id="said" aria-live="polite"></p>'
 

@@ -83,7 +83,8 @@
         count += !row.hidden;
       }
       if (chosen) {
-        shown.textContent = words.length ? `${count} of ${rows.length} models` : `${rows.length} models`;
+        const models = rows.length === 1 ? "model" : "models";
+        shown.textContent = words.length ? `${count} of ${rows.length} ${models}` : `${rows.length} ${models}`;
       }
     }
   }

@@ -150,6 +150,11 @@ def dataset_label(dataset: str) -> str:
     return "IN-1K" if dataset == names.IN1K else dataset if level is None else f"L{level}"
 
 
+def images_label(n_shot: int) -> str:
+    """Return ``all training images`` or ``8 training images per class``."""
+    return "all training images" if n_shot == 0 else f"{n_shot} training image{'s' * (n_shot > 1)} per class"
+
+
 def _several(found: Sequence[str]) -> str:
     return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
 
@@ -187,21 +192,16 @@ def describe_places(
 
 
 def _describe_ranks(here: Sequence[Place], label: Mapping[str, str], *, n_shot: int) -> str:
-    amount = (
-        "all training images" if n_shot == 0 else f"{n_shot} training image{'s' * (n_shot > 1)} per class"
-    )
     seen = next((p for p in here if p.cell.dataset == names.IN1K), None)
     levels = [p for p in here if p.cell.dataset != names.IN1K]
     parts = []
-    if seen is not None:
-        text = f"{_score(seen.cell.top1)} on IN-1K, {_rank(seen)}"
-        if seen.best_rank != seen.worst_rank:
-            text += f" ({seen.best_rank} to {seen.worst_rank} within one combined deviation)"
-        parts.append(text)
-    if len(levels) == 1:
-        only = levels[0]
-        parts.append(f"{_score(only.cell.top1)} on {dataset_label(only.cell.dataset)}, {_rank(only)}")
-    elif levels:
+    for single in (seen, levels[0] if len(levels) == 1 else None):
+        if single is not None:
+            text = f"{_score(single.cell.top1)} on {dataset_label(single.cell.dataset)}, {_rank(single)}"
+            if single.best_rank != single.worst_rank:
+                text += f" ({single.best_rank} to {single.worst_rank} within one combined deviation)"
+            parts.append(text)
+    if len(levels) > 1:
         best, worst = min(levels, key=lambda p: p.rank), max(levels, key=lambda p: p.rank)
         many = _levels([p.cell.dataset for p in levels])
         if best.rank == worst.rank:
@@ -211,7 +211,7 @@ def _describe_ranks(here: Sequence[Place], label: Mapping[str, str], *, n_shot: 
                 f"on {many} ranks from {best.rank} ({_where(levels, best.rank)}) to {worst.rank} "
                 f"({_where(levels, worst.rank)}) of {best.of}"
             )
-    text = f"With {amount}: {'; '.join(parts)}."
+    text = f"With {images_label(n_shot)}: {'; '.join(parts)}."
     first = [p for p in here if p.rank == 1 and not p.about_equal]
     if first:
         where = _several([dataset_label(p.cell.dataset) for p in first])
@@ -322,12 +322,13 @@ def _images(n_shot: int) -> str:
 
 def describe_own(cells: Sequence[Cell]) -> list[str]:
     """Say how one model does on data of its own: the score on each data set and the fall from seen to unseen."""
-    by_dataset = {cell.dataset: cell for cell in cells if cell.n_shot == 0}
-    if not by_dataset:
-        shots = sorted({cell.n_shot for cell in cells})
-        return [f"Only few-shot results so far (N = {', '.join(map(str, shots))})."] if shots else []
+    if not cells:
+        return []
+    shown = 0 if any(cell.n_shot == 0 for cell in cells) else max(cell.n_shot for cell in cells)
+    by_dataset = {cell.dataset: cell for cell in cells if cell.n_shot == shown}
     ordered = sorted(by_dataset.values(), key=lambda cell: dataset_key(cell.dataset))
-    texts = [f"With all training images: {_several([f'{_score(c.top1)} on {c.dataset}' for c in ordered])}."]
+    scores = _several([f"{_score(c.top1)} on {c.dataset or '(unnamed data)'}" for c in ordered])
+    texts = [f"With {images_label(shown)}: {scores}."]
     seen = by_dataset.get(names.IN1K)
     levels = [by_dataset[name] for name in by_dataset if names.cog_level(name) is not None]
     if seen is not None and levels and seen.top1.mean > 0:
