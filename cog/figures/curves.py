@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -164,6 +165,7 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
     """
     curves: list[Curve] = []
     as_paper: dict[str, str] = {}  # model -> source of the curve that looks as in the paper
+    as_seen: dict[str, str] = {}  # model -> source of its first curve
     sources = {source for source, _ in of_paper}
     order = {model: row.order for model, row in published.MODELS.items()}
     paper_keys = [key for key in of_paper if key[1] in order]
@@ -173,6 +175,9 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
                 paper_keys.append((source, model))
     for source, model in sorted(paper_keys, key=lambda key: order[key[1]]):  # stable: sources stay in order
         suffix = f" ({printable(source)})" if len(sources) > 1 else ""
+        look = style.published_style(model)
+        if as_seen.setdefault(model, source) != source:  # another version's numbers of the same model
+            look = dataclasses.replace(look, hollow=True)
         curves.append(
             Curve(
                 model=model,
@@ -180,7 +185,7 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
                 cells=(of_paper or own)[source, model],
                 label=style.legend_label(model) + suffix,
                 group=style.legend_group(model),
-                style=style.published_style(model),
+                style=look,
                 category=published.MODELS[model].category,
                 own=False,
             )

@@ -23,6 +23,7 @@ PAGE, COLUMN = 7.0, 3.3
 _LABEL = 7.0
 _TICK = 6.4
 _SMALLEST_TICK = 5.2
+_TICK_SPACE = 0.03
 _NOTE = 5.8
 _DIRECT = 6.4
 _INK = "#222222"
@@ -297,12 +298,22 @@ def _x_limits(panel: Panel) -> tuple[float, float]:
 def _tick_labels(panel: Panel, width: float) -> _TickLabels:
     """Shrink the labels of the x axis where they would touch; if that is not enough, set them upright."""
     low, high = _x_limits(panel)
-    gaps = [b - a for a, b in zip(panel.ticks, panel.ticks[1:], strict=False)]
-    step = min(gaps, default=high - low) / (high - low) * width * 0.92
-    widest = max(text_width(label, _TICK) for label in panel.tick_labels)
-    if widest <= step:
+    inches = width / (high - low)
+    widths = [text_width(label, _TICK) for label in panel.tick_labels]
+    widest = max(widths)
+    # How much of their places the neighbours that stand closest take; a space belongs between them.
+    crowding = max(
+        (
+            ((a + b) / 2 + _TICK_SPACE) / ((right - left) * inches)
+            for (a, b), (left, right) in zip(
+                itertools.pairwise(widths), itertools.pairwise(panel.ticks), strict=True
+            )
+        ),
+        default=widest / width,
+    )
+    if crowding <= 1:
         return _TickLabels(_TICK, False, _X_TICKS)
-    size = _TICK * step / widest
+    size = _TICK / crowding
     if size >= _SMALLEST_TICK:
         return _TickLabels(size, False, _X_TICKS)
     return _TickLabels(_SMALLEST_TICK, True, widest * _SMALLEST_TICK / _TICK + 0.07)
@@ -391,7 +402,10 @@ def _draw_series(axes: Axes, panel: Panel, series: Series, *, gid: str, zorder: 
 
 def _draw_direct_labels(axes: Axes, place: _Place) -> None:
     """Name the highlighted curves at their right end, in their colour, moved apart where they would touch."""
-    ends = [(series.points[-1].value, series) for series in place.direct]
+    # A name far from the end of its curve would be taken for another's.
+    low, high = _x_limits(place.panel)
+    near = low + 0.7 * (high - low)
+    ends = [(series.points[-1].value, series) for series in place.direct if series.points[-1].x >= near]
     if not ends:
         return
     low, high = axes.get_ylim()
