@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as npst
 from cog import features as feature_files
 from cog import randomness
 from cog.errors import CogError
-from cog.logreg import metrics, sgd
+from cog.logreg import gram, metrics, sgd
 from cog.logreg.cpu_engine import CpuEngine
 from cog.logreg.engine import get_engine
 from cog.logreg.matrix import FloatMatrix, MappedMatrix, SplitMatrix
@@ -97,6 +97,26 @@ def test_runs_of_different_shots_and_seeds_equal_the_plain_loop(data):
     _, curves = watched(CpuEngine("fp32"), data, runs)
     for run, curve in zip(runs, curves, strict=True):
         assert curve == pytest.approx(plain(data, run, data[3])[1]["test/top1"], abs=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [7, 20, 64])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_few_rows_are_trained_in_their_span(data, precision, batch_size, monkeypatch):
+    """20 rows of 48 dimensions: the same weights as without the Gram matrix, in any batch size."""
+    x, y, rows, val = data
+    recipe = sgd.Recipe(CLASSES, 30, batch_size, 0.9)
+    run = sgd.Run(draw(y, rows, 1), 5.0, 1e-3, init_seed=1, order_seed=2)
+    engine = CpuEngine(precision)
+    features = engine.load(x.clone())
+    (spanned,) = engine.fit(features, y, [run], recipe)
+    (recorded,) = engine.fit(features, y, [run], recipe, test=(x[val], y[val]))
+    assert torch.equal(spanned.weight, recorded.weight)
+    exact = CpuEngine("fp32")
+    monkeypatch.setattr(gram, "applies", lambda n_rows, dim: False)
+    (dense,) = exact.fit(exact.load(x.clone()), y, [run], recipe)
+    assert not torch.equal(dense.weight, spanned.weight)  # another way it is
+    np.testing.assert_allclose(spanned.weight, dense.weight, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(spanned.bias, dense.bias, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

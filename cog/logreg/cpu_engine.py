@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 
-from cog.logreg import metrics
+from cog.logreg import gram, metrics
+from cog.logreg.dense import DenseRows
 from cog.logreg.engine import Live, Monitor, OnEpoch
+from cog.logreg.gram import SpanRows
 from cog.logreg.matrix import FeatureMatrix, FloatMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.precision import exact_float32
-from cog.logreg.sgd import Fit, History, Recipe, Run, initial_classifier, learning_rate, logged_rate
+from cog.logreg.sgd import Fit, History, Recipe, Run, learning_rate, logged_rate
 from cog.randomness import cpu_generator
 
 #: Columns (runs x classes) trained in one sweep over the batches: beyond these the weights fall out of the cache,
@@ -72,9 +75,7 @@ class CpuEngine:
             for group in groups.values():
                 for start in range(0, len(group), width):
                     part = group[start : start + width]
-                    sweep = _Sweep(
-                        self, features, y, [runs[i] for i in part], part, recipe, record=test is not None
-                    )
+                    sweep = _Sweep(features, y, {i: runs[i] for i in part}, recipe, record=test is not None)
                     fits |= sweep.train(test, on_epoch, monitor)
         return [fits[index] for index in range(len(runs))]
 
@@ -87,52 +88,55 @@ class CpuEngine:
             return metrics.top1_of_many(features, y, rows, [(fit.weight, fit.bias) for fit in fits])
 
 
+class _Rows(Protocol):
+    """Where batches come from: :class:`~cog.logreg.dense.DenseRows` or :class:`~cog.logreg.gram.SpanRows`."""
+
+    def take(self, positions: torch.Tensor) -> torch.Tensor: ...
+
+    def start(self, run: Run, recipe: Recipe) -> _State: ...
+
+
+class _State(Protocol):
+    """A classifier in training."""
+
+    @property
+    def weight(self) -> torch.Tensor: ...
+
+    @property
+    def bias(self) -> torch.Tensor: ...
+
+    def logits(self, batch: torch.Tensor, out: torch.Tensor) -> None: ...
+
+    def step(self, batch: torch.Tensor, logit_gradient: torch.Tensor, *, lr: float) -> None: ...
+
+    def is_finite(self) -> bool: ...
+
+
 class _Sweep:
     """Runs in lockstep over the same batches."""
 
     def __init__(
         self,
-        engine: CpuEngine,
         features: FeatureMatrix,
         y: torch.Tensor,
-        runs: Sequence[Run],
-        indices: Sequence[int],
+        runs: Mapping[int, Run],
         recipe: Recipe,
         *,
         record: bool,
     ) -> None:
-        self._features, self._y, self._recipe, self._record = features, y, recipe, record
-        self._rows = runs[0].rows
-        self._order_generator = cpu_generator(runs[0].order_seed)
-        self._dtype = features.dtype
-        n_classes, dim = recipe.n_classes, features.dim
-        size = min(recipe.batch_size, len(self._rows))
-        self.live = []
-        drawn: dict[int, Live] = {}
-        for index, run in zip(indices, runs, strict=True):
-            same = drawn.get(run.init_seed)
-            if same is None:
-                weight, bias = initial_classifier(n_classes, dim, run.init_seed)
-            else:
-                weight, bias = same.weight.clone(), same.bias.clone()
-            self.live.append(
-                Live(
-                    run, weight, bias, index, torch.zeros_like(weight), torch.zeros_like(bias),
-                    low=None if self._dtype == torch.float32 else weight.to(self._dtype),
-                )
-            )  # fmt: skip
-            drawn[run.init_seed] = self.live[-1]
-        # Buffers are made once: fresh ones of this size are mapped and cleared by the kernel in every step.
-        shape = (len(runs), size, n_classes)
-        self._x = torch.empty(size, dim, dtype=self._dtype)
-        self._gradient = torch.empty(shape)  # of the logits; before that the logits, then the probabilities
-        self._weight_gradient = torch.empty(n_classes, dim)
-        if self._dtype != torch.float32:
-            self._low_logits = torch.empty(shape[1:], dtype=self._dtype)
-            self._low_gradient = torch.empty(shape[1:], dtype=self._dtype)
-            self._low_weight_gradient = torch.empty(n_classes, dim, dtype=self._dtype)
+        first = next(iter(runs.values()))
+        self._recipe, self._runs, self._record = recipe, runs, record
+        self._y = y[first.rows]
+        self._order_generator = cpu_generator(first.order_seed)
+        self._rows: _Rows = (SpanRows if gram.applies(len(first.rows), features.dim) else DenseRows)(
+            features, first.rows, recipe
+        )
+        self._states = {index: self._rows.start(run, recipe) for index, run in runs.items()}
+        size = min(recipe.batch_size, len(first.rows))
+        # Of the loss by the logits; before that the logits, then the probabilities.
+        self._gradient = torch.empty(len(runs), size, recipe.n_classes)
         self._minus_one = torch.full((len(runs), size), -1.0)
-        self._row_starts = torch.arange(size) * n_classes
+        self._row_starts = torch.arange(size) * recipe.n_classes
 
     def train(
         self,
@@ -140,111 +144,69 @@ class _Sweep:
         on_epoch: OnEpoch | None,
         monitor: Monitor | None,
     ) -> dict[int, Fit]:
-        """Run all epochs; returns the classifiers by their position in the list of runs."""
-        recipe, n = self._recipe, len(self._rows)
+        """Run all epochs; returns the classifiers by their index."""
+        recipe, n = self._recipe, len(self._y)
         start = time.monotonic()
         history = History() if self._record else None
         predictions = None
         done: dict[int, Fit] = {}
 
-        def finish(live: Live, *, diverged: bool, stopped: bool = False) -> None:
-            done[live.index] = Fit(
-                live.weight, live.bias, diverged, history, predictions, stopped=stopped,
-                seconds=(time.monotonic() - start),
-            )  # fmt: skip
+        def finish(index: int, *, diverged: bool = False, stopped: bool = False) -> None:
+            state = self._states.pop(index)
+            seconds = time.monotonic() - start
+            done[index] = Fit(state.weight, state.bias, diverged, history, predictions, stopped, seconds)
 
         for epoch in range(recipe.n_epochs):
-            order = self._rows[torch.randperm(n, generator=self._order_generator)]
-            rates = [learning_rate(live.run.lr, epoch, recipe.n_epochs) for live in self.live]
+            order = torch.randperm(n, generator=self._order_generator)
             sums = torch.zeros(3, dtype=torch.float64) if self._record else None
-            for batch in order.split(recipe.batch_size):
-                self._step(batch, rates, sums)
-            diverged = [live for live in self.live if not torch.isfinite(live.weight.sum() + live.bias.sum())]
+            for positions, y in zip(
+                order.split(recipe.batch_size), self._y[order].split(recipe.batch_size), strict=True
+            ):
+                self._step(epoch, positions, y, sums)
+            diverged = [index for index, state in self._states.items() if not state.is_finite()]
             if history is not None and test is not None and sums is not None:
-                (live,) = self.live
+                ((index, state),) = self._states.items()
                 loss, top1, top5 = (sums / n).tolist()
-                score, predictions = metrics.score(*test, None, live.weight, live.bias)
-                rate = logged_rate(live.run.lr, epoch, recipe.n_epochs)
+                score, predictions = metrics.score(*test, None, state.weight, state.bias)
+                rate = logged_rate(self._runs[index].lr, epoch, recipe.n_epochs)
                 history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, rate)
                 if on_epoch is not None:
                     on_epoch(epoch, history)
-            for live in diverged:
-                finish(live, diverged=True)
-            self.live = [live for live in self.live if live.index not in done]
-            if monitor is not None and self.live:
-                for live in monitor(epoch, self.live):
-                    finish(live, diverged=False, stopped=True)
-                self.live = [live for live in self.live if live.index not in done]
-            if not self.live:
+            for index in diverged:
+                finish(index, diverged=True)
+            if monitor is not None and self._states:
+                live = [
+                    Live(self._runs[index], state.weight, state.bias, index)
+                    for index, state in self._states.items()
+                ]
+                for one in monitor(epoch, live):
+                    finish(one.index, stopped=True)
+            if not self._states:
                 break
-        for live in self.live:
-            finish(live, diverged=False)
-        count = len(done)
+        for index in list(self._states):
+            finish(index)
         for fit in done.values():
-            fit.seconds /= count  # they were trained together
+            fit.seconds /= len(done)  # they were trained together
         return done
 
-    def _step(self, batch: torch.Tensor, rates: Sequence[float], sums: torch.Tensor | None) -> None:
+    def _step(self, epoch: int, positions: torch.Tensor, y: torch.Tensor, sums: torch.Tensor | None) -> None:
         """One SGD step of every run on the same batch."""
-        b, recipe, n_runs = len(batch), self._recipe, len(self.live)
-        x = self._features.batch(batch, out=self._x[:b])
-        y = self._y[batch]
-        low = self._dtype != torch.float32
-        gradient = self._gradient[:n_runs, :b] if b == self._gradient.shape[1] else torch.empty(
-            n_runs, b, recipe.n_classes
-        )  # fmt: skip
-        for live, logits in zip(self.live, gradient, strict=True):
-            if low:
-                assert live.low is not None
-                torch.mm(x, live.low.T, out=self._low_logits[:b])
-                torch.add(self._low_logits[:b], live.bias, out=logits)
-            else:
-                torch.addmm(live.bias, x, live.weight.T, out=logits)
+        b, n_runs, recipe = len(y), len(self._states), self._recipe
+        batch = self._rows.take(positions)
+        if isinstance(self._rows, SpanRows) and self._rows.whole:
+            y = self._y  # the rows are in their own order
+        gradient = self._gradient[:n_runs, :b]
+        if b < self._gradient.shape[1]:
+            gradient = torch.empty(n_runs, b, recipe.n_classes)  # contiguous, as index_add_ below needs it
+        for state, logits in zip(self._states.values(), gradient, strict=True):
+            state.logits(batch, logits)
         if sums is not None:
             _add_batch(sums, gradient[0], y)
         torch.softmax(gradient, dim=2, out=gradient)
-        targets = self._row_starts[:b] + y
-        gradient.view(n_runs, -1).index_add_(1, targets, self._minus_one[:n_runs, :b])
-        for live, rate, g in zip(self.live, rates, gradient, strict=True):
-            if low:
-                self._low_gradient[:b].copy_(g)
-                torch.mm(self._low_gradient[:b].T, x, out=self._low_weight_gradient)
-                torch.mul(self._low_weight_gradient, 1 / b, out=self._weight_gradient)
-            else:
-                torch.mm(g.T, x, out=self._weight_gradient)
-                self._weight_gradient.mul_(1 / b)
-            bias_gradient = g.sum(0).mul_(1 / b)
-            sgd_step(
-                [live.weight, live.bias],
-                [self._weight_gradient, bias_gradient],
-                [live.weight_velocity, live.bias_velocity],
-                lr=rate,
-                wd=live.run.wd,
-                momentum=recipe.momentum,
-            )
-            if low:
-                assert live.low is not None
-                live.low.copy_(live.weight)
-
-
-def sgd_step(
-    parameters: list[torch.Tensor],
-    gradients: list[torch.Tensor],
-    velocities: list[torch.Tensor],
-    *,
-    lr: float,
-    wd: float,
-    momentum: float,
-) -> None:
-    """One update of ``torch.optim.SGD``, in one pass over the memory.
-
-    Decay goes into the gradient, momentum without dampening; all three lists are changed in place. The call is the
-    one that ``torch.optim.SGD(fused=True)`` makes; the optimiser object around it would cost more than the update.
-    """
-    torch._fused_sgd_(
-        parameters, gradients, velocities, weight_decay=wd, momentum=momentum, lr=lr, dampening=0.0,
-        nesterov=False, maximize=False, is_first_step=False,
-    )  # fmt: skip
+        gradient.view(n_runs, -1).index_add_(1, self._row_starts[:b] + y, self._minus_one[:n_runs, :b])
+        for (index, state), logit_gradient in zip(self._states.items(), gradient, strict=True):
+            lr = learning_rate(self._runs[index].lr, epoch, recipe.n_epochs)
+            state.step(batch, logit_gradient, lr=lr)
 
 
 def _add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:

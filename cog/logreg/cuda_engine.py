@@ -38,7 +38,7 @@ import torch
 from cog.logreg import kernels, metrics
 from cog.logreg.engine import Live, Monitor, OnEpoch
 from cog.logreg.kernels import Kernels
-from cog.logreg.matrix import FeatureMatrix, FloatMatrix, SplitMatrix
+from cog.logreg.matrix import FeatureMatrix, FloatMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.precision import exact_float32
 from cog.logreg.sgd import Fit, History, Recipe, Run, initial_classifier, learning_rate, logged_rate
 from cog.logreg.streaming import Feed, HostMatrix, Slot, on_stream, open_feed
@@ -47,7 +47,7 @@ from cog.randomness import cpu_generator
 logger = logging.getLogger(__name__)
 
 #: Steps in a block of rows, and so in a graph: enough to forget the cost of a launch.
-_BLOCK_STEPS = 16
+_BLOCK_STEPS = 32
 
 #: Steps x runs in a graph: with many runs, fewer steps do.
 _BLOCK_LAUNCHES = 256
@@ -57,6 +57,9 @@ _BLOCK_BYTES = 64 * 2**20
 
 #: Runs in training at the same time, whatever the memory: beyond this nothing is gained.
 _MAX_RUNS = 64
+
+#: Bytes at whose multiples the batches in a block begin, as allocations do: cuBLAS looks at the alignment.
+_ALIGNMENT = 256
 
 #: Concurrent branches of a graph. Each has its own logits and gradients, 10 MB at 1000 classes and 2048 dimensions;
 #: more would not stay in the cache.
@@ -114,20 +117,25 @@ class CudaEngine:
         """See :meth:`cog.logreg.engine.Engine.together`; what does not fit into memory is trained in parts."""
         return _MAX_RUNS
 
-    def load(self, x: torch.Tensor) -> FeatureMatrix:
-        """See :meth:`cog.logreg.engine.Engine.load`; features that do not fit on the device stay on the host."""
+    def load(self, x: torch.Tensor, norms: torch.Tensor | None = None) -> FeatureMatrix:
+        """See :meth:`cog.logreg.engine.Engine.load`.
+
+        Features that fit go to the device, mapped ones from their file without a copy in host memory; others stay
+        where they are and are streamed.
+        """
         kind = SplitMatrix if self.precision == "bf16" else FloatMatrix
-        if x.device != self.device or self._feature_memory is not None:
-            room = self._feature_memory
-            if room is None:
-                room = self._room() if self._cuda else x.nbytes
-            if x.nbytes > room:
-                logger.info(
-                    "features take %.1f GB, the device has %.1f GB for them: they are streamed from host memory",
-                    x.nbytes / 1e9, room / 1e9,
-                )  # fmt: skip
-                return HostMatrix(kind(x), self.device)
-        return kind(x.to(self.device))
+        room = self._feature_memory
+        if room is None:
+            room = self._room() if self._cuda and x.device != self.device else x.nbytes
+        if x.nbytes > room:
+            logger.info(
+                "features take %.1f GB, the device has %.1f GB for them: they are streamed from the host",
+                x.nbytes / 1e9, room / 1e9,
+            )  # fmt: skip
+            return HostMatrix(kind(x) if norms is None else MappedMatrix(x, norms, kind.dtype), self.device)
+        if norms is None:
+            return kind(x.to(self.device))
+        return kind(x.to(self.device, copy=True).div_(norms.to(self.device)))
 
     def load_test(self, x: torch.Tensor) -> torch.Tensor:
         """Put test features on the device if there is room."""
@@ -222,6 +230,15 @@ class CudaEngine:
 
 
 @dataclass(eq=False)
+class _Training(Live):
+    """A classifier in training with its velocities, and its weight in the operands' precision (None: float32)."""
+
+    weight_velocity: torch.Tensor
+    bias_velocity: torch.Tensor
+    low: torch.Tensor | None
+
+
+@dataclass(eq=False)
 class _Branch:
     """A strand of work, and its buffers; made once, because they are what graphs remember."""
 
@@ -236,7 +253,7 @@ class _Branch:
 class _Group:
     """Runs that share their batches."""
 
-    lives: list[Live]
+    lives: list[_Training]
     slots: list[Slot]
     feed: Feed
 
@@ -260,8 +277,7 @@ class _Lockstep:
         self._n = len(groups[0][0][1].rows)
         size = min(recipe.batch_size, self._n)
         n_runs = sum(map(len, groups))
-        steps = min(_BLOCK_STEPS, _BLOCK_LAUNCHES // n_runs, _BLOCK_BYTES // (size * dim * dtype.itemsize))
-        self._sizes = batch_sizes(self._n, size, max(1, steps))
+        self._sizes = batch_sizes(self._n, size, _steps_in_block(size * dim * dtype.itemsize, n_runs))
         block_rows = sum(self._sizes[0])
         # A device tensor, because graphs remember addresses and not values. Rows: the runs in training, in order.
         self._rates = torch.zeros(n_runs, 2, device=device)
@@ -273,10 +289,11 @@ class _Lockstep:
             lives = []
             for index, run in group:
                 if run.init_seed not in initial:
-                    initial[run.init_seed] = initial_classifier(n_classes, dim, run.init_seed)
-                weight, bias = (t.to(device, copy=True) for t in initial[run.init_seed])
+                    weight, bias = initial_classifier(n_classes, dim, run.init_seed)
+                    initial[run.init_seed] = weight.to(device), bias.to(device)
+                weight, bias = (t.clone() for t in initial[run.init_seed])
                 lives.append(
-                    Live(
+                    _Training(
                         run, weight, bias, index, torch.zeros_like(weight), torch.zeros_like(bias),
                         low=None if dtype == torch.float32 else weight.to(dtype),
                     )
@@ -313,7 +330,7 @@ class _Lockstep:
         predictions = None
         done: dict[int, Fit] = {}
 
-        def finish(live: Live, *, diverged: bool, stopped: bool = False) -> None:
+        def finish(live: _Training, *, diverged: bool, stopped: bool = False) -> None:
             done[live.index] = Fit(
                 live.weight, live.bias, diverged, history, predictions, stopped=stopped,
                 seconds=time.monotonic() - start,
@@ -347,8 +364,10 @@ class _Lockstep:
                     finish(live, diverged=True)
             lives = [live for live in lives if live.index not in done]
             if monitor is not None and lives:
-                for live in monitor(epoch, lives):
-                    finish(live, diverged=False, stopped=True)
+                stopped = {one.index for one in monitor(epoch, lives)}
+                for live in lives:
+                    if live.index in stopped:
+                        finish(live, diverged=False, stopped=True)
             if done:
                 self._drop(done)
             if not self._groups:
@@ -445,7 +464,7 @@ class _Lockstep:
             if branch.stream is not None and main is not None and branch.stream != main:
                 main.wait_stream(branch.stream)
 
-    def _step(self, branch: _Branch, slot: Slot, live: Live, row: int, start: int, b: int) -> None:
+    def _step(self, branch: _Branch, slot: Slot, live: _Training, row: int, start: int, b: int) -> None:
         """One SGD step of one run."""
         x = slot.x[start : start + b]
         logits, gradient = branch.logits[:b], branch.gradient[:b]
@@ -467,6 +486,13 @@ def batch_sizes(n: int, batch_size: int, steps: int) -> list[tuple[int, ...]]:
     """Cut an epoch of ``n`` rows into blocks of ``steps`` batches; the last batch takes what is left."""
     sizes = [batch_size] * (n // batch_size) + [n % batch_size] * (n % batch_size > 0)
     return [tuple(sizes[start : start + steps]) for start in range(0, len(sizes), steps)]
+
+
+def _steps_in_block(nbytes: int, n_runs: int) -> int:
+    """Return how many batches of ``nbytes`` make a block; one where the others would not be aligned."""
+    if nbytes % _ALIGNMENT:
+        return 1
+    return max(1, min(_BLOCK_STEPS, _BLOCK_LAUNCHES // n_runs, _BLOCK_BYTES // nbytes))
 
 
 @contextlib.contextmanager

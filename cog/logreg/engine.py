@@ -17,7 +17,7 @@ study of 45 runs: a search would amplify the last bit into another learning rate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -38,7 +38,7 @@ class Live:
 
     Attributes:
         run: what is trained.
-        weight: float32 ``(C, d)``, changes with every step.
+        weight: float32 ``(C, d)`` as it is now.
         bias: float32 ``(C,)``.
         index: position in the list of runs that was given.
     """
@@ -47,9 +47,6 @@ class Live:
     weight: torch.Tensor
     bias: torch.Tensor
     index: int
-    weight_velocity: torch.Tensor = field(repr=False)
-    bias_velocity: torch.Tensor = field(repr=False)
-    low: torch.Tensor | None = field(default=None, repr=False)
 
 
 class Engine(Protocol):
