@@ -260,13 +260,14 @@ class _Network:
         return wait
 
     def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        x = to_input(pixels, self._mean, self._std, memory_format=self._format)
+        shape = (len(pixels), 3, *pixels.shape[1:3])
         try:
+            x = to_input(pixels, self._mean, self._std, memory_format=self._format)
             with _autocast(self._device, self._precision):
                 y = self._run(x)
         except torch.cuda.OutOfMemoryError as error:
             raise CogError(
-                f"the GPU is out of memory with batches of {len(x)} images; lower FT_EXTRACT.BATCH_SIZE"
+                f"the GPU is out of memory with batches of {len(pixels)} images; lower FT_EXTRACT.BATCH_SIZE"
             ) from error
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             if self._width is None and self._format is torch.channels_last:
@@ -276,7 +277,7 @@ class _Network:
             first = (str(error).strip().splitlines() or [""])[0]
             hint = "; does it work without FT_EXTRACT.COMPILE?" if self._compiled else ""
             raise CogError(
-                f"model {self._backbone.name} failed on a batch of shape {tuple(x.shape)}: "
+                f"model {self._backbone.name} failed on a batch of shape {shape}: "
                 f"{type(error).__name__}: {first}{hint}"
             ) from error
         if self._width not in (None, y.shape[1]):

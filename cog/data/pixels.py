@@ -113,10 +113,10 @@ def decode_fast(
 ) -> np.ndarray:
     """Return nearly the pixels of :func:`decode_exact`, in about half the time.
 
-    Two things differ. JPEG files of at least four times the size asked for are decoded at 1/2, 1/4 or 1/8
-    of their size, so that twice the size is left (``Image.draft``: a smaller inverse cosine transform). And PyTorch resizes: its vectorised
-    8-bit kernel computes the same antialiased bicubic interpolation with 16-bit weights where Pillow's have 22, so that
-    some pixels differ by one grey level.
+    Two things differ. JPEG files of at least four times the size asked for are decoded at 1/2, 1/4 or 1/8 of
+    their size, so that twice the size is left (``Image.draft``: a smaller inverse cosine transform). And PyTorch
+    resizes: its vectorised 8-bit kernel computes the same antialiased bicubic interpolation, with 16-bit weights where
+    Pillow's have 22, so that some pixels differ by one or two grey levels.
 
     Args:
         path: any format Pillow reads.
