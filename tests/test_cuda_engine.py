@@ -13,6 +13,7 @@ import pytest
 import torch
 from test_sgd import clusters
 
+from cog import features
 from cog.features import FeatureSet
 from cog.logreg import cuda_engine, protocol, sgd, streaming
 from cog.logreg.cpu_engine import CpuEngine
@@ -65,9 +66,9 @@ class Watch:
 def train(engine, runs, recipe=RECIPE, **options):
     """Return classifiers, and their accuracies on the rows to score."""
     x, y, rows = problem()
-    features = engine.load(x)
-    fits = engine.fit(features, y, runs, recipe, **options)
-    return fits, engine.validate(features, y, rows, fits)
+    matrix = engine.load(x)
+    fits = engine.fit(matrix, y, runs, recipe, **options)
+    return fits, engine.validate(matrix, y, rows, fits)
 
 
 def assert_same_bits(fits, others):
@@ -184,9 +185,26 @@ def test_streamed_features_give_the_same_bits(device, precision, caplog):
     resident, scores = train(CudaEngine(device, precision), runs)
     assert "streamed" not in caplog.text
     streamed, streamed_scores = train(CudaEngine(device, precision, feature_memory=1000), runs)
-    assert "streamed from host memory" in caplog.text
+    assert "streamed from the host" in caplog.text
     assert_same_bits(streamed, resident)
     assert streamed_scores == scores
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_mapped_features_give_the_same_bits(device, precision, tmp_path):
+    x, y, _ = problem()
+    features.save(FeatureSet(7 * x, y, "long"), tmp_path / "X_Y.pth")
+    stored = (tmp_path / "X_Y.pth").read_bytes()
+    runs, fits = some_runs(2), []
+    for mapped, feature_memory in ((False, None), (True, None), (True, 0)):
+        train_set = features.load(tmp_path, normalize=True, mapped=mapped)
+        assert (train_set.norms is not None) == mapped
+        engine = CudaEngine(device, precision, feature_memory=feature_memory)
+        fits.append(engine.fit(engine.load(train_set.x, train_set.norms), y, runs, RECIPE))
+    assert_same_bits(fits[1], fits[0])
+    assert_same_bits(fits[2], fits[0])
+    assert (tmp_path / "X_Y.pth").read_bytes() == stored
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -252,6 +270,13 @@ def test_blocks_cover_an_epoch():
     assert cuda_engine.batch_sizes(3, 3, 16) == [(3,)]
 
 
+def test_batches_in_a_block_are_aligned_or_alone():
+    assert cuda_engine._steps_in_block(1024 * 2048 * 2, 1) == 16
+    assert cuda_engine._steps_in_block(1024 * 25 * 2, 10) == 25
+    assert cuda_engine._steps_in_block(1024 * 2048 * 2, 1000) == 1
+    assert cuda_engine._steps_in_block(100 * 25 * 2, 1) == 1
+
+
 def test_matrix_product_settings_are_put_back():
     options = torch.backends.cuda.matmul
     before = torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction
@@ -280,9 +305,9 @@ def test_both_feeds_deliver_the_rows_in_order(kind):
     matrix = kind(x)
     generator = cpu_generator(0)
     orders = [torch.randperm(700, generator=generator)[:250] for _ in range(3)]
-    for features in (matrix, streaming.HostMatrix(matrix, CPU)):
+    for source in (matrix, streaming.HostMatrix(matrix, CPU)):
         slots = [streaming.Slot(64, 24, matrix.dtype, CPU) for _ in range(2)]
-        feed = streaming.open_feed(features, y, iter(orders), slots, None)
+        feed = streaming.open_feed(source, y, iter(orders), slots, None)
         for order in orders:
             for rows in order.split(64):
                 slot = feed.next()
@@ -452,6 +477,28 @@ def run_python(code, environment):
     return result.stdout.strip()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [[], ["--streamed", "--precision", "fp32", "--seeds", "2"]])
+def test_full_scale_benchmark_in_small(device, options, capsys):
+    sys.path.append(str(Path(__file__).parent / "benchmarks"))
+    import bench_cuda_fullscale
+
+    sizes = {
+        "rows": 2000,
+        "test_rows": 300,
+        "dim": 32,
+        "classes": 10,
+        "trials": 3,
+        "epochs": 2,
+        "baseline_steps": 1,
+    }
+    flags = [part for name, value in sizes.items() for part in (f"--{name}", str(value))]
+    assert bench_cuda_fullscale.main([*flags, "--device", device.type, *options]) == 0
+    printed = capsys.readouterr().out
+    assert "EXTRAPOLATED" in printed
+    assert f"for {2 if options else 1} experiment(s)" in printed
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Only on a GPU: sizes at which cuBLAS has a choice of kernels
 
@@ -461,18 +508,19 @@ LARGE = sgd.Recipe(n_classes=1000, n_epochs=4, batch_size=1024, momentum=0.9)
 
 def train_large(engine, runs=None, **options):
     """20000 x 2048, 1000 classes; returns classifiers and their accuracies."""
-    x, y = clusters(20000, 2048, 1000, spread=3.0)
-    rows = torch.arange(0, 20000, 4)
-    train_rows = [torch.arange(20000)[(torch.arange(20000) + seed) % 4 != 0] for seed in range(2)]
+    x, y = clusters(20000, 2048, 1000, spread=6.0)
+    shuffled = torch.randperm(20000, generator=cpu_generator(0))
+    rows = shuffled[:5000]
+    train_rows = [shuffled[5000 + 1000 * seed :] for seed in range(2)]
     if runs is None:
         runs = [(trial, seed) for seed in range(2) for trial in range(5)]
     specs = [
         sgd.Run(train_rows[seed], 3.0 * 1.7**trial, 1e-7, init_seed=seed, order_seed=seed)
         for trial, seed in runs
     ]
-    features = engine.load(x)
-    fits = engine.fit(features, y, specs, LARGE, **options)
-    return fits, engine.validate(features, y, rows, fits)
+    matrix = engine.load(x)
+    fits = engine.fit(matrix, y, specs, LARGE, **options)
+    return fits, engine.validate(matrix, y, rows, fits)
 
 
 @pytest.mark.gpu
@@ -512,9 +560,9 @@ def test_one_copy_of_the_features(precision):
     before = torch.cuda.memory_allocated()
     x, y = clusters(200_000, 512, 10)
     engine = CudaEngine(CUDA, precision)
-    features = engine.load(x)
+    matrix = engine.load(x)
     runs = [sgd.Run(torch.arange(100_000), 1.0, 0.0, 0, seed) for seed in range(5)]
-    engine.fit(features, y, runs, dataclasses.replace(LARGE, n_classes=10, n_epochs=3))
+    engine.fit(matrix, y, runs, dataclasses.replace(LARGE, n_classes=10, n_epochs=3))
     blocks = 5 * 2 * cuda_engine._BLOCK_BYTES
     assert torch.cuda.max_memory_allocated() - before < 1.05 * x.nbytes + blocks + 2**28
 
