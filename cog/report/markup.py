@@ -63,7 +63,7 @@ def hidden(text: str) -> str:
 
 def scroll(content: str, label: str) -> str:
     """Wrap what may be wider than a phone: it scrolls by itself, also from the keyboard."""
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{esc(label)}">{content}</div>'
+    return f'<div class="scroll" role="group" tabindex="0" aria-label="{esc(label)}">{content}</div>'
 
 
 def listing(items: Iterable[str], *, cls: str = "") -> str:

@@ -127,7 +127,7 @@ def _figures(pictures: Sequence[Picture], hint: str) -> str:
     if not pictures:
         return f"<p>{esc(hint)}</p>" if hint else ""
     drawn = "".join(
-        f"<figure><div class='scroll picture{' wide' * picture.wide}' role='region' tabindex='0' aria-label='Figure "
+        f"<figure><div class='scroll picture{' wide' * picture.wide}' role='group' tabindex='0' aria-label='Figure "
         f"{number}'>{picture.svg}</div><figcaption>{prose(picture.caption)}</figcaption></figure>"
         for number, picture in enumerate(pictures, start=1)
     )
@@ -171,7 +171,7 @@ def _notice(number: int, notice: Notice) -> str:
         f"{prose(notice.title)}{model}</h3>"
         f"<p>{prose(notice.text)}</p><p><strong>What to do:</strong> {prose(notice.action)}</p>"
         + (
-            f"<pre class='scroll' tabindex='0' role='region' aria-label='Commands'>{commands}</pre>"
+            f"<pre class='scroll' tabindex='0' role='group' aria-label='Commands'>{commands}</pre>"
             if commands
             else ""
         )
