@@ -381,15 +381,16 @@ def test_speed(tmp_path):
 
 
 @pytest.mark.slow
-def test_ten_thousand_runs_and_three_broken_folders(tmp_path, monkeypatch, repository):
+def test_two_thousand_runs_and_three_broken_folders(tmp_path, monkeypatch, repository):
     monkeypatch.syspath_prepend(str(repository / "tests/benchmarks"))
     import bench_results
 
-    bench_results.write_study(tmp_path, 10_000)
+    # A fifth of what the benchmark takes by default, in a fifth of the time allowed there.
+    bench_results.write_study(tmp_path, 2000)
     (first, second), (found, again) = timed_scans(tmp_path)
-    assert found == again and len(found[0]) == 10_000
+    assert found == again and len(found[0]) == 2000
     reasons = {problem.path.name: problem.reason for problem in found[1]}
     assert "not a readable pickle" in reasons["seed-22"]
     assert "unfinished or was interrupted" in reasons["seed-37"]
     assert "not a seed folder" in reasons["seeds of my lemon tree"] and len(reasons) == 3
-    assert first < 20 and second < 3
+    assert first < 4 and second < 0.6
