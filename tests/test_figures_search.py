@@ -210,6 +210,10 @@ def test_what_is_missing_is_said(pages):
         with saving.drawing():
             figure = search_drawing.draw(page.title, found)
             check_layout(figure)
+        if stem == "search_old_net_in1k":
+            ((x, y),) = artists(figure)["chosen.22"]
+            (left, right), (low, high) = figure.axes[0].get_xlim(), figure.axes[0].get_ylim()
+            assert left < x < right and low < y < high
         texts = " ".join(t.get_text() for t in (*figure.texts, *(x for a in figure.axes for x in a.texts)))
         assert words in texts.replace("\n", " ")
         assert not any(gid.startswith(("trials", "best")) for gid in artists(figure))
