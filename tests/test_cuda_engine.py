@@ -346,7 +346,7 @@ def test_what_fails_while_gathering_is_raised_in_training():
 KERNEL_CHECK = """
 import itertools
 import torch
-from cog.logreg import cuda_engine, cuda_kernels, kernels, sgd
+from cog.logreg import cuda_engine, cuda_kernels, kernels, matrix, sgd
 
 generator = torch.Generator().manual_seed(0)
 def draw(*shape, dtype=torch.float32):
@@ -389,6 +389,16 @@ for (b, c, d), low in itertools.product([(1, 2, 3), (300, 5, 3), (5, 33, 70)], [
     for ours, theirs in zip(*results):
         if ours is not None:
             compare(theirs, ours, ours.dtype)
+
+# gathered features
+for kind, dim in itertools.product((matrix.FloatMatrix, matrix.SplitMatrix), (5, 2100)):
+    x, rows = draw(20, dim), torch.tensor([19, 0, 7, 7])
+    expected, own = kind(x.clone()), cuda_engine.GatheredMatrix(kind(x), x)
+    out = torch.zeros(4, dim, dtype=kind.dtype)
+    assert torch.equal(own.batch(rows, out=out), expected.batch(rows)) and out.any()
+    assert torch.equal(own.batch(rows[:1]), expected.batch(rows[:1]))
+    assert torch.equal(own.exact(rows), expected.exact(rows))
+    assert (own.n, own.dim, own.nbytes) == (20, dim, 80 * dim)
 
 # logits that are not finite, as a diverged run has them
 logits = torch.tensor([[float("nan"), 0, 1], [float("inf"), 0, 1], [0, float("nan"), 1]])
@@ -453,6 +463,11 @@ whole, scalar = dict.fromkeys(["n_weights", "batch", "row"], "i32"), dict.fromke
 sizes = {"BLOCK": 2048, "BLOCK_CLASSES": 16, "BLOCK_ROWS": 256}
 compile(
     cuda_kernels._update, real | low | whole | scalar, sizes | {"N_CLASSES": 1000, "N_BIAS": 63, "LOW": True}
+)
+compile(
+    cuda_kernels._gather,
+    {"source": "*bf16", "rows": "*i64", "out": "*bf16"},
+    {"STRIDE": 4096, "DIM": 2048, "BLOCK": 2048},
 )
 print("compiled")
 """

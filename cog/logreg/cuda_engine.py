@@ -133,9 +133,12 @@ class CudaEngine:
                 x.nbytes / 1e9, room / 1e9,
             )  # fmt: skip
             return HostMatrix(kind(x) if norms is None else MappedMatrix(x, norms, kind.dtype), self.device)
-        if norms is None:
-            return kind(x.to(self.device))
-        return kind(x.to(self.device, copy=True).div_(norms.to(self.device)))
+        x = x.to(self.device, copy=norms is not None)
+        if norms is not None:
+            x.div_(norms.to(self.device))
+        if self._cuda and _triton_works(self.device):
+            return GatheredMatrix(kind(x), x)
+        return kind(x)
 
     def load_test(self, x: torch.Tensor) -> torch.Tensor:
         """Put test features on the device if there is room."""
@@ -227,6 +230,34 @@ class CudaEngine:
                     yield
                 finally:
                     inside.synchronize()  # what comes back is read on the caller's stream
+
+
+class GatheredMatrix:
+    """Features on the device, read by a kernel of ours.
+
+    Args:
+        matrix: the features.
+        x: the float32 ``(n, d)`` of which ``matrix`` was made, and whose memory it uses.
+    """
+
+    def __init__(self, matrix: FloatMatrix | SplitMatrix, x: torch.Tensor) -> None:
+        self._matrix = matrix
+        self._x = x.view(matrix.dtype)  # a row of bfloat16 is the first half of the memory of one of float32
+        self.n, self.dim, self.dtype = matrix.n, matrix.dim, matrix.dtype
+        self.device, self.nbytes = matrix.device, matrix.nbytes
+
+    def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`cog.logreg.matrix.FeatureMatrix`."""
+        from cog.logreg import cuda_kernels
+
+        if out is None:
+            out = torch.empty(len(rows), self.dim, dtype=self.dtype, device=self.device)
+        cuda_kernels.gather(self._x, rows, out)
+        return out
+
+    def exact(self, rows: torch.Tensor) -> torch.Tensor:
+        """See :class:`cog.logreg.matrix.FeatureMatrix`."""
+        return self._matrix.exact(rows)
 
 
 @dataclass(eq=False)
@@ -547,7 +578,11 @@ def _triton_works(device: torch.device) -> bool:
     try:
         from cog.logreg import cuda_kernels
 
-        torch.testing.assert_close(_try_kernels(cuda_kernels, device), _try_kernels(kernels, device))
+        with torch.cuda.device(device):
+            torch.testing.assert_close(_try_kernels(cuda_kernels, device), _try_kernels(kernels, device))
+            x, rows = torch.randn(3, 9, device=device), torch.tensor([2, 0], device=device)
+            cuda_kernels.gather(x, rows, out := torch.empty(2, 8, device=device))
+            torch.testing.assert_close(out, x[rows, :8], rtol=0, atol=0)
         return True
     except Exception as error:  # whatever the compiler throws: there is another way
         reason = (str(error).strip().splitlines() or [""])[0]
