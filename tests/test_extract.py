@@ -271,6 +271,14 @@ def convnet(head=None):
     return Backbone(layers, name="small_net")
 
 
+class Placed(torch.nn.Module):
+    """Averages, and what no network should show: the size of its batch and the place in it."""
+
+    def forward(self, x):
+        place = torch.arange(len(x), dtype=x.dtype)[:, None]
+        return torch.cat([x.mean((2, 3))[:, :22], place, torch.full_like(place, len(x))], dim=1)
+
+
 def run_library(images, backbone=None, **options):
     settings = dict(resize=120, crop=112, mean=[0.5] * 3, std=[0.5] * 3, device="cpu")
     return extract(backbone or convnet(), images, **settings | options)
@@ -285,19 +293,21 @@ def forty(tmp_path):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 16, 33, 200])
 def test_batch_size_does_not_change_a_bit(forty, batch_size):
-    reference = run_library(forty)
-    found = run_library(forty, batch_size=batch_size, n_workers=2)
-    assert found.x.shape == (40, 24)
-    assert torch.equal(found.x, reference.x)
-    assert found.rows.tolist() == list(range(40))
+    for head in (None, Placed()):
+        reference = run_library(forty, convnet(head))
+        found = run_library(forty, convnet(head), batch_size=batch_size, n_workers=2)
+        assert found.x.shape == (40, 24)
+        assert torch.equal(found.x, reference.x)
+        assert found.rows.tolist() == list(range(40))
 
 
 def test_other_images_do_not_change_a_bit(forty):
     """Whatever fails, and wherever the list ends, the other rows stay as they are."""
-    reference = run_library(forty)
+    network = convnet(Placed())
+    reference = run_library(forty, network)
     for row in (0, 5, 6, 39):
         (forty.root / forty.file(row)).write_bytes(b"broken")
-    some = run_library(forty, n_workers=1)
+    some = run_library(forty, network, n_workers=1)
     assert torch.equal(some.x, reference.x[some.rows])
     assert len(some.rows) == 36 and [file for file, _ in some.failures] == [
         forty.file(r) for r in (0, 5, 6, 39)
@@ -305,7 +315,7 @@ def test_other_images_do_not_change_a_bit(forty):
     shorter = image_lists.ImageList(
         "forty", "test", forty.root, forty.files[:38], forty.labels[:38], forty.classes
     )
-    assert torch.equal(run_library(shorter).x, some.x[:-1])
+    assert torch.equal(run_library(shorter, network).x, some.x[:-1])
 
 
 def test_networks_that_need_the_usual_layout(forty):
