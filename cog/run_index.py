@@ -93,13 +93,10 @@ class RunIndex:
 
     def __init__(self, root: Path) -> None:
         self._root = os.path.abspath(root)
-        self._entries: dict[str, Any] = {}
-        self._n_new = 0
-        for place in self._places():
-            entries = _read(place)
-            if entries is not None:
-                self._entries = entries
-                break
+        self._new: dict[str, Any] = {}
+        self._used: dict[str, Any] = {}
+        # Both places may have one: of the owner of the root, and of a reader who cannot write there.
+        self._known = [entries for place in self._places() if (entries := _read(place)) is not None]
 
     def _places(self) -> list[Path]:
         cache = os.environ.get("XDG_CACHE_HOME", "")
@@ -120,28 +117,13 @@ class RunIndex:
             n_shot: training images per class.
             seed: seed.
         """
-        entry = self._entries.get(self._key(path))
-        if not isinstance(entry, list) or len(entry) != 2:
-            return None
-        known, values = entry
-        try:
-            final = values["final_folder"]
-            if not isinstance(final, str) or "/" in final or os.sep in final or not final.startswith("final"):
-                return None
-            if known != signature(str(path), final):
-                return None
-            return Run(
-                model=model,
-                dataset=dataset,
-                n_shot=n_shot,
-                seed=seed,
-                path=path,
-                details=_details(values["details"]),
-                final_folder=final,
-                **_values(values),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
+        key = self._key(path)
+        for entries in self._known:
+            run = _run(entries.get(key), path, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
+            if run is not None:
+                self._used[key] = entries[key]
+                return run
+        return None
 
     def add(self, run: Run, known: Signature | None) -> None:
         """Remember a run that was read.
@@ -162,8 +144,7 @@ class RunIndex:
                 name: value for name in _DETAILS if (value := getattr(run.details, name)) not in (None, {})
             },
         }
-        self._entries[self._key(run.path)] = [known, values]
-        self._n_new += 1
+        self._new[self._key(run.path)] = [known, values]
 
     def _key(self, path: Path) -> str:
         return os.path.relpath(path, self._root)
@@ -177,12 +158,15 @@ class RunIndex:
         Returns:
             Where it was written; None when it was not.
         """
-        if self._n_new < _WORTH_WRITING:
+        if len(self._new) < _WORTH_WRITING:
             return None
         found = {self._key(path) for path in seen}
+        merged: dict[str, Any] = {}
+        for entries in (*reversed(self._known), self._used, self._new):
+            merged |= entries
         entries = {
             key: entry
-            for key, entry in self._entries.items()
+            for key, entry in merged.items()
             if key in found or os.path.isdir(os.path.join(self._root, key))
         }
         content = {"format": _FORMAT, "version": _VERSION, "toolkit": cog.__version__, "runs": entries}
@@ -196,6 +180,31 @@ class RunIndex:
                 LOG.debug("no index of runs in %s: %s", place, error)
                 continue
             return place
+        return None
+
+
+def _run(entry: Any, path: Path, *, model: str, dataset: str, n_shot: int, seed: int) -> Run | None:
+    """Return the run that an entry of an index tells of, if its files are as they were."""
+    if not isinstance(entry, list) or len(entry) != 2:
+        return None
+    known, values = entry
+    try:
+        final = values["final_folder"]
+        if not isinstance(final, str) or "/" in final or os.sep in final or not final.startswith("final"):
+            return None
+        if known != signature(str(path), final):
+            return None
+        return Run(
+            model=model,
+            dataset=dataset,
+            n_shot=n_shot,
+            seed=seed,
+            path=path,
+            details=_details(values["details"]),
+            final_folder=final,
+            **_values(values),
+        )
+    except (KeyError, TypeError, ValueError):
         return None
 
 

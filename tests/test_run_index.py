@@ -287,6 +287,24 @@ def test_a_root_that_cannot_be_written_has_its_index_in_the_cache(root, count, c
     assert not (root / run_index.INDEX_FILE).exists()
 
 
+def test_a_reader_adds_to_the_owners_index_in_a_place_of_his_own(root, count, cache_home, monkeypatch):
+    scan(root, count)
+    index = (root / run_index.INDEX_FILE).read_bytes()
+    make_seed_folder(root / "a/b/cog_l2/eval_logreg/seed-22", 33.5)
+    change_logs(root / "a/b/in1k/eval_logreg/seed-37")
+    write = run_index.files.write_text
+
+    def refuse(path, text):
+        if root in path.parents:
+            raise run_index.CogError("read-only file system")
+        write(path, text)
+
+    monkeypatch.setattr(run_index.files, "write_text", refuse)
+    assert scan(root, count)[2] == 2
+    assert scan(root, count) == (*fresh(root), 0)
+    assert (root / run_index.INDEX_FILE).read_bytes() == index
+
+
 def test_without_any_place_everything_is_read_each_time(root, count, monkeypatch):
     def refuse(path, text):
         raise run_index.CogError("no space left")
@@ -331,7 +349,7 @@ def test_processes_that_write_together_leave_a_whole_index(root):
         try:
             for _ in range(5):
                 index = run_index.RunIndex(root)
-                index._n_new = 10
+                index._new = {"a/b/in1k/eval_logreg/seed-22": None}
                 index.save(seen=[])
                 json.loads((root / run_index.INDEX_FILE).read_text())
         except Exception as error:
