@@ -204,6 +204,7 @@ class _Sweep:
             _add_batch(sums, gradient[0], y)
         torch.softmax(gradient, dim=2, out=gradient)
         gradient.view(n_runs, -1).index_add_(1, self._row_starts[:b] + y, self._minus_one[:n_runs, :b])
+        gradient.mul_(1 / b)
         for (index, state), logit_gradient in zip(self._states.items(), gradient, strict=True):
             lr = learning_rate(self._runs[index].lr, epoch, recipe.n_epochs)
             state.step(batch, logit_gradient, lr=lr)

@@ -55,22 +55,21 @@ class DenseRun:
         else:
             low = self._rows.low_logits[: len(x)]
             torch.mm(x, self._low.T, out=low)
-            torch.add(low, self.bias, out=out)
+            out.copy_(low).add_(self.bias)  # one operation on mixed types would make a float32 copy first
 
     def step(self, x: torch.Tensor, logit_gradient: torch.Tensor, *, lr: float) -> None:
-        """Update on a batch, given the gradient ``(b, C)`` of its summed loss by the logits."""
+        """Update on a batch, given the gradient ``(b, C)`` of its mean loss by the logits."""
         rows, gradient = self._rows, self._rows.gradient
         if self._low is None:
             torch.mm(logit_gradient.T, x, out=gradient)
-            gradient.mul_(1 / len(x))
         else:
             low = rows.low_logit_gradient[: len(x)]
             low.copy_(logit_gradient)
             torch.mm(low.T, x, out=rows.low_gradient)
-            torch.mul(rows.low_gradient, 1 / len(x), out=gradient)
+            gradient.copy_(rows.low_gradient)
         sgd_step(
             [self.weight, self.bias],
-            [gradient, logit_gradient.sum(0).mul_(1 / len(x))],
+            [gradient, logit_gradient.sum(0)],
             [self._velocity, self._bias_velocity],
             lr=lr,
             wd=self._wd,

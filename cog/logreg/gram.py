@@ -86,8 +86,7 @@ class SpanRun:
         out.add_(self._rows.of_batch(self._initial_logits), alpha=self._scale).add_(self.bias)
 
     def step(self, gram: torch.Tensor, logit_gradient: torch.Tensor, *, lr: float) -> None:
-        """Update on a batch, given the gradient ``(b, C)`` of its summed loss by the logits; overwrites it."""
-        logit_gradient.mul_(1 / len(gram))
+        """Update on a batch, given the gradient ``(b, C)`` of its mean loss by the logits."""
         sgd_step(
             [self._coefficients, self.bias],
             [self._rows.spread(logit_gradient), logit_gradient.sum(0)],
