@@ -161,6 +161,29 @@ def test_protocol_gives_the_outcome_of_the_cpu_engine(device, precision):
     assert outcome.precision == precision
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_runs_of_a_study_side_by_side_are_those_of_single_calls(device):
+    study = [
+        Settings(seed=seed, n_trials=12, n_epochs=4, batch_size=32, n_shot=n_shot)
+        for n_shot in (4, 0)
+        for seed in (22, 37, 45)
+    ]
+
+    def outcomes(*, side_by_side):
+        engine = CudaEngine(device, "bf16")
+        engine.side_by_side = side_by_side
+        (x, y), (test_x, test_y) = clusters(240, 16, 6, spread=0.8), clusters(120, 16, 6, seed=1, spread=0.8)
+        data = protocol.prepare(FeatureSet(x, y, "train"), FeatureSet(test_x, test_y, "test"), engine)
+        return dict(protocol.run_all(data, study, engine, print_freq=0))
+
+    single, together = outcomes(side_by_side=1), outcomes(side_by_side=5)
+    assert sorted(together) == list(range(6))
+    for position, outcome in together.items():
+        assert [t.val_top1 for t in outcome.trials] == [t.val_top1 for t in single[position].trials]
+        assert (outcome.lr, outcome.wd) == (single[position].lr, single[position].wd)
+        assert outcome.fit.history.logs == single[position].fit.history.logs
+
+
 # ------------------------------------------------------------------------------------------------------------
 # What must not change a single bit
 

@@ -12,10 +12,10 @@ multiprocessors, and the update waits for memory.
 
 **Independence.** As on the CPU, every matrix product has the shape of one run, on operands that begin allocations of
 their own: cuBLAS chooses its kernel from shapes, types and alignment, and is deterministic with a workspace per
-stream (which PyTorch gives it). No kernel here uses atomics. So a run gives the same bits whatever else is trained,
-whether steps are replayed from a graph or issued one by one, and whether features are resident or streamed. This
-follows from the construction and is checked by the tests marked ``gpu``; it holds for one GPU model and one version of
-PyTorch, and says nothing about the last bits of another, or of the CPU.
+stream (which PyTorch gives it). No kernel here uses atomics. So a run should give the same bits whatever else is
+trained, whether steps are replayed from a graph or issued one by one, and whether features are resident or streamed.
+Nothing promises this of cuBLAS in writing: the tests marked ``gpu`` check it, for the GPU and the versions they are run
+with. Other GPUs, and the CPU, give other last bits.
 
 **Precision.** ``bf16`` rounds features, a copy of the weights, the gradient of the logits and the gradient of the
 weights to bfloat16; logits come out in float32 where this PyTorch has such a product (since 2.8), else they are
@@ -65,7 +65,7 @@ _ALIGNMENT = 256
 #: more would not stay in the cache.
 _BRANCHES = 4
 
-#: Share of the free memory that stays free: features are resident when they leave this, training uses half of it.
+#: Share of the device's memory that resident features have to leave free, for training and scoring.
 _MARGIN = 0.125
 
 

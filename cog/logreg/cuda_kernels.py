@@ -1,7 +1,8 @@
 """The functions of :mod:`cog.logreg.kernels` as Triton kernels, one pass over the memory each; and gathering rows.
 
-At 1000 classes and 2048 dimensions the plain update moves 90 MB per step and this one 44 MB, about as long as the
-matrix products of the step take on an H100. The kernels use no atomic operation: the same input gives the same bits.
+At 1000 classes and 2048 dimensions an update moves 44 MB where the plain operations move twice that: by the data sheet
+of an H200 (4.8 TB/s, 990 TFLOP/s) 9 us, as long as the two matrix products of the step. The kernels use no atomic
+operation: the same input gives the same bits.
 
 Multiplications and additions are fused, which newer versions of Triton no longer do unasked.
 
