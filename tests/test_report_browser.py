@@ -163,7 +163,7 @@ def test_sorting_by_keyboard(opened):
 
 def test_skip_link_comes_first_and_is_seen_when_focused(opened):
     opened.press("Tab")
-    assert opened.evaluate("document.activeElement.textContent") == "Skip to the answer"
+    assert opened.evaluate("document.activeElement.textContent") == "Skip to the content"
     assert opened.evaluate("document.activeElement.getBoundingClientRect().x") >= 0
     opened.press("Enter")
     assert opened.evaluate("location.hash") == "#answer"

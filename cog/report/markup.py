@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from cog.cells import Score
 from cog.tables import printable
 
+# About what fits into a third of a phone.
+_LONG_NAME = 16
+
 _ISO_UTC = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d\+00:00")
 
 
@@ -72,6 +75,11 @@ def listing(items: Iterable[str], *, cls: str = "") -> str:
     return f"<ul{attribute}>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
 
 
+def _row_name(name: str) -> str:
+    """Let long names wrap, so that the first column, which stays in view, leaves room for the others."""
+    return f'<span class="name">{name}</span>' if len(re.sub("<[^>]*>", "", name)) > _LONG_NAME else name
+
+
 def table(
     *,
     caption: str,
@@ -91,7 +99,7 @@ def table(
     """
     columns = "".join(f'<th scope="col">{title}</th>' for title in head)
     body = "".join(
-        f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        f'<tr><th scope="row">{_row_name(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
         for name, cells in rows
     )
     unseen = ' class="unseen"' if hide_caption else ""

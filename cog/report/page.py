@@ -40,10 +40,10 @@ def render(
     labels = {name: model.label for name, model in published.MODELS.items()}
     official = facts.compared or not facts.own
     sections = [
-        ("answer", "The answer", answer.render(facts, labels)),
+        ("answer", "The answer" if facts.own else "About this page", answer.render(facts, labels)),
         ("tables", "Tables", _tables(facts, official=official)),
         ("figures", "Figures", _figures(pictures, pictures_hint)),
-        ("warnings", "Warnings", _notices(facts.notices)),
+        ("warnings", "Warnings", _notices(facts.notices) if facts.own else ""),
         ("runs", "Runs and provenance", provenance.render_runs(facts)),
         ("search", "Hyper-parameter search", provenance.render_searches(facts)),
         ("method", "How to read this", _method(facts)),
@@ -63,10 +63,10 @@ def render(
     )
     n_runs = sum(len(model.runs) for model in facts.own)
     read = f" from <span class='path'>{esc(root)}</span>" if root is not None else ""
-    summary = (
-        f"{n_runs:,} run{'s' * (n_runs != 1)} of {len(facts.own)} model{'s' * (len(facts.own) != 1)}{read}, written "
-        f"{esc(date(created))}"
-    )
+    summary = f"written {esc(date(created))}"
+    if facts.own:
+        models = f"{len(facts.own)} model{'s' * (len(facts.own) != 1)}"
+        summary = f"{n_runs:,} run{'s' * (n_runs != 1)} of {models}{read}, {summary}"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -75,7 +75,7 @@ def render(
         # Without an icon of its own, a page on a server makes the browser ask for one.
         '<link rel="icon" href="data:,">\n'
         f"<title>{esc(_title(facts))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#answer">Skip to the answer</a>\n'
+        '<a class="skip" href="#answer">Skip to the content</a>\n'
         f"<header><p class='kicker'>ImageNet-CoG: concept generalization</p><h1>{esc(_title(facts))}</h1>"
         f"<p class='summary'>{summary}</p><nav aria-label='Sections'>{navigation}</nav></header>\n"
         f"<main>{body}</main>\n"
