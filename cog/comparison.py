@@ -102,9 +102,9 @@ class Difference:
         if self.paired:
             return {1: "higher", -1: "lower", 0: "not told apart"}[self.sign]
         return {
-            1: "higher, beyond the deviations",
-            -1: "lower, beyond the deviations",
-            0: "within the deviations",
+            1: "higher, beyond deviations",
+            -1: "lower, beyond deviations",
+            0: "within deviations",
         }[self.sign]
 
 

@@ -88,9 +88,9 @@ def test_unpaired_uses_the_combined_deviation():
     found = difference(mine, mean_cell("a_c", 74.0, 1.2))
     assert not found.paired and found.low is None and found.seeds == ()
     assert found.mean == 1.5 and found.deviation == pytest.approx(math.sqrt(0.5**2 + 1.2**2))
-    assert found.reading == "higher, beyond the deviations"
-    assert difference(mine, mean_cell("a_c", 74.5, 1.2)).reading == "within the deviations"
-    assert difference(mine, mean_cell("a_c", 80.0, 1.2)).reading == "lower, beyond the deviations"
+    assert found.reading == "higher, beyond deviations"
+    assert difference(mine, mean_cell("a_c", 74.5, 1.2)).reading == "within deviations"
+    assert difference(mine, mean_cell("a_c", 80.0, 1.2)).reading == "lower, beyond deviations"
     no_common = difference(mine, paired_cell("a_c", [70.0, 70.0], seeds=(8, 9)))
     assert not no_common.paired and no_common.sign == 1
     unknown = difference(mine, mean_cell("a_c", 10.0, None))

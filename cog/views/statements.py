@@ -75,7 +75,7 @@ def _differences_table(
     previous = None
     for item in found:
         row = Row(item.model, item.source)
-        spread = "?" if item.deviation is None else f"± {item.deviation:.{d}f} combined"
+        spread = "?" if item.deviation is None else f"± {item.deviation:.{d}f}"
         if item.paired:
             spread = "-"
             if item.low is not None and item.high is not None:
@@ -107,7 +107,7 @@ def _differences_table(
     if any(not item.paired for item in found):
         notes.append(
             Note(
-                "unpaired: no common seeds are known, so the difference is only set against the combined deviation "
+                "unpaired, ±: no common seeds are known, so the difference is only set against the combined deviation "
                 "sqrt(s1^2 + s2^2) of single runs, plus 0.05 for each published mean's rounding; no confidence is "
                 "claimed."
             )
@@ -116,7 +116,7 @@ def _differences_table(
     title = f"{METRIC_LABELS[metric]} accuracy minus that of {printable(baseline)} (points), "
     return Table(
         title=f"{title}{shots_label(n_shot)}{source}",
-        columns=("data set", "difference", "interval or deviation", "seeds", "reading"),
+        columns=("data set", "difference", "interval or ±", "seeds", "reading"),
         rows=tuple(rows),
         notes=tuple(notes),
         words=frozenset({0, 2, 3, 4}),
@@ -129,9 +129,11 @@ def _crossings_table(
     rows = []
     for item in crossed:
         if item.established:
-            certainty = f"told apart on {item.earliest} and on {item.latest}"
+            certainty = f"after {item.earliest}, before {item.latest}"
+            if (item.earliest, item.latest) == (item.before, item.after):
+                certainty = "yes"
         else:
-            certainty = "not established: not told apart on both sides"
+            certainty = "no"
         rows.append(
             (
                 style.label(Row(item.model, item.source), sources=shown.sources),
@@ -148,8 +150,14 @@ def _crossings_table(
         return Table(title=f"{title}: nowhere", columns=(), rows=())
     return Table(
         title=title,
-        columns=("images", "between", "then", "certainty"),
+        columns=("images", "between", "then", "established"),
         rows=tuple(rows),
+        notes=(
+            Note(
+                "established: the readings above tell the order on both sides; `after A, before B` where only "
+                "data sets further apart do."
+            ),
+        ),
         words=frozenset(range(4)),
     )
 
