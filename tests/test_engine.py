@@ -126,7 +126,8 @@ def test_the_recorded_run_has_the_plain_loops_curves(data, precision):
     run = sgd.Run(rows, 10.0, 1e-5, init_seed=1, order_seed=2)
     (fit,) = engine.fit(engine.load(x.clone()), y, [run], RECIPE, test=(x[val], y[val]))
     _, logs = plain(data, run, val)
-    loss, points = (1e-5, 0.005) if precision == "fp32" else (1e-3, 0.2)
+    # of 592 test rows, two may change sides when curves are scored from rounded operands
+    loss, points = (1e-5, 0.005) if precision == "fp32" else (2e-3, 0.4)
     for split in ("train", "test"):
         np.testing.assert_allclose(fit.history.logs[f"{split}/loss"], logs[f"{split}/loss"], rtol=loss)
         for key in ("top1", "top5"):

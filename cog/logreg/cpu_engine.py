@@ -125,7 +125,7 @@ class _Sweep:
         record: bool,
     ) -> None:
         first = next(iter(runs.values()))
-        self._recipe, self._runs, self._record = recipe, runs, record
+        self._recipe, self._runs, self._record, self._curve = recipe, runs, record, features.dtype
         self._y = y[first.rows]
         self._order_generator = cpu_generator(first.order_seed)
         self._rows: _Rows = (SpanRows if gram.applies(len(first.rows), features.dim) else DenseRows)(
@@ -167,7 +167,9 @@ class _Sweep:
             if history is not None and test is not None and sums is not None:
                 ((index, state),) = self._states.items()
                 loss, top1, top5 = (sums / n).tolist()
-                score, predictions = metrics.score(*test, None, state.weight, state.bias)
+                # The last epoch is the result; the others are a curve, at the precision of the training.
+                operands = torch.float32 if epoch + 1 == recipe.n_epochs or index in diverged else self._curve
+                score, predictions = metrics.score(*test, None, state.weight, state.bias, operands=operands)
                 rate = logged_rate(self._runs[index].lr, epoch, recipe.n_epochs)
                 history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, rate)
                 if on_epoch is not None:

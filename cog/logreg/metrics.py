@@ -45,15 +45,24 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         int64 ``(n,)`` in 0..C.
     """
     target = logits.gather(1, y[:, None])
-    lower_index = torch.arange(logits.shape[1], device=y.device) < y[:, None]
-    before = (logits > target) | ((logits == target) & lower_index)
-    return before.sum(1).where(torch.isfinite(target[:, 0]), logits.shape[1])
+    before = (logits > target).sum(1)
+    tied = ((logits == target).sum(1) > 1).nonzero()[:, 0]
+    if len(tied):  # rare, so that looking for them is cheaper than ranking by index everywhere
+        lower_index = torch.arange(logits.shape[1], device=y.device) < y[tied, None]
+        before[tied] += ((logits[tied] == target[tied]) & lower_index).sum(1)
+    return before.where(torch.isfinite(target[:, 0]), logits.shape[1])
 
 
 def score(
-    x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor
+    x: torch.Tensor,
+    y: torch.Tensor,
+    rows: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    operands: torch.dtype = torch.float32,
 ) -> tuple[Score, torch.Tensor]:
-    """Score a classifier in float32, in chunks.
+    """Score a classifier in chunks.
 
     Args:
         x: float32 ``(n, d)``, on any device.
@@ -61,11 +70,14 @@ def score(
         rows: int64, the rows to score; None scores all.
         weight: float32 ``(C, d)``; the computation runs on its device.
         bias: float32 ``(C,)``.
+        operands: type that features and weights are rounded to before they are multiplied. Anything but float32 is for
+            curves, not for results: the logits come out rounded, too.
 
     Returns:
         The score, and the predicted classes as int64 on the CPU.
     """
     device = weight.device
+    rounded = weight.to(operands)
     n = len(y) if rows is None else len(rows)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     predictions = []
@@ -74,7 +86,11 @@ def score(
             slice(start, start + _CHUNK) if rows is None else rows[start : start + _CHUNK]
         )
         labels = y[part].to(device)
-        logits = torch.addmm(bias, x[part].to(device), weight.T)
+        logits = (
+            torch.addmm(bias, x[part].to(device), weight.T)
+            if operands == torch.float32
+            else torch.mm(x[part].to(device, operands), rounded.T).float().add_(bias)
+        )
         rank = true_class_rank(logits, labels)
         sums[0] += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         sums[1] += (rank < 1).sum()

@@ -61,17 +61,17 @@ def stays_in_file(train: Path, test: Path) -> bool:
     (train_bytes, kept), (test_bytes, _) = _size_in_memory(train), _size_in_memory(test)
     if train_bytes + test_bytes <= room:
         return False
-    have = f"{_gb(available)} of memory are available"
+    have = f"{_size(available)} of memory are available"
     if test_bytes > room:
-        raise CogError(f"{test} takes {_gb(test_bytes)}, and {have}; run this where there is more")
+        raise CogError(f"{test} takes {_size(test_bytes)}, and {have}; run this where there is more")
     if kept is not None:
         raise CogError(
-            f"{train} takes {_gb(train_bytes)}, and {have}; it cannot be memory-mapped ({kept}), so run this where "
+            f"{train} takes {_size(train_bytes)}, and {have}; it cannot be memory-mapped ({kept}), so run this where "
             "there is more memory, or save X as float32 with torch.save"
         )
     logger.warning(
         "%s takes %s, and %s: it is read from the file again and again, which is slow unless that is on a fast disk",
-        train, _gb(train_bytes), have,
+        train, _size(train_bytes), have,
     )  # fmt: skip
     return True
 
@@ -137,8 +137,11 @@ def _group_room(folder: Path, limit: str, usage: str, cache: str) -> int | None:
         return None
 
 
-def _gb(n_bytes: float) -> str:
-    return f"{n_bytes / 1e9:.3g} GB"
+def _size(n_bytes: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if n_bytes >= unit:
+            return f"{n_bytes / unit:.3g} {name}"
+    return f"{n_bytes / 1e3:.3g} kB"
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -308,21 +311,21 @@ def describe(data: Data, study: Sequence[Settings], engine: Engine) -> list[str]
     runs = "1 run" if len(study) == 1 else f"{len(study)} runs"
     most = "at most " if first.solver == "lbfgs" or first.pruner != "none" else ""
     available = available_memory()
-    left = "" if available is None else f"; {_gb(available)} of memory left"
+    left = "" if available is None else f"; {_size(available)} of memory left"
     threads = f" with {torch.get_num_threads()} threads" if engine.device.type == "cpu" else ""
     precision = "fp32" if first.solver == "lbfgs" else engine.precision
     return [
         f"plan: {runs} of {search}, {first.n_epochs} {what}, {n_classes} classes, {most}{_flop(operations)} of matrix "
         "products",
         f"plan: training features {_kept(data.features)}, test features {_place(data.test[0].device)} "
-        f"({_gb(data.test[0].nbytes)}){left}",
+        f"({_size(data.test[0].nbytes)}){left}",
         f"plan: {most}about {duration(seconds)} on {engine.device}{threads} ({precision}, "
         f"{speed.operations_per_second / 1e9:.3g} GFLOP/s measured)",
     ]
 
 
 def _kept(features: FeatureMatrix) -> str:
-    size = _gb(4.0 * features.n * features.dim)
+    size = _size(4.0 * features.n * features.dim)
     if isinstance(features, MappedMatrix):
         return f"stay in their file (memory-mapped, {size})"
     host = getattr(features, "host", None)
