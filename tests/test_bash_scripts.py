@@ -67,6 +67,26 @@ def test_extraction_of_all_splits_then_skipped(bash, workshop):
     assert [path.stat().st_mtime_ns for path in written] == before
 
 
+def test_extraction_elsewhere_and_with_failing_images(bash, workshop, tmp_path):
+    """With output_dir one folder per data set and split; failed images in one do not stop the next within a process."""
+    path = workshop.birds / "test/crow/crow_0.png"
+    path.write_bytes(b"broken")
+    variables = [
+        "model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model", f"images_root={workshop.birds}",
+        "datasets=robins", "--device", "cpu", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16",
+    ]  # fmt: skip
+    done = bash("extract_features.sh", f"models_root_dir={workshop.models}", *variables)
+    assert done.returncode == 3, done.stderr
+    assert "robins test: 1 of 9 images could not be decoded" in done.stderr
+    assert "exit code 3; what is complete is kept" in done.stderr
+    assert (workshop.models / "tiny/net/robins/features_train/X_Y.pth").is_file()
+    path.write_bytes((workshop.birds / "test/crow/crow_1.png").read_bytes())
+    done = bash("extract_features.sh", f"output_dir={tmp_path / 'out'}", "splits=test", *variables)
+    assert done.returncode == 0, done.stderr
+    assert "[1/1] features of tiny_net: robins test" in done.stdout
+    assert (tmp_path / "out/robins/features_test/X_Y.pth").is_file()
+
+
 def test_logreg_from_environment_and_command_line(bash, workshop):
     """Variables from both places; averages at the end; the environment loses to the command line."""
     done = bash(
