@@ -44,7 +44,7 @@ MODES = {
 }
 
 
-def synthetic(n_per_class: int = 50, n_classes: int = 100, dim: int = 64) -> tuple[FeatureSet, FeatureSet]:
+def synthetic(n_per_class: int = 30, n_classes: int = 100, dim: int = 64) -> tuple[FeatureSet, FeatureSet]:
     """Features as networks give them: a common mean, directions of very different spread, overlapping classes."""
     generator = torch.Generator().manual_seed(0)
     spectrum = torch.arange(1, dim + 1).float().rsqrt()
@@ -52,7 +52,7 @@ def synthetic(n_per_class: int = 50, n_classes: int = 100, dim: int = 64) -> tup
     sets = []
     for _ in range(2):
         y = torch.arange(n_per_class * n_classes) % n_classes
-        x = 1 + (centres[y] + 1.15 * torch.randn(len(y), dim, generator=generator)) * spectrum
+        x = 1 + (centres[y] + 2 * torch.randn(len(y), dim, generator=generator)) * spectrum
         sets.append(FeatureSet(torch.nn.functional.normalize(x), y, "synthetic"))
     return sets[0], sets[1]
 
