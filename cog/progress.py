@@ -19,11 +19,18 @@ class Progress:
         total: number of units.
         label: what is being done.
         unit: plural name of a unit.
-        interval: seconds between plain lines when standard error is not a terminal.
+        interval: seconds between plain lines when there is no bar.
+        bar: False for plain lines on a terminal, too: of several at the same time.
     """
 
     def __init__(
-        self, total: int, label: str, *, unit: str = "images", interval: float = _LINE_INTERVAL
+        self,
+        total: int,
+        label: str,
+        *,
+        unit: str = "images",
+        interval: float = _LINE_INTERVAL,
+        bar: bool = True,
     ) -> None:
         self.total = total
         self.done = 0
@@ -32,7 +39,7 @@ class Progress:
         self._interval = interval
         self._start = self._last_line = time.monotonic()
         self._bar = None
-        if sys.stderr.isatty():
+        if bar and sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(total=total, desc=label, unit=f" {unit}", smoothing=0.1, dynamic_ncols=True)

@@ -164,12 +164,19 @@ def run_all(
     waiting = list(enumerate(study))
     active: list[tuple[int, Job, Request]] = []
     while waiting or active:
-        while waiting and len(active) < engine.side_by_side:
-            position, settings = waiting.pop(0)
-            if on_start is not None:
-                on_start(position)
-            job = _job(data, settings, engine, print_freq=print_freq)
-            active.append((position, job, next(job)))
+        if not active:  # in waves: a run that starts among others that are further would search on its own
+            for position, settings in waiting[: engine.side_by_side]:
+                if on_start is not None:
+                    on_start(position)
+                job = _job(
+                    data,
+                    settings,
+                    engine,
+                    print_freq=print_freq,
+                    bar=len(study) == 1 or engine.side_by_side == 1,
+                )
+                active.append((position, job, next(job)))
+            del waiting[: engine.side_by_side]
         # Final trainings are recorded epoch by epoch and go alone; searches of several runs go together.
         together = [entry for entry in active if entry[2].val_rows is not None] or active[:1]
         if len({entry[2].monitor is None for entry in together}) > 1 or together[0][2].monitor is not None:
@@ -204,7 +211,7 @@ def _recipe(data: Data, settings: Settings) -> Recipe:
     return Recipe(len(data.labels), settings.n_epochs, settings.batch_size, settings.momentum)
 
 
-def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int) -> Job:
+def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int, bar: bool) -> Job:
     """One run of the protocol."""
     sizes = {"search_train": 0, "search_val": 0, "final_train": 0, "test": len(data.test[1])}
     seconds = {"search": 0.0, "final": 0.0}
@@ -212,7 +219,7 @@ def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int) -> 
     study = None
     if settings.n_trials:
         search, sizes["search_train"], sizes["search_val"] = yield from _search(
-            data, settings, engine, seconds
+            data, settings, engine, seconds, bar=bar
         )
         trials, study = search.trials, search.study
         lr, wd = tune.best(trials).lr, tune.best(trials).wd
@@ -229,7 +236,7 @@ def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int) -> 
     rows = _draw(data, settings, torch.arange(len(data.y)), stage="final")
     sizes["final_train"] = len(rows)
     start = time.monotonic()
-    with Progress(settings.n_epochs, f"{settings.label}final training", unit="epochs") as progress:
+    with Progress(settings.n_epochs, f"{settings.label}final training", unit="epochs", bar=bar) as progress:
         on_epoch = _narrator(settings, progress, print_freq)
         ((fit,), _) = yield Request([_spec(settings, rows, lr, wd, "final")], None, on_epoch)
     seconds["final"] = time.monotonic() - start
@@ -239,7 +246,7 @@ def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int) -> 
 
 
 def _search(
-    data: Data, settings: Settings, engine: Engine, seconds: dict[str, float]
+    data: Data, settings: Settings, engine: Engine, seconds: dict[str, float], *, bar: bool
 ) -> Generator[Request, tuple[list[Fit], list[float]], tuple[tune.Search | WeightDecayPath, int, int]]:
     """Tune hyper-parameters on a part of the training set, scored on the rest."""
     train_rows, val_rows = features.split_train_val(
@@ -247,7 +254,9 @@ def _search(
     )
     train_rows = _draw(data, settings, train_rows, stage="search")
     search = WeightDecayPath(settings) if settings.solver == "lbfgs" else tune.Search(settings)
-    with Progress(settings.n_trials, f"{settings.label}hyper-parameter search", unit="trials") as progress:
+    with Progress(
+        settings.n_trials, f"{settings.label}hyper-parameter search", unit="trials", bar=bar
+    ) as progress:
         while not search.done:
             runs = [_spec(settings, train_rows, lr, wd, "search") for lr, wd in search.ask()]
             results: list[tune.Result] = []
