@@ -21,7 +21,7 @@ from cog.errors import CogError
 
 PAPER = published.cells()
 HOSTILE = "<script>alert(1)</script>\"'&><img src=x onerror=alert(2)></script><!--\u202e\x00\n\udc80"
-VOID = {"meta", "link", "br", "input", "img"}
+VOID = {"meta", "link", "br", "wbr", "input", "img"}
 
 
 class Page(html.parser.HTMLParser):

@@ -11,7 +11,7 @@ from cog.comparison import Difference
 from cog.report import charts
 from cog.report.counts import Match
 from cog.report.facts import Facts, OwnModel
-from cog.report.markup import esc, hidden, listing, prose, score, scroll, signed, table
+from cog.report.markup import breakable, esc, hidden, listing, prose, score, scroll, signed, table
 from cog.report.score_tables import shots_title
 from cog.report.standing import REFERENCE, Gap, Place, dataset_label, images_label
 
@@ -94,7 +94,7 @@ def _overview(facts: Facts) -> str:
         mean = sum(levels) / len(levels) if len(levels) == names.N_LEVELS else math.inf
         cells.append(f"{mean:.1f}" if mean < math.inf else "–")
         rows.append(
-            (mean, f"<a href='#model-{number}'>{esc(model.label)}</a>", [shots_title(n_shot), *cells])
+            (mean, f"<a href='#model-{number}'>{breakable(model.label)}</a>", [shots_title(n_shot), *cells])
         )
     rows.sort(key=lambda row: row[0])
     head = ["Model", "Images", *map(dataset_label, names.DATASETS), "mean rank on levels"]
@@ -112,7 +112,7 @@ def _own_overview(facts: Facts) -> str:
     datasets = sorted({d for model in facts.own for d in model.counts}, key=dataset_key)
     rows = [
         (
-            f"<a href='#model-{number}'>{esc(model.label)}</a>",
+            f"<a href='#model-{number}'>{breakable(model.label)}</a>",
             [_own_score(model, dataset, 0) for dataset in datasets],
         )
         for number, model in enumerate(facts.own)
@@ -136,7 +136,7 @@ def _differences(facts: Facts) -> str:
         found = [facts.differences.get((number, dataset)) for dataset in datasets]
         if any(found):
             rows.append(
-                (esc(model.label), [_own_difference(one) if one is not None else "–" for one in found])
+                (breakable(model.label), [_own_difference(one) if one is not None else "–" for one in found])
             )
     official = facts.compared
     head = ["Model", *(esc(dataset_label(d) if official else d) for d in datasets)]

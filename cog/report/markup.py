@@ -10,7 +10,7 @@ from cog.cells import Score
 from cog.tables import printable
 
 # About what fits into a third of a phone.
-_LONG_NAME = 16
+_LONG_NAME = 18
 
 _ISO_UTC = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d\+00:00")
 
@@ -73,6 +73,11 @@ def listing(items: Iterable[str], *, cls: str = "") -> str:
     """Return a list; the items are HTML."""
     attribute = f' class="{cls}"' if cls else ""
     return f"<ul{attribute}>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
+
+
+def breakable(name: str) -> str:
+    """Return a name as HTML that may wrap after underscores."""
+    return esc(name).replace("_", "_<wbr>")
 
 
 def _row_name(name: str) -> str:

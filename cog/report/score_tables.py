@@ -10,7 +10,7 @@ from cog import names
 from cog.cells import Cell, dataset_key
 from cog.published import CATEGORY_LABELS, MODELS
 from cog.report.facts import Facts
-from cog.report.markup import esc, hidden, score, scroll
+from cog.report.markup import breakable, esc, hidden, score, scroll
 from cog.report.standing import REFERENCE, dataset_label
 
 
@@ -206,8 +206,8 @@ def _draw_row(row: Row, cells: Sequence[str]) -> str:
     chip = f'<span class="chip {"own" if row.own else esc(row.kind)}">{esc(group)}</span>'
     cls = ' class="own"' if row.own else ""
     return (
-        f'<tr{cls} data-key="{esc(row.key)}"><th scope="row"><span class="name">{esc(row.label)}</span> {chip}</th>'
-        f"{''.join(cells)}</tr>"
+        f'<tr{cls} data-key="{esc(row.key)}"><th scope="row"><span class="name">{breakable(row.label)}</span> '
+        f"{chip}</th>{''.join(cells)}</tr>"
     )
 
 
