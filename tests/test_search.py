@@ -265,6 +265,27 @@ def test_pruning_is_deterministic_and_the_same_beside_other_runs():
         assert one.fit.history.logs == other.fit.history.logs
 
 
+def test_parts_of_a_round_change_nothing():
+    """What an engine does with classifiers that do not fit into its cache or memory at once."""
+    outcomes = []
+    for together in (100, 2):
+        engine = CpuEngine("fp32")
+        engine.together = lambda n_classes, n=together: n
+        settings = dataclasses.replace(PRUNED, search="batched", n_trials=20)
+        outcomes.append(protocol.run(overlapping(), overlapping(1), settings, engine, print_freq=0))
+    whole, parts = ([dataclasses.replace(t, seconds=0.0) for t in outcome.trials] for outcome in outcomes)
+    assert whole == parts
+    assert any(trial.pruned for trial in whole)
+    values = [[t.intermediate_values for t in outcome.study.trials] for outcome in outcomes]
+    assert values[0] == values[1]
+
+
+def test_a_pruned_trial_is_never_chosen():
+    """Not even when what was last measured of it is the highest value."""
+    trials = [tune.Trial(n, 1.0, 0.0, 50.0 + n, False, 0.0, pruned=n == 2) for n in range(3)]
+    assert tune.best(trials).number == 1
+
+
 def test_no_pruning_at_ten_trials_or_fewer_than_eleven_epochs():
     """The random start is told at once, and the first look is after ten epochs."""
     for changes in ({"n_trials": 10}, {"n_epochs": 10}):

@@ -179,7 +179,8 @@ def test_one_folder_in_the_way_stops_everything_before_it_begins(feature_folders
     with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
         logreg.main(study_command(feature_folders, root, "--skip_complete", "CLF.N_EPOCHS", "5"))
     assert tiny.snapshot(root) == before
-    logreg.main(study_command(feature_folders, root, "--overwrite", "CLF.N_EPOCHS", "5"))
+    logreg.main(study_command(feature_folders, root, "--overwrite", "CLF.N_EPOCHS", "6"))
+    logreg.main(study_command(feature_folders, root, "--overwrite", "--skip_complete", "CLF.N_EPOCHS", "5"))
     assert {str(path.parent.relative_to(root)) for path in root.rglob("results.json")} == FOLDERS
     assert all(len(pickle.loads(p.read_bytes())["lr"]) == 5 for p in root.rglob("logs.pkl"))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import multiprocessing
 import os
 import statistics
@@ -160,7 +161,10 @@ def main() -> None:
     )
     start = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
-        results = pool.starmap(one_seed, [(args, seed) for seed in range(args.seeds)], chunksize=1)
+        results = []
+        for result in pool.imap(functools.partial(one_seed, args), range(args.seeds)):
+            results.append(result)
+            print(f"{len(results)} of {args.seeds} seeds", end="\r", file=sys.stderr, flush=True)
     report(results)
     print(f"\n{time.monotonic() - start:.0f} s with {args.workers} workers")
 
