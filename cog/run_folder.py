@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -79,12 +80,16 @@ class RunFolder:
     def differences(self, identity: dict[str, Any]) -> list[str]:
         """Compare a finished run with what is asked for; one ``key: old -> new`` per difference.
 
-        A run of the original toolkit, whose settings are not recorded in a readable form, has none.
+        A run of the original toolkit, whose settings are not recorded in a readable form, has none. A setting that did
+        not exist yet when a run was written had its default.
         """
+        from cog.logreg.settings import Settings
+
         results = self.results()
         if results is None:
             return []
-        stored = results.get("identity", {})
+        stored = {field.name: field.default for field in dataclasses.fields(Settings)}
+        stored |= results.get("identity", {})
         return [
             f"{key}: {stored.get(key)} -> {value}"
             for key, value in identity.items()

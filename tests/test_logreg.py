@@ -169,6 +169,18 @@ def test_overwritten_study_of_a_killed_run_does_not_count(feature_folders, tmp_p
     assert not (out / "final-lr-1.0_wd-1e-06").exists()
 
 
+def test_runs_from_before_a_setting_existed_had_its_default(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out))
+    results = json.loads((out / "results.json").read_text())
+    for key in ("precision", "search", "trials_per_round", "solver", "pruner"):
+        del results["identity"][key]
+    (out / "results.json").write_text(json.dumps(results))
+    assert logreg.main(command(feature_folders, out, "--skip_complete")) == 0
+    with pytest.raises(CogError, match="solver: sgd -> lbfgs"):
+        logreg.main(command(feature_folders, out, "--skip_complete", "CLF.SOLVER", "lbfgs"))
+
+
 def test_run_of_the_original_toolkit_counts_as_complete(feature_folders, tmp_path):
     out = tmp_path / "run"
     final = out / "final-lr-1.0_wd-1e-06"
