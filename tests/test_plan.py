@@ -127,13 +127,13 @@ def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
     def step(n_rows):
         return 100 + 3 * n_rows
 
-    monkeypatch.setattr(plan.Speed, "_step", lambda self, n_rows: step(n_rows))
+    monkeypatch.setattr(plan.Speed, "_step", lambda self, n_rows: (step(n_rows), 7.0))
     monkeypatch.setattr(plan.Speed, "_score", lambda self: 0.5)
     settings = dataclasses.replace(QUICK, n_shot=n_shot, batch_size=50)
     data, _ = prepared()
     spy = Spy()
     list(protocol.run_all(data, [settings], spy, print_freq=0))
-    expected = 0.0
+    expected = 7.0 * len(spy.runs)
     for run, tested in zip(spy.runs, spy.tested, strict=True):
         sizes = [len(part) for part in run.rows.split(50)]
         expected += settings.n_epochs * sum(step(size) for size in sizes)

@@ -33,8 +33,10 @@ _USABLE = 0.9
 
 _clock = time.perf_counter
 
-#: Seconds that one measurement should take; there are three or four.
+#: Seconds that one measurement should take; there are three.
 _PROBE_SECONDS = 0.04
+
+_MOST_REPEATS = 256
 
 #: Evaluations of the objective per iteration of L-BFGS, as counted on real features.
 _EVALUATIONS = 1.15
@@ -202,11 +204,11 @@ class Speed:
         )
         self._side_by_side = min(engine.side_by_side, len(study))
         self.full = min(largest, lbfgs.CHUNK if self._is_lbfgs else self._settings.batch_size)
-        self._full_step = self._step(self.full)
+        self._full_step, self._setup = self._step(self.full)
         small = max(1, self.full // 16)
         self._slope, self._fixed = 0.0, self._full_step
         if small < self.full:
-            small_step = min(self._step(small), self._full_step)
+            small_step = min(self._step(small)[0], self._full_step)
             self._slope = (self._full_step - small_step) / (self.full - small)
             self._fixed = small_step - self._slope * small
         self._score_row = self._score()
@@ -227,14 +229,18 @@ class Speed:
             epoch *= _EVALUATIONS
         n_test = len(self._data.test[1])
         scored = settings.n_trials * rows.search_val + settings.n_epochs * n_test
-        return settings.n_epochs * epoch + self._score_row * scored
+        setup = self._setup * (settings.n_trials + 1)
+        return setup + settings.n_epochs * epoch + self._score_row * scored
 
     def _epoch(self, n: int) -> float:
         full, rest = divmod(n, self.full)
         return full * self._full_step + (self._fixed + self._slope * rest if rest else 0.0)
 
-    def _step(self, n_rows: int) -> float:
-        """Time a step of one classifier; where several runs are trained side by side, its share of theirs."""
+    def _step(self, n_rows: int) -> tuple[float, float]:
+        """Time a step of one classifier, and what comes before the first one.
+
+        Where several runs are trained side by side, its share of their times.
+        """
         data, engine = self._data, self._engine
         if self._is_lbfgs:
             objective = lbfgs.Objective(
@@ -251,19 +257,19 @@ class Speed:
             recipe = Recipe(len(data.labels), epochs, n_rows, self._settings.momentum)
             engine.fit(data.features, data.y, runs, recipe)
 
-        return self._timed(train) / len(runs)
+        step, setup = self._timed(train)
+        return step / len(runs), setup / len(runs)
 
     def _score(self) -> float:
         """Time the scoring of a row."""
         x, y = self._data.test
         m = min(len(y), 2048)
-        return self._timed(lambda n: [metrics.score(x[:m], y[:m], None, *self._zeros) for _ in range(n)]) / m
+        return (
+            self._timed(lambda n: [metrics.score(x[:m], y[:m], None, *self._zeros) for _ in range(n)])[0] / m
+        )
 
-    def _timed(self, work: Callable[[int], object]) -> float:
-        """Return the seconds that a repetition takes.
-
-        On a GPU, what is done once only (capturing a graph) takes longer than thousands of steps and is taken off.
-        """
+    def _timed(self, work: Callable[[int], object]) -> tuple[float, float]:
+        """Return the seconds of a repetition, and of what is done once only (buffers; on a GPU, capturing a graph)."""
 
         def clock(repeats: int) -> float:
             self._wait()
@@ -272,15 +278,15 @@ class Speed:
             self._wait()
             return _clock() - start
 
-        first = clock(1)  # warms up, too
-        if first > 2 * _PROBE_SECONDS:
-            return first
-        once = clock(1)
-        repeats = 1 + min(50, max(1, int(_PROBE_SECONDS / max(once, 1e-6))))
-        many = clock(repeats)
-        if self._engine.device.type == "cuda":
-            return max((many - once) / (repeats - 1), 1e-6)
-        return many / repeats
+        once = clock(1)  # warms up, too
+        if once > 2 * _PROBE_SECONDS:
+            return once, 0.0
+        once = min(once, clock(1))
+        repeats = 4
+        while (many := clock(repeats)) - once < _PROBE_SECONDS / 2 and repeats < _MOST_REPEATS:
+            repeats *= 4
+        each = max((many - once) / (repeats - 1), 1e-7)
+        return each, max(once - each, 0.0)
 
     def _wait(self) -> None:
         if self._engine.device.type == "cuda":
@@ -321,7 +327,7 @@ def describe(data: Data, study: Sequence[Settings], engine: Engine) -> list[str]
         "products",
         f"plan: training features {_kept(data.features)}, test features {_place(data.test[0].device)} "
         f"({_size(data.test[0].nbytes)}){left}",
-        f"plan: {most}about {duration(seconds)} on {engine.device}{threads} ({precision}, "
+        f"plan: {most}about {_time(seconds)} on {engine.device}{threads} ({precision}, "
         f"{speed.operations_per_second / 1e9:.3g} GFLOP/s measured)",
     ]
 
@@ -339,6 +345,10 @@ def _kept(features: FeatureMatrix) -> str:
         else f"{str(features.dtype).removeprefix('torch.')} and the rest"
     )
     return f"{_place(features.device)} as {form} ({size})"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
 def _place(device: torch.device) -> str:
