@@ -61,7 +61,8 @@ def test_operations_at_full_scale():
     assert operations == pytest.approx(22.6e15, rel=0.01)
 
 
-def test_described_in_three_lines():
+def test_described_in_three_lines(monkeypatch):
+    monkeypatch.setattr(plan, "_MOMENT", 0)
     data, engine = prepared()
     study = [dataclasses.replace(QUICK, seed=seed, n_shot=n) for seed in (1, 2) for n in (0, 2)]
     lines = plan.describe(data, study, engine)
@@ -87,7 +88,14 @@ def test_sizes(value, text):
     assert plan._size(value) == text
 
 
-def test_measuring_changes_no_result():
+def test_work_of_a_moment_is_not_measured(monkeypatch):
+    data, engine = prepared()
+    monkeypatch.setattr(plan, "Speed", None)
+    assert plan.describe(data, [QUICK], engine)[2] == "plan: seconds on cpu with 1 threads (fp32)"
+
+
+def test_measuring_changes_no_result(monkeypatch):
+    monkeypatch.setattr(plan, "_MOMENT", 0)
     data, engine = prepared(precision="bf16")
     ((_, before),) = protocol.run_all(data, [QUICK], engine, print_freq=0)
     state = torch.random.get_rng_state()

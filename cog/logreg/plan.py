@@ -38,6 +38,9 @@ _PROBE_SECONDS = 0.04
 
 _MOST_REPEATS = 256
 
+#: Floating-point operations that are not worth measuring anything for.
+_MOMENT = 1e9
+
 #: Evaluations of the objective per iteration of L-BFGS, as counted on real features.
 _EVALUATIONS = 1.15
 
@@ -311,8 +314,6 @@ def describe(data: Data, study: Sequence[Settings], engine: Engine) -> list[str]
         multiplications(part, settings, n_test=n_test, dim=dim, n_classes=n_classes)
         for part, settings in zip(rows, study, strict=True)
     )
-    speed = Speed(data, study, engine, max(max(part.search_train, part.final_train) for part in rows))
-    seconds = sum(speed.run(part, settings) for part, settings in zip(rows, study, strict=True))
     first = study[0]
     what = "iterations of L-BFGS at most" if first.solver == "lbfgs" else "epochs"
     search = f"{first.n_trials} trials and a final training" if first.n_trials else "one training"
@@ -322,13 +323,19 @@ def describe(data: Data, study: Sequence[Settings], engine: Engine) -> list[str]
     left = "" if available is None else f"; {_size(available)} of memory left"
     threads = f" with {torch.get_num_threads()} threads" if engine.device.type == "cpu" else ""
     precision = "fp32" if first.solver == "lbfgs" else engine.precision
+    if operations < _MOMENT:
+        expected, measured = "seconds", ""
+    else:
+        speed = Speed(data, study, engine, max(max(part.search_train, part.final_train) for part in rows))
+        seconds = sum(speed.run(part, settings) for part, settings in zip(rows, study, strict=True))
+        expected = f"{most}about {_time(seconds)}"
+        measured = f", {speed.operations_per_second / 1e9:.3g} GFLOP/s measured"
     return [
         f"plan: {runs} of {search}, {first.n_epochs} {what}, {n_classes} classes, {most}{_flop(operations)} of matrix "
         "products",
         f"plan: training features {_kept(data.features)}, test features {_place(data.test[0].device)} "
         f"({_size(data.test[0].nbytes)}){left}",
-        f"plan: {most}about {_time(seconds)} on {engine.device}{threads} ({precision}, "
-        f"{speed.operations_per_second / 1e9:.3g} GFLOP/s measured)",
+        f"plan: {expected} on {engine.device}{threads} ({precision}{measured})",
     ]
 
 
