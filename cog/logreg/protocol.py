@@ -194,11 +194,12 @@ def run_all(
         still_active = [entry for entry in active if entry not in together]
         for position, job, request in together:
             own, fits = fits[: len(request.runs)], fits[len(request.runs) :]
-            scores = (
-                []
-                if request.val_rows is None
-                else engine.validate(data.features, data.y, request.val_rows, own)
-            )
+            scores: list[float] = []
+            if request.val_rows is not None:
+                start = time.monotonic()
+                scores = engine.validate(data.features, data.y, request.val_rows, own)
+                for fit in own:
+                    fit.seconds += (time.monotonic() - start) / len(own)
             try:
                 still_active.append((position, job, job.send((own, scores))))
                 del own
