@@ -209,7 +209,9 @@ def main() -> None:
         )
         check_equal(images)
         cpu = torch.device("cpu")
-        print(f"\nwithout a network, {len(images)} images, input on the CPU")
+        print(f"\nwithout a network, {len(images)} images, input on the CPU, PyTorch with one thread")
+        n_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # else idle threads of PyTorch spin on the processors that decode
         measure(
             {
                 "plain": lambda n: plain(images, n, cpu, None),
@@ -218,6 +220,7 @@ def main() -> None:
             },
             n_images=len(images), workers=args.workers, repeats=args.repeats,
         )  # fmt: skip
+        torch.set_num_threads(n_threads)
         network = load_network(args, device)
         some = images if device.type == "cuda" else fewer
         print(f"\nwith {network.name}, {len(some)} images, float32 on {name}")
