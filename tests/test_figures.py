@@ -657,3 +657,15 @@ def test_numbers_in_csv_are_short_and_exact():
     assert charts._number(0.1 + 0.2) == "0.3"
     assert charts._number(-0.0) == "0"
     assert charts._number(math.nan) == ""
+
+
+def test_names_of_one_family_stay_apart_beside_their_curves():
+    from cog.figures.drawing import _cut
+
+    family = ["mobilenet_v2_100", "mobilenet_v1_random", "mobilenet_v2_140_with_a_long_recipe"]
+    cuts = [_cut(name) for name in family]
+    assert len(set(cuts)) == 3
+    for name, cut in zip(family, cuts, strict=True):
+        head, tail = cut.split("…")
+        assert name.startswith(head) and name.endswith(tail)
+    assert _cut("short_net") == "short_net"

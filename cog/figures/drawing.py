@@ -441,13 +441,15 @@ def _direct_width(series: Sequence[Series]) -> float:
 
 
 def _cut(label: str) -> str:
-    """Cut a label to the room beside a panel; the legend has all of it."""
-    if text_width(label, _DIRECT, bold=True) <= _MAX_DIRECT_WIDTH:
-        return label
-    keep = len(label)
-    while keep > 1 and text_width(label[:keep] + "…", _DIRECT, bold=True) > _MAX_DIRECT_WIDTH:
+    """Cut the middle out of a label that is wider than the room beside a panel; the legend has all of it.
+
+    Names of one family differ at their ends, so that two thirds of what stays are the end.
+    """
+    keep, cut = len(label), label
+    while keep > 1 and text_width(cut, _DIRECT, bold=True) > _MAX_DIRECT_WIDTH:
         keep -= 1
-    return label[:keep] + "…"
+        cut = f"{label[: keep // 3]}…{label[len(label) - (keep - keep // 3) :]}"
+    return cut
 
 
 def _number(value: float, *, signed: bool) -> str:
