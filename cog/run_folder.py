@@ -88,7 +88,11 @@ class RunFolder:
         results = self.results()
         if results is None:
             return []
-        stored = {field.name: field.default for field in dataclasses.fields(Settings)}
+        stored: dict[str, Any] = {
+            field.name: field.default
+            for field in dataclasses.fields(Settings)
+            if field.default is not dataclasses.MISSING
+        }
         stored |= results.get("identity", {})
         return [
             f"{key}: {stored.get(key)} -> {value}"

@@ -71,6 +71,20 @@ def staged(folder: str | os.PathLike[str], *, marker: str | tuple[str, ...], fla
                 path.rmdir()
 
 
+class _Probe(Exception):
+    """Ends a stage that was opened to see whether it can be."""
+
+
+def require_writable(folder: str | os.PathLike[str], *, flag: str) -> None:
+    """Raise what :func:`staged` would, before long work; leaves nothing behind.
+
+    Raises:
+        CogError: when the folder cannot be created or written to.
+    """
+    with contextlib.suppress(_Probe), staged(folder, marker=(), flag=flag):
+        raise _Probe
+
+
 def _missing(folder: Path) -> list[Path]:
     """Return which of ``folder`` and its parents have to be created, outermost first."""
     missing = []

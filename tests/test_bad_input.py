@@ -907,7 +907,7 @@ def test_bad_input(one, workshop, capsys):
 
 def is_progress(line):
     """Whether a line reports the start of the work; the error may come later."""
-    return re.match(r"(tiny_net on |tiny_net_birds_\w+: \d+ x \d+ training |trial )", line) is not None
+    return re.match(r"(tiny_net on |tiny_net_birds_\w+: \d+ x \d+ training |plan: |trial )", line) is not None
 
 
 def test_there_are_cases_for_every_script():

@@ -199,8 +199,7 @@ def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
     (root / "out_N2").write_text("a file where a folder should go")
     with pytest.raises(CogError, match="cannot write into --output_dir"):
         logreg.main(study_command(feature_folders, root))
-    assert complete(root) == ["out/seed-22", "out/seed-37"]
-    assert sorted(path.name for path in root.iterdir()) == ["out", "out_N2"]
+    assert [path.name for path in root.iterdir()] == ["out_N2"]  # found out before any run was started
     (root / "out_N2").unlink()
     logreg.main(study_command(feature_folders, root, "--skip_complete"))
     assert set(complete(root)) == FOLDERS

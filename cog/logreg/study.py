@@ -13,7 +13,7 @@ from cog import record, run_folder
 from cog.errors import CogError
 from cog.logreg.settings import Settings
 from cog.run_folder import RESULTS_FILE, RunFolder
-from cog.staging import Stage, staged
+from cog.staging import Stage, require_writable, staged
 
 if TYPE_CHECKING:
     from cog.logreg.protocol import Data, Engine
@@ -46,7 +46,8 @@ def pending(plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool) -
     """Return the runs that have to be done; checks all folders before anything is computed.
 
     Raises:
-        CogError: a folder that holds another run, or (without ``skip_complete``) any run, unless ``overwrite``.
+        CogError: a folder that holds another run, or (without ``skip_complete``) any run, unless ``overwrite``; one
+            that cannot be written to.
     """
     todo = []
     for plan in plans:
@@ -61,6 +62,8 @@ def pending(plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool) -
             continue
         folder.check_free(overwrite=overwrite)
         todo.append(plan)
+    for plan in todo:
+        require_writable(plan.output, flag="--output_dir")
     return todo
 
 
