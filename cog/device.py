@@ -1,6 +1,9 @@
-"""Choosing where to compute."""
+"""Choosing where to compute, and in which arithmetic."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 
@@ -33,3 +36,20 @@ def resolve_device(name: str | None) -> torch.device:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CogError(f"--device {name} cannot be used: {first}") from None
     return device
+
+
+@contextlib.contextmanager
+def exact_float32() -> Iterator[None]:
+    """Compute in full float32 and reproducibly on CUDA: no TF32, no autotuned convolutions.
+
+    What the caller has set is put back at the end.
+    """
+    cudnn = torch.backends.cudnn
+    saved = (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, torch.get_float32_matmul_precision())
+    cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = True, False, False
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = saved[:3]
+        torch.set_float32_matmul_precision(saved[3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from cog.data.image_lists import ImageList
 from cog.data.jpeg import decode_on_device, require_decoder
 from cog.data.loader import Batch, Decoder, batches
+from cog.device import exact_float32
 from cog.errors import CogError
 from cog.models.backbone import Backbone
 from cog.progress import Progress
@@ -354,20 +355,6 @@ def _check_features(y: torch.Tensor, images: ImageList, rows: np.ndarray, precis
             f"the network returned NaN or infinite features for {images.file(int(rows[int(bad[0])]))}{hint or ''}"
             + ("" if hint else "; check the checkpoint and the input normalisation")
         )
-
-
-@contextlib.contextmanager
-def exact_float32() -> Iterator[None]:
-    """Compute in full float32 and reproducibly on CUDA: no TF32, no autotuned convolutions."""
-    cudnn = torch.backends.cudnn
-    saved = (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, torch.get_float32_matmul_precision())
-    cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = True, False, False
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = saved[:3]
-        torch.set_float32_matmul_precision(saved[3])
 
 
 def _autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[None]:

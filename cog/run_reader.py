@@ -7,6 +7,7 @@ together from two runs is noticed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from typing import Any
 from cog import logs_file, paths
 from cog.cells import Details, Problem, Run
 from cog.errors import CogError
+from cog.values import number, text, whole
 
 LOGS_FILE = "logs.pkl"
 RESULTS_FILE = "results.json"
@@ -94,7 +96,7 @@ def read_run(
     if n_shot is None:
         named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
         n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
-    named = _FINAL_FOLDER.fullmatch(final)
+    named = _hyper_parameters(final)
     return Run(
         model=model,
         dataset=dataset,
@@ -103,8 +105,8 @@ def read_run(
         top1=top1,
         top5=top5,
         n_epochs=n_epochs,
-        lr=_number(recorded.get("lr", named and named["lr"])),
-        wd=_number(recorded.get("wd", named and named["wd"])),
+        lr=number(recorded.get("lr", named.get("lr"))),
+        wd=number(recorded.get("wd", named.get("wd"))),
         diverged=recorded.get("diverged") is True,
         path=path,
         final_folder=final,
@@ -195,19 +197,19 @@ def _last_accuracy(logs: Any, key: str, where: str) -> tuple[float, int]:
     return float(value), len(values)
 
 
+def _hyper_parameters(final_folder: str) -> dict[str, float]:
+    """Read learning rate and weight decay from the name of the folder of the final training."""
+    match = _FINAL_FOLDER.fullmatch(final_folder)
+    found = {}
+    for key, text_ in match.groupdict().items() if match else ():
+        with contextlib.suppress(ValueError):
+            found[key] = float(text_)
+    return found
+
+
 def is_percentage(value: float) -> bool:
     """Whether ``value`` is in [0, 100], up to rounding; also refuses NaN."""
     return -_TOLERANCE_PERCENT <= value <= 100 + _TOLERANCE_PERCENT
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def read_details(record: Mapping[str, Any]) -> Details:
@@ -229,25 +231,25 @@ def read_details(record: Mapping[str, Any]) -> Details:
         },
         train_features=_plain(identity.get("train_features")),
         test_features=_plain(identity.get("test_features")),
-        train_features_file=_text(record.get("train_features")),
-        test_features_file=_text(record.get("test_features")),
-        n_classes=_whole(record.get("n_classes")),
-        feature_dim=_whole(record.get("feature_dim")),
-        rows={key: n for key, n in _mapping(record.get("rows")).items() if _whole(n) is not None},
+        train_features_file=text(record.get("train_features")),
+        test_features_file=text(record.get("test_features")),
+        n_classes=whole(record.get("n_classes")),
+        feature_dim=whole(record.get("feature_dim")),
+        rows={key: n for key, n in _mapping(record.get("rows")).items() if whole(n) is not None},
         n_trials=len(trials),
         n_trials_diverged=sum(trial.get("diverged") is True for trial in trials),
         best_trial=best_trial,
-        best_val_top1=_number(by_number.get(best_trial, {}).get("val_top1")),
+        best_val_top1=number(by_number.get(best_trial, {}).get("val_top1")),
         seconds={
             key: seconds
             for key, value in _mapping(record.get("seconds")).items()
-            if (seconds := _number(value)) is not None
+            if (seconds := number(value)) is not None
         },
         versions={
             key: value for key, value in _mapping(record.get("versions")).items() if isinstance(value, str)
         },
-        device=_text(record.get("device")),
-        finished=_text(record.get("finished")),
+        device=text(record.get("device")),
+        finished=text(record.get("finished")),
     )
 
 
@@ -269,11 +271,3 @@ def _is_plain(value: Any) -> bool:
 
 def _plain(value: Any) -> dict[str, Any]:
     return {key: item for key, item in _mapping(value).items() if _is_plain(item)}
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None

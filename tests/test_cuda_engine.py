@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from reference_sgd import SgdTrainer
 from test_sgd import clusters
 
 from cog import features
@@ -103,7 +104,7 @@ def test_equals_the_reference_trainer_at_every_epoch(device, n_trials, seeds, sh
     together = engine.fit(engine.load(x.clone()), y, runs, RECIPE)
     assert_same_bits(fits, together)
     for index, (run, fit) in enumerate(zip(runs, fits, strict=True)):
-        reference = sgd.SgdTrainer().fit(x, y, run, RECIPE, test=(x[rows], y[rows]))
+        reference = SgdTrainer().fit(x, y, run, RECIPE, test=(x[rows], y[rows]))
         np.testing.assert_allclose(watch.losses[index], reference.history.logs["test/loss"], rtol=1e-5)
         assert watch.top1[index] == pytest.approx(reference.history.logs["test/top1"])
         scale = reference.weight.abs().max().item()
@@ -117,7 +118,7 @@ def test_recorded_run_has_the_history_of_the_reference(device, batch_size):
     x, y, rows = problem()
     recipe = dataclasses.replace(RECIPE, batch_size=batch_size)
     (run,) = some_runs(1)
-    reference = sgd.SgdTrainer().fit(x, y, run, recipe, test=(x[rows], y[rows]))
+    reference = SgdTrainer().fit(x, y, run, recipe, test=(x[rows], y[rows]))
     engine = CudaEngine(device)
     seen = []
     test = engine.load_test(x[rows]), y[rows].to(device)

@@ -134,7 +134,7 @@ def test_the_recorded_run_has_the_plain_loops_curves(data, precision):
             np.testing.assert_allclose(
                 fit.history.logs[f"{split}/{key}"], logs[f"{split}/{key}"], atol=points
             )
-    assert torch.equal(fit.predictions, metrics.score(x[val], y[val], None, fit.weight, fit.bias)[1])
+    assert torch.equal(fit.predictions, metrics.score(x[val], y[val], fit.weight, fit.bias)[1])
 
 
 def test_bfloat16_gives_the_same_accuracy(data):
@@ -307,7 +307,7 @@ def test_many_classifiers_are_scored_as_one_is(data):
     ]
     classifiers.append((torch.zeros(CLASSES, DIM), torch.zeros(CLASSES)))  # ties everywhere
     found = metrics.top1_of_many(FloatMatrix(x), y, rows, classifiers)
-    assert found == pytest.approx([metrics.score(x, y, rows, w, b)[0].top1 for w, b in classifiers])
+    assert found == pytest.approx([metrics.score(x[rows], y[rows], w, b)[0].top1 for w, b in classifiers])
 
 
 def test_precisions_by_device():

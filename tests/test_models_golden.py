@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from golden import rules
 
 import cog
-from cog.extract import exact_float32
+from cog.device import exact_float32
 from cog.models import backbone as backbone_module
 from cog.models.arch.resnet import pad_same
 from cog.models.backbone import build_network

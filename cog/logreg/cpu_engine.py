@@ -8,12 +8,12 @@ from typing import Protocol
 
 import torch
 
+from cog.device import exact_float32
 from cog.logreg import gram, metrics
 from cog.logreg.dense import DenseRows
 from cog.logreg.engine import Live, Monitor, OnEpoch
 from cog.logreg.gram import SpanRows
 from cog.logreg.matrix import FeatureMatrix, FloatMatrix, MappedMatrix, SplitMatrix
-from cog.logreg.precision import exact_float32
 from cog.logreg.sgd import Fit, History, Recipe, Run, learning_rate, logged_rate
 from cog.randomness import cpu_generator
 
@@ -91,6 +91,8 @@ class CpuEngine:
 class _Rows(Protocol):
     """Where batches come from: :class:`~cog.logreg.dense.DenseRows` or :class:`~cog.logreg.gram.SpanRows`."""
 
+    def arrange(self, order: torch.Tensor) -> torch.Tensor: ...
+
     def take(self, positions: torch.Tensor) -> torch.Tensor: ...
 
     def start(self, run: Run, recipe: Recipe) -> _State: ...
@@ -157,19 +159,20 @@ class _Sweep:
             done[index] = Fit(state.weight, state.bias, diverged, history, predictions, stopped, seconds)
 
         for epoch in range(recipe.n_epochs):
-            order = torch.randperm(n, generator=self._order_generator)
+            order = self._rows.arrange(torch.randperm(n, generator=self._order_generator))
+            rates = {i: learning_rate(self._runs[i].lr, epoch, recipe.n_epochs) for i in self._states}
             sums = torch.zeros(3, dtype=torch.float64) if self._record else None
             for positions, y in zip(
                 order.split(recipe.batch_size), self._y[order].split(recipe.batch_size), strict=True
             ):
-                self._step(epoch, positions, y, sums)
+                self._step(rates, positions, y, sums)
             diverged = [index for index, state in self._states.items() if not state.is_finite()]
             if history is not None and test is not None and sums is not None:
                 ((index, state),) = self._states.items()
                 loss, top1, top5 = (sums / n).tolist()
                 # The last epoch is the result; the others are a curve, at the precision of the training.
                 operands = torch.float32 if epoch + 1 == recipe.n_epochs or index in diverged else self._curve
-                score, predictions = metrics.score(*test, None, state.weight, state.bias, operands=operands)
+                score, predictions = metrics.score(*test, state.weight, state.bias, operands=operands)
                 rate = logged_rate(self._runs[index].lr, epoch, recipe.n_epochs)
                 history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, rate)
                 if on_epoch is not None:
@@ -191,12 +194,16 @@ class _Sweep:
             fit.seconds /= len(done)  # they were trained together
         return done
 
-    def _step(self, epoch: int, positions: torch.Tensor, y: torch.Tensor, sums: torch.Tensor | None) -> None:
+    def _step(
+        self,
+        rates: Mapping[int, float],
+        positions: torch.Tensor,
+        y: torch.Tensor,
+        sums: torch.Tensor | None,
+    ) -> None:
         """One SGD step of every run on the same batch."""
         b, n_runs, recipe = len(y), len(self._states), self._recipe
         batch = self._rows.take(positions)
-        if isinstance(self._rows, SpanRows) and self._rows.whole:
-            y = self._y  # the rows are in their own order
         gradient = self._gradient[:n_runs, :b]
         if b < self._gradient.shape[1]:
             gradient = torch.empty(n_runs, b, recipe.n_classes)  # contiguous, as index_add_ below needs it
@@ -208,8 +215,7 @@ class _Sweep:
         gradient.view(n_runs, -1).index_add_(1, self._row_starts[:b] + y, self._minus_one[:n_runs, :b])
         gradient.mul_(1 / b)
         for (index, state), logit_gradient in zip(self._states.items(), gradient, strict=True):
-            lr = learning_rate(self._runs[index].lr, epoch, recipe.n_epochs)
-            state.step(batch, logit_gradient, lr=lr)
+            state.step(batch, logit_gradient, lr=rates[index])
 
 
 def _add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:

@@ -32,14 +32,14 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 
+from cog.device import exact_float32
 from cog.logreg import kernels, metrics
 from cog.logreg.engine import Live, Monitor, OnEpoch
-from cog.logreg.kernels import Kernels
 from cog.logreg.matrix import FeatureMatrix, FloatMatrix, MappedMatrix, SplitMatrix
-from cog.logreg.precision import exact_float32
 from cog.logreg.sgd import Fit, History, Recipe, Run, initial_classifier, learning_rate, logged_rate
 from cog.logreg.streaming import Feed, HostMatrix, Slot, on_stream, open_feed
 from cog.randomness import cpu_generator
@@ -385,7 +385,7 @@ class _Lockstep:
                 (live,) = lives
                 loss, top1, top5 = (self._sums / self._n).tolist()
                 with exact_float32():
-                    score, predictions = metrics.score(*test, None, live.weight, live.bias)
+                    score, predictions = metrics.score(*test, live.weight, live.bias)
                 rate = logged_rate(live.run.lr, epoch, recipe.n_epochs)
                 history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, rate)
                 if on_epoch is not None:
@@ -559,7 +559,7 @@ def _branch_streams(streams: Sequence[torch.cuda.Stream], n_runs: int) -> Sequen
     return [streams[0], *streams[2:]][: min(n_runs, _BRANCHES)]
 
 
-def _select_kernels(device: torch.device, n_classes: int, dim: int) -> Kernels:
+def _select_kernels(device: torch.device, n_classes: int, dim: int) -> ModuleType:
     """Return Triton kernels where they work, else plain torch operations."""
     if device.type != "cuda" or not _triton_works(device):
         return kernels
@@ -593,7 +593,7 @@ def _triton_works(device: torch.device) -> bool:
         return False
 
 
-def _try_kernels(module: Kernels, device: torch.device) -> list[torch.Tensor]:
+def _try_kernels(module: ModuleType, device: torch.device) -> list[torch.Tensor]:
     """Return what both kernels compute for a small problem."""
     generator = cpu_generator(0)
 

@@ -25,6 +25,10 @@ class DenseRows:
             self.low_logit_gradient = torch.empty_like(self.low_logits)
             self.low_gradient = torch.empty(shape, dtype=features.dtype)
 
+    def arrange(self, order: torch.Tensor) -> torch.Tensor:
+        """Return the order in which an epoch takes the rows."""
+        return order
+
     def take(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the features ``(b, d)`` at ``positions`` (int64) of the rows."""
         return self._features.batch(self._rows[positions], out=self._x[: len(positions)])

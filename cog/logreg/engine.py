@@ -1,6 +1,7 @@
 """The classifier engine: many logistic regressions trained at once over one copy of the features.
 
-The same mathematics as :class:`cog.logreg.sgd.SgdTrainer`, arranged for speed:
+The mathematics of ``torch.nn.Linear``, ``CrossEntropyLoss`` and ``torch.optim.SGD`` (paper Sec. 4.1), arranged for
+speed:
 
 * Runs that see the same rows in the same order (the trials of a search, which differ by learning rate and weight
   decay alone) share one gather of each batch.

@@ -32,6 +32,10 @@ class SpanRows:
         self._initial: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._positions = torch.arange(len(rows))
 
+    def arrange(self, order: torch.Tensor) -> torch.Tensor:
+        """Return the order in which an epoch takes the rows."""
+        return self._positions if self.whole else order
+
     def take(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the rows ``(b, n)`` of the Gram matrix at ``positions`` (int64)."""
         self._positions = positions

@@ -6,44 +6,9 @@ here define what they compute, and serve where Triton is missing.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
 from cog.logreg import metrics
-
-
-class Kernels(Protocol):
-    """A module with the two functions of this one."""
-
-    def softmax_gradient(
-        self,
-        logits: torch.Tensor,
-        bias: torch.Tensor,
-        y: torch.Tensor,
-        start: int,
-        gradient: torch.Tensor,
-        loss: torch.Tensor | None = None,
-        rank: torch.Tensor | None = None,
-    ) -> None:
-        """See :func:`softmax_gradient`."""
-        ...
-
-    def update(
-        self,
-        weight: torch.Tensor,
-        weight_velocity: torch.Tensor,
-        low: torch.Tensor | None,
-        weight_gradient: torch.Tensor,
-        bias: torch.Tensor,
-        bias_velocity: torch.Tensor,
-        gradient: torch.Tensor,
-        rates: torch.Tensor,
-        row: int,
-        momentum: float,
-    ) -> None:
-        """See :func:`update`."""
-        ...
 
 
 def softmax_gradient(

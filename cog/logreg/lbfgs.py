@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from cog.device import exact_float32
 from cog.errors import CogError
 from cog.logreg import metrics, tune
 from cog.logreg.engine import Engine, Live, Monitor, OnEpoch
 from cog.logreg.matrix import FeatureMatrix
-from cog.logreg.precision import exact_float32
 from cog.logreg.sgd import Fit, History, Recipe, Run
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _fit(
         if history is None or test is None:
             return
         loss, top1, top5 = (value.sums / objective.n).tolist()
-        score, predictions = metrics.score(*test, None, *objective.split(theta))
+        score, predictions = metrics.score(*test, *objective.split(theta))
         history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, LEARNING_RATE)
         if on_epoch is not None:
             on_epoch(iteration, history)

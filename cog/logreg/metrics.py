@@ -61,7 +61,6 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def score(
     x: torch.Tensor,
     y: torch.Tensor,
-    rows: torch.Tensor | None,
     weight: torch.Tensor,
     bias: torch.Tensor,
     *,
@@ -72,7 +71,6 @@ def score(
     Args:
         x: float32 ``(n, d)``, on any device.
         y: int64 ``(n,)``, on any device.
-        rows: int64, the rows to score; None scores all.
         weight: float32 ``(C, d)``; the computation runs on its device.
         bias: float32 ``(C,)``.
         operands: type that features and weights are rounded to before they are multiplied. Anything but float32 is for
@@ -83,26 +81,22 @@ def score(
     """
     device = weight.device
     rounded = weight.to(operands)
-    n = len(y) if rows is None else len(rows)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     predictions = []
     size = _chunk(device)
-    for start in range(0, n, size):
-        part: slice | torch.Tensor = (
-            slice(start, start + size) if rows is None else rows[start : start + size]
-        )
-        labels = y[part].to(device)
+    for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
+        labels = y_part.to(device)
         logits = (
-            torch.addmm(bias, x[part].to(device), weight.T)
+            torch.addmm(bias, x_part.to(device), weight.T)
             if operands == torch.float32
-            else torch.mm(x[part].to(device, operands), rounded.T).float().add_(bias)
+            else torch.mm(x_part.to(device, operands), rounded.T).float().add_(bias)
         )
         rank = true_class_rank(logits, labels)
         sums[0] += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         sums[1] += (rank < 1).sum()
         sums[2] += (rank < 5).sum()
         predictions.append(logits.argmax(1).cpu())
-    loss, top1, top5 = (sums / n).tolist()
+    loss, top1, top5 = (sums / len(y)).tolist()
     return Score(loss, 100 * top1, 100 * top5), torch.cat(predictions)
 
 

@@ -267,9 +267,7 @@ class Speed:
         """Time the scoring of a row."""
         x, y = self._data.test
         m = min(len(y), 2048)
-        return (
-            self._timed(lambda n: [metrics.score(x[:m], y[:m], None, *self._zeros) for _ in range(n)])[0] / m
-        )
+        return self._timed(lambda n: [metrics.score(x[:m], y[:m], *self._zeros) for _ in range(n)])[0] / m
 
     def _timed(self, work: Callable[[int], object]) -> tuple[float, float]:
         """Return the seconds of a repetition, and of what is done once only (buffers; on a GPU, capturing a graph)."""

@@ -4,7 +4,8 @@
 ``fp32``   full float32 everywhere (TF32 off)
 ``tf32``   NVIDIA GPUs: matrix products of the training steps round their operands to TF32 (10-bit mantissa)
 ``bf16``   matrix products of the training steps take bfloat16 operands and accumulate in float32
-``auto``   the fastest of these that was measured to give equivalent accuracies on this kind of device
+``auto``   the fastest of these that gives equivalent accuracies: measured for ``bf16`` on CPUs, where it is taken when
+           there are instructions for it; on GPUs ``tf32``, whose rounding is finer (nothing was measured there)
 =========  ====================================================================================================
 
 Weights, momentum, softmax, the validation of a trial and the test score of the last epoch are float32 in every mode:
@@ -17,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -53,14 +53,3 @@ def resolve_precision(name: str, device: torch.device) -> str:
             f"CLF.PRECISION tf32 needs an NVIDIA GPU since Ampere, found {device}; use auto or fp32"
         )
     return name
-
-
-@contextlib.contextmanager
-def exact_float32() -> Iterator[None]:
-    """Multiply float32 matrices in full float32, whatever the caller has set, and put that back."""
-    saved = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(saved)

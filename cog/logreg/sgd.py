@@ -1,15 +1,9 @@
-"""Training a linear classifier by mini-batch SGD, in plain PyTorch.
-
-This is the reference: short enough to check against the protocol by reading. Anything faster implements
-:class:`Trainer` and must agree with it.
-"""
+"""What a training run by mini-batch SGD is given, what it returns, and its schedule and start."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
@@ -98,41 +92,6 @@ class Fit:
     seconds: float = 0.0
 
 
-class Trainer(Protocol):
-    """Trains classifiers on rows of one feature matrix.
-
-    Attributes:
-        device: where it computes; the features are put there when they fit.
-    """
-
-    device: torch.device
-
-    def fit(
-        self,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        run: Run,
-        recipe: Recipe,
-        *,
-        test: tuple[torch.Tensor, torch.Tensor] | None = None,
-        on_epoch: Callable[[int, History], None] | None = None,
-    ) -> Fit:
-        """Train one classifier.
-
-        Args:
-            x: float32 ``(n, d)``; on the trainer's device, or on the CPU when it does not fit there.
-            y: int64 ``(n,)`` in 0..C-1, on the device of ``x``.
-            run: rows and hyper-parameters.
-            recipe: what all runs share.
-            test: features and labels to score after every epoch; also makes the history.
-            on_epoch: called after every epoch when there is a test set.
-
-        Returns:
-            The classifier after the last epoch.
-        """
-        ...
-
-
 def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
     """Return the learning rate during an epoch.
 
@@ -158,83 +117,3 @@ def initial_classifier(n_classes: int, dim: int, seed: int) -> tuple[torch.Tenso
     weight = torch.empty(n_classes, dim).uniform_(-bound, bound, generator=generator)
     bias = torch.empty(n_classes).uniform_(-bound, bound, generator=generator)
     return weight, bias
-
-
-class SgdTrainer:
-    """The reference :class:`Trainer`: one run after the other, on one device.
-
-    Equals ``torch.nn.Linear`` trained with ``torch.optim.SGD`` and ``CrossEntropyLoss`` (paper Sec. 4.1 and
-    supplement B.3); the gradient of the softmax is written out, which is as short and spares the autograd
-    graph.
-    """
-
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.device = torch.device(device)
-
-    @torch.no_grad()
-    def fit(
-        self,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        run: Run,
-        recipe: Recipe,
-        *,
-        test: tuple[torch.Tensor, torch.Tensor] | None = None,
-        on_epoch: Callable[[int, History], None] | None = None,
-    ) -> Fit:
-        """See :meth:`Trainer.fit`."""
-        device, momentum = self.device, recipe.momentum
-        weight, bias = (t.to(device) for t in initial_classifier(recipe.n_classes, x.shape[1], run.init_seed))
-        weight_velocity, bias_velocity = torch.zeros_like(weight), torch.zeros_like(bias)
-        order_generator = cpu_generator(run.order_seed)
-        history = History() if test is not None else None
-        predictions = None
-        rows = run.rows.to(x.device)
-        n = len(rows)
-        for epoch in range(recipe.n_epochs):
-            lr = learning_rate(run.lr, epoch, recipe.n_epochs)
-            order = torch.randperm(n, generator=order_generator).to(x.device)
-            sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, top-1, top-5 over the epoch
-            for start in range(0, n, recipe.batch_size):
-                batch = rows[order[start : start + recipe.batch_size]]
-                xb, yb = x[batch].to(device), y[batch].to(device)
-                log_p = torch.log_softmax(torch.addmm(bias, xb, weight.T), dim=1)  # (b, C)
-                if history is not None:
-                    _add_batch(sums, log_p, yb)
-                gradient = log_p.exp()
-                gradient[torch.arange(len(yb), device=device), yb] -= 1
-                gradient /= len(yb)
-                _step(weight, weight_velocity, gradient.T @ xb, lr=lr, wd=run.wd, momentum=momentum)
-                _step(bias, bias_velocity, gradient.sum(0), lr=lr, wd=run.wd, momentum=momentum)
-            finite = bool(torch.isfinite(weight.sum() + bias.sum()))
-            if history is not None and test is not None:
-                loss, top1, top5 = (sums / n).tolist()
-                score, predictions = metrics.score(*test, None, weight, bias)
-                rate = logged_rate(run.lr, epoch, recipe.n_epochs)
-                history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, rate)
-                if on_epoch is not None:
-                    on_epoch(epoch, history)
-            if not finite:
-                return Fit(weight, bias, diverged=True, history=history, predictions=predictions)
-        return Fit(weight, bias, diverged=False, history=history, predictions=predictions)
-
-
-def _add_batch(sums: torch.Tensor, log_p: torch.Tensor, y: torch.Tensor) -> None:
-    rank = metrics.true_class_rank(log_p, y)
-    sums[0] -= log_p.gather(1, y[:, None]).sum()
-    sums[1] += (rank < 1).sum()
-    sums[2] += (rank < 5).sum()
-
-
-def _step(
-    parameter: torch.Tensor,
-    velocity: torch.Tensor,
-    gradient: torch.Tensor,
-    *,
-    lr: float,
-    wd: float,
-    momentum: float,
-) -> None:
-    """One update of ``torch.optim.SGD``: decay goes into the gradient, momentum without dampening."""
-    velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
-    parameter.add_(velocity, alpha=-lr)

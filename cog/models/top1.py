@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 from cog.data import image_lists
 from cog.data.loader import usable_workers
 from cog.data.pixels import load_rgb
+from cog.device import exact_float32
 from cog.errors import CogError
-from cog.extract import exact_float32, normalizer, to_input
+from cog.extract import normalizer, to_input
 from cog.levels.selection import IN1K_LIST
 from cog.models.backbone import load_network
 from cog.models.spec import ModelSpec, Published

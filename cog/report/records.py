@@ -7,7 +7,6 @@ Nothing here raises for that; what cannot be used is None or empty, and shown as
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from cog import names, safe_load
 from cog.errors import CogError
 from cog.results import LOGS_FILE, METRICS, RESULTS_FILE, Run
+from cog.values import number, text, whole
 
 _FEATURES_METADATA = "features.json"
 
@@ -162,26 +162,6 @@ def curve_of(run: Run) -> tuple[float, ...]:
         return ()
     curve = [number(value.item() if hasattr(value, "item") else value) for value in values[:_MAX_EPOCHS]]
     return tuple(value for value in curve if value is not None and 0 <= value <= 101)
-
-
-def text(value: Any) -> str | None:
-    """Return a text that is not empty, else None."""
-    return value if isinstance(value, str) and value else None
-
-
-def whole(value: Any) -> int | None:
-    """Return a whole number of at least 0, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 def plain(value: Any) -> str | None:

@@ -32,7 +32,8 @@ from torchvision import transforms
 
 from cog.data.image_lists import IMAGE_SUFFIXES, ImageList
 from cog.data.loader import Decoder, batches, usable_workers
-from cog.extract import exact_float32, extract, normalizer, to_input
+from cog.device import exact_float32
+from cog.extract import extract, normalizer, to_input
 from cog.models.backbone import Backbone, load_backbone
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

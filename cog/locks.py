@@ -1,0 +1,319 @@
+"""One process at a time per output folder.
+
+The lock is a file ``.lock`` in the folder. It says who holds it (host, process, since when) and is touched every few
+seconds while that process lives. Creating it is a hard link, which is atomic on network file systems too; no daemon and
+no ``flock`` is needed (shared file systems are often mounted without the latter).
+
+A lock is stale, and is taken over, when its process is gone: on the same host at once (by process number, start time
+of the process and boot of the machine); with another host when it has not been touched for :data:`STALE_SECONDS` by the
+file server's clock; and when it belongs to an earlier start of the same SLURM job, which has been requeued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from cog.errors import CogError
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+
+#: Seconds between two touches of a lock that is held.
+TOUCH_SECONDS = 15.0
+
+#: A lock of another host that was not touched for so long belongs to a dead process. Far above what a file server
+#: that hangs, or caches attributes (60 s by default on NFS), can delay a touch.
+STALE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock.
+
+    Attributes:
+        host: name of the machine.
+        pid: process number there.
+        started: start of the process in clock ticks since boot ("" where /proc does not tell).
+        boot: id of the boot of the machine.
+        since: ISO 8601, UTC.
+        command: name of the script.
+        job: SLURM job (and array task), or "".
+        restarts: how often SLURM has restarted that job.
+        token: random; tells locks apart.
+    """
+
+    host: str
+    pid: int
+    started: str
+    boot: str
+    since: str
+    command: str
+    job: str
+    restarts: int
+    token: str
+
+    def __str__(self) -> str:
+        job = f", SLURM job {self.job}" if self.job else ""
+        return f"{self.command} on {self.host}, process {self.pid}{job}, since {self.since}"
+
+
+class LockedError(CogError):
+    """Another live process works on the same output."""
+
+
+class Lock:
+    """A lock that is held, see :func:`locked`.
+
+    Attributes:
+        path: the lock file.
+        holder: this process.
+    """
+
+    def __init__(self, path: Path, holder: Holder) -> None:
+        self.path = path
+        self.holder = holder
+        self._released = threading.Event()
+        self._toucher = threading.Thread(target=self._touch, name="cog-lock", daemon=True)
+        self._toucher.start()
+
+    def _touch(self) -> None:
+        while not self._released.wait(TOUCH_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+
+    def require_held(self) -> None:
+        """Raise when the lock was lost: before anything is published.
+
+        A process that stood still for minutes (a suspended machine, a file server that hung) may find that another one
+        took it for dead.
+
+        Raises:
+            LockedError: when someone else has the lock now, or nobody.
+        """
+        now = _read(self.path)
+        if now is None or now.token != self.holder.token:
+            raise LockedError(
+                f"{self.path} was taken over by {now or 'nobody: it is gone'} while this process stood still; "
+                "nothing was written; leave the work to the other one, or run again when it has ended"
+            )
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self._released.set()
+        self._toucher.join()
+        now = _read(self.path)
+        if now is not None and now.token == self.holder.token:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str], *, flag: str, name: str = LOCK_FILE) -> Iterator[Lock]:
+    """Hold the lock of an output folder, or of a part of it.
+
+    The folder is created if needed, and removed again if it is empty in the end.
+
+    Args:
+        folder: output folder.
+        flag: how the user gave it, for messages.
+        name: of the lock file; parts of a folder that are worked on separately have locks of their own.
+
+    Raises:
+        LockedError: when a live process holds it: who, where, since when.
+        CogError: when the folder cannot be created or written to.
+    """
+    folder = Path(folder)
+    created: list[Path] = []
+    try:
+        for path in _missing(folder):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                created.append(path)
+        lock = _acquire(folder, name)
+    except OSError as error:
+        for path in reversed(created):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise CogError(f"cannot write into {flag} {folder}: {error.strerror or error}") from error
+    try:
+        yield lock
+    finally:
+        lock.release()
+        for path in reversed(created):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def live_holder(folder: str | os.PathLike[str], *, name: str = LOCK_FILE) -> Holder | None:
+    """Return who holds the lock of ``folder``; None when nobody does, or only a dead process."""
+    path = Path(folder) / name
+    found = _read(path)
+    if found is None or _is_stale(path, found):
+        return None
+    return found
+
+
+def _acquire(folder: Path, lock_file: str) -> Lock:
+    path = folder / lock_file
+    me = _this_process()
+    descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"{lock_file}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            json.dump(asdict(me), handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(name, 0o644)
+        for _ in range(20):
+            if _link(name, path):
+                return Lock(path, me)
+            found = _read(path)
+            if found is None:  # being given back, or damaged
+                if not path.exists() or time.time() - path.stat().st_mtime < 1:
+                    time.sleep(0.05)
+                    continue
+            elif not _is_stale(path, found):
+                raise LockedError(
+                    f"{folder} is being written by {found}; wait for it to end (its lock is {path})"
+                )
+            _take_away(path, found, name)
+        raise LockedError(f"{path} changes hands all the time; too many processes want {folder}")
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+def _link(source: str, path: Path) -> bool:
+    """Create ``path`` unless it exists."""
+    try:
+        os.link(source, path)
+        return True
+    except FileExistsError:
+        return False
+    except OSError:
+        # A file system without hard links (FAT, some FUSE mounts), or an NFS answer that was lost.
+        with contextlib.suppress(OSError):
+            if os.path.samefile(source, path):
+                return True
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(Path(source).read_bytes())
+    return True
+
+
+def _take_away(path: Path, found: Holder | None, own: str) -> None:
+    """Remove a stale lock; of several processes that try, one succeeds for the same lock."""
+    aside = f"{own}.stale"
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return
+    moved = _read(Path(aside))
+    if (moved and moved.token) != (found and found.token):
+        # Someone was faster and this is their new lock, not the stale one: put it back.
+        with contextlib.suppress(OSError):
+            os.link(aside, path)
+    elif found is not None:
+        logger.info("took over the lock of a process that is gone: %s", found)
+    os.unlink(aside)
+
+
+def _read(path: Path) -> Holder | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        holder = Holder(**{field.name: data[field.name] for field in fields(Holder)})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return holder if isinstance(holder.pid, int) and isinstance(holder.restarts, int) else None
+
+
+def _is_stale(path: Path, holder: Holder) -> bool:
+    me = _this_process()
+    if holder.job and holder.job == me.job and holder.restarts < me.restarts:
+        return True
+    # The same host with another boot is the machine after a restart, or another container of that name: a process that
+    # cannot be seen from here is alive as long as it touches its lock.
+    if (holder.host, holder.boot) == (me.host, me.boot):
+        started = _start_of(holder.pid)
+        return started is None or (bool(holder.started) and started != holder.started)
+    return _age(path) > STALE_SECONDS
+
+
+def _age(path: Path) -> float:
+    """Return seconds since ``path`` was touched, both times by the clock of its file server."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.now.") as probe:
+            now = os.stat(probe.name).st_mtime
+    except OSError:  # a reader without the right to write
+        now = time.time()
+    try:
+        return now - path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _this_process() -> Holder:
+    job = os.environ.get("SLURM_ARRAY_JOB_ID", "")
+    job = f"{job}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}" if job else os.environ.get("SLURM_JOB_ID", "")
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+    return Holder(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=_start_of(os.getpid()) or "",
+        boot=_boot(),
+        since=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        command=os.path.basename(sys.argv[0]) or "python",
+        job=job,
+        restarts=int(restarts) if restarts.isdecimal() else 0,
+        token=secrets.token_hex(16),
+    )
+
+
+def _start_of(pid: int) -> str | None:
+    """Return when a process of this machine started ("" where that is not told); None when there is none."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except (PermissionError, OverflowError):
+        pass
+    try:
+        fields_ = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
+    except OSError:
+        return ""
+    return None if fields_[0] == "Z" else fields_[19]
+
+
+def _boot() -> str:
+    """Return what tells this boot of this machine, and this container's processes, from others."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _missing(folder: Path) -> list[Path]:
+    missing = []
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = folder.parent
+    return missing[::-1]

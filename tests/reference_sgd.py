@@ -1,0 +1,93 @@
+"""The training loop in plain PyTorch, short enough to check by reading: the engines must agree with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from cog.logreg import metrics, sgd
+from cog.logreg.sgd import Fit, History, Recipe, Run
+from cog.randomness import cpu_generator
+
+
+class SgdTrainer:
+    """One run after the other, on one device.
+
+    Equals ``torch.nn.Linear`` trained with ``torch.optim.SGD`` and ``CrossEntropyLoss`` (paper Sec. 4.1 and
+    supplement B.3); the gradient of the softmax is written out, which is as short and spares the autograd
+    graph.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+
+    @torch.no_grad()
+    def fit(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        run: Run,
+        recipe: Recipe,
+        *,
+        test: tuple[torch.Tensor, torch.Tensor] | None = None,
+        on_epoch: Callable[[int, History], None] | None = None,
+    ) -> Fit:
+        """Train one classifier on float32 ``x`` ``(n, d)`` and int64 ``y`` ``(n,)``; ``test`` makes the history."""
+        device, momentum = self.device, recipe.momentum
+        weight, bias = (
+            t.to(device) for t in sgd.initial_classifier(recipe.n_classes, x.shape[1], run.init_seed)
+        )
+        weight_velocity, bias_velocity = torch.zeros_like(weight), torch.zeros_like(bias)
+        order_generator = cpu_generator(run.order_seed)
+        history = History() if test is not None else None
+        predictions = None
+        rows = run.rows.to(x.device)
+        n = len(rows)
+        for epoch in range(recipe.n_epochs):
+            lr = sgd.learning_rate(run.lr, epoch, recipe.n_epochs)
+            order = torch.randperm(n, generator=order_generator).to(x.device)
+            sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, top-1, top-5 over the epoch
+            for start in range(0, n, recipe.batch_size):
+                batch = rows[order[start : start + recipe.batch_size]]
+                xb, yb = x[batch].to(device), y[batch].to(device)
+                log_p = torch.log_softmax(torch.addmm(bias, xb, weight.T), dim=1)  # (b, C)
+                if history is not None:
+                    _add_batch(sums, log_p, yb)
+                gradient = log_p.exp()
+                gradient[torch.arange(len(yb), device=device), yb] -= 1
+                gradient /= len(yb)
+                _step(weight, weight_velocity, gradient.T @ xb, lr=lr, wd=run.wd, momentum=momentum)
+                _step(bias, bias_velocity, gradient.sum(0), lr=lr, wd=run.wd, momentum=momentum)
+            finite = bool(torch.isfinite(weight.sum() + bias.sum()))
+            if history is not None and test is not None:
+                loss, top1, top5 = (sums / n).tolist()
+                score, predictions = metrics.score(*test, weight, bias)
+                rate = sgd.logged_rate(run.lr, epoch, recipe.n_epochs)
+                history.append(metrics.Score(loss, 100 * top1, 100 * top5), score, rate)
+                if on_epoch is not None:
+                    on_epoch(epoch, history)
+            if not finite:
+                return Fit(weight, bias, diverged=True, history=history, predictions=predictions)
+        return Fit(weight, bias, diverged=False, history=history, predictions=predictions)
+
+
+def _add_batch(sums: torch.Tensor, log_p: torch.Tensor, y: torch.Tensor) -> None:
+    rank = metrics.true_class_rank(log_p, y)
+    sums[0] -= log_p.gather(1, y[:, None]).sum()
+    sums[1] += (rank < 1).sum()
+    sums[2] += (rank < 5).sum()
+
+
+def _step(
+    parameter: torch.Tensor,
+    velocity: torch.Tensor,
+    gradient: torch.Tensor,
+    *,
+    lr: float,
+    wd: float,
+    momentum: float,
+) -> None:
+    """One update of ``torch.optim.SGD``: decay goes into the gradient, momentum without dampening."""
+    velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
+    parameter.add_(velocity, alpha=-lr)
