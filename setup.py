@@ -38,6 +38,7 @@ setup(
     ],
     extras_require={
         "plots": ["matplotlib>=3.6"],
+        "analysis": ["scikit-learn>=1.2"],
         "test": TEST,
         "dev": [
             *TEST,
@@ -55,6 +56,8 @@ setup(
             "cog-logreg=cog.commands.logreg:cli",
             "cog-print-results=cog.commands.print_results:cli",
             "cog-build-levels=cog.commands.build_levels:cli",
+            "cog-analyze-features=cog.commands.analyze_features:cli",
+            "cog-finetune=cog.commands.finetune:cli",
             "cog-models=cog.models.__main__:cli",
         ]
     },
