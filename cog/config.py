@@ -18,7 +18,7 @@ from yacs.config import CfgNode
 from cog import files, names
 from cog.cli import is_unset
 from cog.errors import CogError
-from cog.logreg.settings import PRECISIONS
+from cog.logreg.settings import PRECISIONS, TYPE_DEFAULTS, TYPES
 from cog.models.spec import PROFILES
 from cog.paths import split_model_name
 
@@ -88,9 +88,29 @@ def get_cfg(
         fx = cfg.FT_EXTRACT
         model.resolve(fx.PROFILE, fx.VARIANT).preprocess.apply_to(cfg)
         merge()
+    if TYPE_DEFAULTS.get(cfg.CLF.TYPE):  # likewise
+        for key, value in TYPE_DEFAULTS[cfg.CLF.TYPE].items():
+            cfg.CLF[key] = value
+        merge()
     check_values(cfg)
     cfg.freeze()
     return cfg
+
+
+def evaluation_name(cfg: CfgNode) -> str:
+    """Return the name of an evaluation, as :func:`cog.paths.evaluation_folder` wants it.
+
+    ``EVAL.NAME`` (where that is left at its default: ``CLF.TYPE``), and a suffix for each option that changes what the
+    classifier is trained on, so that its results never lie among the protocol's: ``logreg_pca256_max732``.
+    """
+    name = cfg.EVAL.NAME
+    if name == default_cfg().EVAL.NAME:
+        name = cfg.CLF.TYPE
+    if cfg.CLF.PCA_DIM:
+        name += f"_pca{cfg.CLF.PCA_DIM}"
+    if cfg.CLF.MAX_PER_CLASS:
+        name += f"_max{cfg.CLF.MAX_PER_CLASS}"
+    return name
 
 
 def check_config_names(current: str | None = None) -> None:
@@ -209,6 +229,10 @@ def check_values(cfg: CfgNode) -> None:
     for key in ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "FT_EXTRACT.IMAGE_CROP_SIZE", "FT_EXTRACT.BATCH_SIZE",
                 "CLF.BATCH_SIZE", "CLF.N_EPOCHS"):  # fmt: skip
         expect(key, lambda value: 1 <= value < 2**31, "a whole number of at least 1")
+    for key in ("CLF.MLP_HIDDEN", "CLF.MLP_LAYERS"):
+        expect(key, lambda value: 1 <= value < 2**16, "a whole number of at least 1")
+    for key in ("CLF.PCA_DIM", "CLF.MAX_PER_CLASS"):
+        expect(key, lambda value: 0 <= value < 2**31, "a whole number, 0 for none")
     for key in ("FT_EXTRACT.N_WORKERS", "CLF.N_TRIALS", "CLF.N_SHOT", "EVAL.SEED"):
         expect(key, lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
     expect("FT_EXTRACT.IMAGE_NORM.MEAN", lambda v: len(v) == 3 and all(map(_finite, v)), "three numbers")
@@ -230,6 +254,7 @@ def check_values(cfg: CfgNode) -> None:
         lambda v: not re.search(r"(^|[_-])N[0-9]+$", v),
         "a name that does not end like the folders of few-shot runs (_N8): set CLF.N_SHOT instead",
     )
+    expect("CLF.TYPE", lambda v: v in TYPES, ", ".join(TYPES))
     expect("CLF.PRECISION", lambda v: v in PRECISIONS, ", ".join(PRECISIONS))
     expect("CLF.SEARCH", lambda v: v in ("sequential", "batched"), "sequential or batched")
     expect("CLF.TRIALS_PER_ROUND", lambda v: 1 <= v < 2**31, "a whole number of at least 1")

@@ -43,13 +43,25 @@ _C.FT_EXTRACT.COMPILE = False
 
 # Evaluation.
 _C.EVAL = CfgNode()
-# Result folders are named eval_<NAME>[_N<n_shot>]/seed-<SEED>.
+# Result folders are named eval_<NAME>[_pca<PCA_DIM>][_max<MAX_PER_CLASS>][_N<N_SHOT>]/seed-<SEED>. With CLF.TYPE mlp or
+# mlp_noact the default becomes that word.
 _C.EVAL.NAME = "logreg"
 # Of every random choice: validation split, few-shot draw, search, initial weights, order of the samples.
 _C.EVAL.SEED = 22
 
-# Linear classifier (logistic regression trained by SGD).
+# The classifier.
 _C.CLF = CfgNode()
+# "logreg": logistic regression trained by SGD. "mlp": MLP_LAYERS hidden layers of MLP_HIDDEN units with ReLU;
+# "mlp_noact": the same without an activation. Both have defaults of their own, which any given value replaces:
+# NORM_FTS False, LR_INTV (1e-1, 1e2) and (1e-2, 1e1), WD_INTV (1e-8, 1e-4).
+_C.CLF.TYPE = "logreg"
+# Units of each hidden layer of an MLP, and how many there are.
+_C.CLF.MLP_HIDDEN = 2048
+_C.CLF.MLP_LAYERS = 2
+# First principal components of the training features that the classifier sees; 0: the features as they are.
+_C.CLF.PCA_DIM = 0
+# At most this many training images per class, a choice that is the same for every seed; 0: all.
+_C.CLF.MAX_PER_CLASS = 0
 # Samples per SGD step.
 _C.CLF.BATCH_SIZE = 1024
 # Passes over the training set.
@@ -60,7 +72,7 @@ _C.CLF.N_TRIALS = 30
 _C.CLF.N_SHOT = 0
 # Fraction of each class held out of the training set to score trials.
 _C.CLF.VAL_PERC = 0.2
-# l2-normalise features.
+# l2-normalise features (with PCA_DIM: what is left of them).
 _C.CLF.NORM_FTS = True
 # Search intervals, both log-uniform.
 _C.CLF.LR_INTV = (1e-1, 1e2)

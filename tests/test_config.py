@@ -68,7 +68,7 @@ def test_every_default_has_a_comment():
         if match is None:
             continue
         keys.append(match.group(1))
-        together = ("IMAGE_CROP_SIZE", "IMAGE_NORM.STD", "CLF.WD_INTV", "LEVELS.MAX_TRAIN")
+        together = ("IMAGE_CROP_SIZE", "IMAGE_NORM.STD", "CLF.MLP_LAYERS", "CLF.WD_INTV", "LEVELS.MAX_TRAIN")
         comment = above.startswith("# ") or above.startswith("_C.FT_EXTRACT.IMAGE_NORM = CfgNode")
         assert comment or match.group(1).endswith(together), f"{match.group(1)} has no comment of its own"
     assert sorted(keys) == sorted(config.flat(config.default_cfg()))

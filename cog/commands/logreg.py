@@ -130,7 +130,7 @@ def output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | None
     seed, n_shot = cfg.EVAL.SEED, cfg.CLF.N_SHOT
     if args.output_dir is None:
         assert model_dir is not None
-        return model_dir.run(args.dataset, name=cfg.EVAL.NAME, n_shot=n_shot, seed=seed)
+        return model_dir.run(args.dataset, name=config.evaluation_name(cfg), n_shot=n_shot, seed=seed)
     if args.seeds is None and args.n_shots is None:
         return Path(args.output_dir)
     folder = Path(os.path.normpath(args.output_dir))
@@ -169,6 +169,11 @@ def get_settings(args: argparse.Namespace, cfg: CfgNode, *, label: str = "") -> 
         trials_per_round=clf.TRIALS_PER_ROUND,
         solver=clf.SOLVER,
         pruner=clf.PRUNER,
+        classifier=clf.TYPE,
+        mlp_hidden=clf.MLP_HIDDEN,
+        mlp_layers=clf.MLP_LAYERS,
+        pca_dim=clf.PCA_DIM,
+        max_per_class=clf.MAX_PER_CLASS,
         label=label,
     )
 

@@ -9,6 +9,17 @@ from cog.errors import CogError
 #: Values of ``CLF.PRECISION``; see :mod:`cog.logreg.precision`.
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 
+#: Values of ``CLF.TYPE``; see :mod:`cog.logreg.mlp_engine`.
+TYPES = ("logreg", "mlp", "mlp_noact")
+
+#: Configuration of a type where nobody says otherwise: intervals and unnormalised input of the MLPs as in the first
+#: version of the paper (supplement C.3; its search intervals are those of its section B).
+TYPE_DEFAULTS: dict[str, dict[str, object]] = {
+    "logreg": {},
+    "mlp": {"NORM_FTS": False, "LR_INTV": (1e-1, 1e2), "WD_INTV": (1e-8, 1e-4)},
+    "mlp_noact": {"NORM_FTS": False, "LR_INTV": (1e-2, 1e1), "WD_INTV": (1e-8, 1e-4)},
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -32,6 +43,11 @@ class Settings:
         trials_per_round: suggestions per round of a batched search.
         solver: ``"sgd"``; ``"lbfgs"`` changes the protocol, see :mod:`cog.logreg.lbfgs`.
         pruner: ``"none"``; ``"median"`` changes the protocol: hopeless trials are stopped early.
+        classifier: ``"logreg"``, ``"mlp"`` or ``"mlp_noact"``.
+        mlp_hidden: units of each hidden layer of an MLP.
+        mlp_layers: hidden layers of an MLP.
+        pca_dim: principal components that the features were replaced by; 0: none.
+        max_per_class: training images per class that were kept before anything else; 0: all.
         label: how log lines name this run among others; not part of the protocol.
     """
 
@@ -52,9 +68,19 @@ class Settings:
     trials_per_round: int = 5
     solver: str = "sgd"
     pruner: str = "none"
+    classifier: str = "logreg"
+    mlp_hidden: int = 2048
+    mlp_layers: int = 2
+    pca_dim: int = 0
+    max_per_class: int = 0
     label: str = ""
 
     def __post_init__(self) -> None:
+        if self.is_mlp and (self.solver != "sgd" or self.pruner != "none"):
+            key, value = ("SOLVER", self.solver) if self.solver != "sgd" else ("PRUNER", self.pruner)
+            raise CogError(
+                f"CLF.{key} {value} is for logistic regression, and CLF.TYPE is {self.classifier}; leave one of them out"
+            )
         if self.solver == "lbfgs":
             self._check_lbfgs()
         fixed = (self.lr is not None) + (self.wd is not None)
@@ -62,6 +88,15 @@ class Settings:
             raise CogError("CLF.N_TRIALS 0 means no search: give both --lr and --wd")
         if self.n_trials and fixed:
             raise CogError("--lr and --wd replace the search: add CLF.N_TRIALS 0, or leave them out")
+
+    @property
+    def is_mlp(self) -> bool:
+        """Whether the classifier has hidden layers."""
+        return self.classifier != "logreg"
+
+    def layer_sizes(self, dim: int, n_classes: int) -> list[int]:
+        """Return the widths from the features to the logits: ``[d, C]`` without hidden layers."""
+        return [dim, *([self.mlp_hidden] * self.mlp_layers if self.is_mlp else []), n_classes]
 
     def _check_lbfgs(self) -> None:
         if self.precision not in ("auto", "fp32"):
