@@ -267,6 +267,24 @@ def check_values(cfg: CfgNode) -> None:
             lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1],
             "(low, high) with 0 < low <= high",
         )
+    for key in ("FINETUNE.N_EPOCHS", "FINETUNE.BATCH_SIZE", "FINETUNE.BATCH_PER_DEVICE"):
+        expect(key, lambda value: 1 <= value < 2**31, "a whole number of at least 1")
+    for key in ("FINETUNE.LR", "FINETUNE.SAVE_MINUTES"):
+        expect(key, lambda v: _finite(v) and v > 0, "a positive number")
+    for key in ("FINETUNE.WEIGHT_DECAY", "FINETUNE.WARMUP_EPOCHS", "FINETUNE.CLIP_NORM"):
+        expect(key, lambda v: _finite(v) and v >= 0, "zero or a positive number")
+    expect("FINETUNE.MOMENTUM", lambda v: 0 <= v < 1, "a number from 0 to 1, 1 excluded")
+    expect("FINETUNE.PRECISION", lambda v: v in ("auto", "fp32", "bf16", "fp16"), "auto, fp32, bf16 or fp16")
+    expect(
+        "FINETUNE.CROP_SCALE",
+        lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1] <= 1,
+        "(low, high) with 0 < low <= high <= 1",
+    )
+    expect(
+        "FINETUNE.CROP_RATIO",
+        lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1],
+        "(low, high) with 0 < low <= high",
+    )
     for key in ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN", "LEVELS.N_WORKERS"):
         expect(key, lambda value: value >= 1, "a whole number of at least 1")
     n_test = values["LEVELS.N_TEST"]

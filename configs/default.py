@@ -92,6 +92,39 @@ _C.CLF.SOLVER = "sgd"
 # "median": trials below the median of the earlier ones at the same epoch are stopped.
 _C.CLF.PRUNER = "none"
 
+# Fine-tuning control (finetune.py). The paper shows a fine-tuned ResNet-50 (supplement C.2, Fig. 6) without any
+# hyper-parameter: this recipe is ours, a plain one, sized for one node of 8 GPUs on a level (1.1 M images).
+_C.FINETUNE = CfgNode()
+# Passes over the training set; an incomplete last batch of an epoch is left out.
+_C.FINETUNE.N_EPOCHS = 30
+# Images per SGD step, all processes together.
+_C.FINETUNE.BATCH_SIZE = 1024
+# Images per forward pass; batch norm sees so many. BATCH_SIZE is made of such passes, shared among the processes, so
+# that the number of processes changes the result by rounding only.
+_C.FINETUNE.BATCH_PER_DEVICE = 128
+# Highest learning rate for 256 images per step; what is used is LR * BATCH_SIZE / 256 (Goyal et al., 2017).
+_C.FINETUNE.LR = 0.01
+# Of SGD.
+_C.FINETUNE.MOMENTUM = 0.9
+# Of all parameters.
+_C.FINETUNE.WEIGHT_DECAY = 1e-4
+# Epochs of linear warm-up (a fraction is fine); then cosine decay to 0, step by step.
+_C.FINETUNE.WARMUP_EPOCHS = 1.0
+# Gradients are scaled down to this norm; 0: never. Transformers may want 1.
+_C.FINETUNE.CLIP_NORM = 0.0
+# Random crops, as torchvision's RandomResizedCrop draws them, resized (bicubic) to FT_EXTRACT.IMAGE_CROP_SIZE: share of
+# the image's area that they cover.
+_C.FINETUNE.CROP_SCALE = (0.08, 1.0)
+# Width / height of the crops (the default: 3/4 to 4/3).
+_C.FINETUNE.CROP_RATIO = (0.75, 1.3333333333333333)
+# Mirror half of them.
+_C.FINETUNE.FLIP = True
+# "fp32", or automatic mixed precision "bf16" or "fp16" (with loss scaling). "auto": on GPUs bf16 or, before Ampere,
+# fp16; on a CPU fp32. Weights, updates and test scores are float32 in every mode.
+_C.FINETUNE.PRECISION = "auto"
+# Minutes between saved states, beside one after every epoch.
+_C.FINETUNE.SAVE_MINUTES = 10.0
+
 # Building the levels (build_levels.py).
 _C.LEVELS = CfgNode()
 # Concepts with fewer images are not eligible (732 training + 50 test).
