@@ -23,6 +23,7 @@ from typing import Protocol
 
 import torch
 
+from cog.logreg.checkpoint import Checkpoint
 from cog.logreg.matrix import FeatureMatrix
 from cog.logreg.precision import resolve_precision
 from cog.logreg.sgd import Fit, History, Recipe, Run
@@ -91,6 +92,7 @@ class Engine(Protocol):
         test: tuple[torch.Tensor, torch.Tensor] | None = None,
         on_epoch: OnEpoch | None = None,
         monitor: Monitor | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Fit]:
         """Train classifiers.
 
@@ -103,9 +105,14 @@ class Engine(Protocol):
                 For a single run.
             on_epoch: called after every epoch when there is a test set.
             monitor: may stop runs early; they come back as they are then, with ``stopped`` set.
+            checkpoint: where runs stand that were interrupted, and where to save; ``on_epoch`` and ``monitor`` are not
+                called again for epochs of an earlier session.
 
         Returns:
             One classifier per run, in their order.
+
+        Raises:
+            Interrupted: by ``checkpoint``, when the process was asked to end; everything is saved then.
         """
         ...
 

@@ -1,0 +1,189 @@
+"""Saving trainings in progress, so that an interrupted one goes on and gives the same bits.
+
+An engine that is given a :class:`Checkpoint` asks it, before it trains, where each run stands
+(:meth:`~Checkpoint.restore`), and after every epoch but the last whether to save (:meth:`~Checkpoint.due`,
+:meth:`~Checkpoint.save`). It knows nothing of files and signals: ``save`` raises
+:class:`~cog.interruption.Interrupted` when the process was asked to end. States are per run, each with its own count
+of epochs, so runs may be regrouped after a restart: no result depends on what is trained together (see
+:mod:`cog.logreg.engine`).
+
+What a state has to hold: the parameters, the optimiser's memory, the history so far. Not the order of the rows: it is
+drawn again from the run's seed (an engine draws and drops the orders of the epochs that are finished).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from cog import files, interruption
+
+logger = logging.getLogger(__name__)
+
+#: Seconds of training between two saves: what SIGKILL may cost.
+SAVE_SECONDS = 120.0
+
+#: Saves take at most this share of the time, whatever the file system: after a slow one the next comes later.
+_MAX_SHARE = 0.005
+
+
+@dataclass(eq=False)
+class RunState:
+    """Where the training of one classifier stands.
+
+    Attributes:
+        epochs: how many are finished.
+        values: all that the next epoch needs, by names of the engine's choice: tensors (on any device), numbers,
+            strings, and lists and dicts of these. Of a run that has ended: ``weight`` and ``bias``.
+        ended: ``"trained"``, ``"diverged"``, ``"stopped"`` (pruned), or ``""``: in training.
+        seconds: duration so far, all sessions together; as in :class:`cog.logreg.sgd.Fit`.
+        logs: values per epoch so far (:attr:`cog.logreg.sgd.History.logs`), when a history is kept.
+    """
+
+    epochs: int
+    values: dict[str, Any]
+    ended: str = ""
+    seconds: float = 0.0
+    logs: dict[str, list[float]] | None = None
+
+
+#: One entry per run of a call of ``fit``, in the order of ``runs``; None: not begun.
+States = Sequence["RunState | None"]
+
+
+class Checkpoint(Protocol):
+    """What an engine is given to make one call of ``fit`` resumable."""
+
+    def restore(self, n_runs: int) -> list[RunState | None]:
+        """Return the state of each of the ``n_runs`` runs; tensors are on the CPU."""
+        ...
+
+    def due(self) -> bool:
+        """Whether to save now; asked after every epoch (or iteration) but the last."""
+        ...
+
+    def save(self, states: States) -> None:
+        """Save; memory may be reused when it returns.
+
+        Raises:
+            Interrupted: when the process was asked to end.
+        """
+        ...
+
+
+@dataclass(eq=False)
+class FileCheckpoint:
+    """The states of the runs of one unit of work (trials of a search, a final training) in a file.
+
+    Attributes:
+        path: the file, in the run's folder of work in progress.
+        key: JSON values that say what is being trained; a file with another key is left from an earlier unit.
+        label: how log lines name the run.
+        extra: returns further values to keep with the states; given back to ``on_restore``.
+        on_restore: called with the ``extra`` of a file that is used.
+    """
+
+    path: Path
+    key: dict[str, Any]
+    label: str = ""
+    extra: Callable[[], Any] | None = None
+    on_restore: Callable[[Any], None] | None = None
+    _interval: float = SAVE_SECONDS
+    _saved: float = field(default_factory=time.monotonic)
+
+    def restore(self, n_runs: int) -> list[RunState | None]:
+        """See :meth:`Checkpoint.restore`; a file that cannot be read costs the training it holds, no more."""
+        self._interval, self._saved = SAVE_SECONDS, time.monotonic()
+        nothing: list[RunState | None] = [None] * n_runs
+        data = read(self.path)
+        if data is None or data.get("key") != self.key or len(data.get("states", ())) != n_runs:
+            return nothing
+        states = [None if state is None else RunState(**state) for state in data["states"]]
+        if self.on_restore is not None:
+            self.on_restore(data["extra"])
+        epochs = [state.epochs for state in states if state is not None and not state.ended]
+        if epochs:
+            logger.info("%scontinuing after epoch %d", self.label, min(epochs))
+        return states
+
+    def due(self) -> bool:
+        """See :meth:`Checkpoint.due`: every two minutes, and when the process was asked to end."""
+        return interruption.requested() is not None or time.monotonic() - self._saved >= self._interval
+
+    def save(self, states: States) -> None:
+        """See :meth:`Checkpoint.save`; raises nothing but errors of the file system (:class:`JointCheckpoint` does)."""
+        start = time.monotonic()
+        write(
+            self.path,
+            {
+                "key": self.key,
+                "states": [None if state is None else asdict_shallow(state) for state in states],
+                "extra": None if self.extra is None else self.extra(),
+            },
+        )
+        self._saved = time.monotonic()
+        self._interval = max(SAVE_SECONDS, (self._saved - start) / _MAX_SHARE)
+
+
+class JointCheckpoint:
+    """Several runs' folders in one call of ``fit``: seeds and shots that are trained side by side.
+
+    Args:
+        parts: checkpoint and number of runs of each folder, in the order of the runs.
+    """
+
+    def __init__(self, parts: Sequence[tuple[FileCheckpoint | None, int]]) -> None:
+        self._parts = parts
+
+    def restore(self, n_runs: int) -> list[RunState | None]:
+        """See :meth:`Checkpoint.restore`."""
+        states: list[RunState | None] = []
+        for part, n in self._parts:
+            states += [None] * n if part is None else part.restore(n)
+        assert len(states) == n_runs
+        return states
+
+    def due(self) -> bool:
+        """See :meth:`Checkpoint.due`."""
+        return any(part is not None and part.due() for part, _ in self._parts)
+
+    def save(self, states: States) -> None:
+        """See :meth:`Checkpoint.save`."""
+        start = 0
+        for part, n in self._parts:
+            if part is not None:
+                part.save(states[start : start + n])
+            start += n
+        interruption.check("the training so far is saved")
+
+
+def asdict_shallow(state: RunState) -> dict[str, Any]:
+    """Return the fields of a state, without copying tensors (which ``dataclasses.asdict`` does)."""
+    return dict(vars(state))
+
+
+def write(path: Path, data: dict[str, Any]) -> None:
+    """Write nested dicts and lists of tensors, numbers and strings, whole or not at all."""
+    with files.atomic_write(path) as handle:
+        torch.save(data, handle)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return what :func:`write` wrote, tensors on the CPU; None when there is nothing of use.
+
+    Nothing but tensors and plain values is ever unpickled (``weights_only``).
+    """
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+        return data if isinstance(data, dict) else None
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # torch.load raises a dozen kinds for a damaged file; the training is repeated
+        logger.warning("%s cannot be read (%s); what it held is computed again", path, type(error).__name__)
+        return None
