@@ -294,3 +294,28 @@ def check_values(cfg: CfgNode) -> None:
         lambda v: all(isinstance(wnid, str) for wnid in v),
         "a list of ids such as ['n00007846']",
     )
+    _check_analysis(expect)
+
+
+def _check_analysis(expect: Callable[[str, Callable[[Any], bool], str], None]) -> None:
+    def whole(value: Any, low: int, high: int) -> bool:
+        return type(value) is int and low <= value < high
+
+    def distinct(values: Any, low: int) -> bool:
+        return bool(values) and len(set(values)) == len(values) and all(whole(v, low, 2**32) for v in values)
+
+    expect(
+        "ANALYSIS.KMEANS_K",
+        lambda v: v == 0 or whole(v, 1, 2**31),
+        "a whole number, 0 for the number of classes",
+    )
+    expect(
+        "ANALYSIS.KMEANS_SEEDS",
+        lambda v: distinct(v, 0),
+        "a list of different whole numbers such as [22, 37, 45]",
+    )
+    expect("ANALYSIS.KMEANS_ITERATIONS", lambda v: whole(v, 1, 2**31), "a whole number of at least 1")
+    expect("ANALYSIS.KMEANS_TOLERANCE", lambda v: _finite(v) and v >= 0, "zero or a positive number")
+    expect("ANALYSIS.KNN_K", lambda v: distinct(v, 1), "a list of different whole numbers such as [1, 5, 10]")
+    for key in ("ANALYSIS.ALIGN_ALPHA", "ANALYSIS.UNIFORM_T", "ANALYSIS.KNN_TEMPERATURE"):
+        expect(key, lambda v: _finite(v) and v > 0, "a positive number")

@@ -6,6 +6,7 @@
         model.ckpt
         <dataset>/features_<split>/X_Y.pth
         <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
+        <dataset>/analysis_<name>/
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cog.errors import CogError
 # "eval_logreg_N8/seed-22": both are read, the README's form is written.
 _EVAL_FOLDER = re.compile(r"eval_(?P<name>(?!N[0-9]+$).+?)(?:[_-]N(?P<n_shot>[0-9]+))?")
 _SEED_FOLDER = re.compile(r"seed[-_](?P<seed>[0-9]+)")
+_ANALYSIS_FOLDER = re.compile(r"analysis_(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)")
 
 
 def split_model_name(model: str) -> tuple[str, str]:
@@ -91,6 +93,10 @@ class ModelDir:
         """Folder of one classifier run."""
         return self.evaluation(dataset, name=name, n_shot=n_shot) / seed_folder(seed)
 
+    def analysis(self, dataset: str, name: str) -> Path:
+        """Folder of the result of one analysis."""
+        return self.path / check_dataset_name(dataset) / analysis_folder(name)
+
 
 def evaluation_folder(name: str, n_shot: int) -> str:
     """Return ``eval_<name>`` or, for few-shot runs, ``eval_<name>_N<n_shot>``."""
@@ -112,3 +118,14 @@ def parse_seed_folder(folder: str) -> int | None:
     """Return the seed of a seed folder in either spelling, or None."""
     match = _SEED_FOLDER.fullmatch(folder)
     return int(match["seed"]) if match else None
+
+
+def analysis_folder(name: str) -> str:
+    """Return ``analysis_<name>``."""
+    return f"analysis_{name}"
+
+
+def parse_analysis_folder(folder: str) -> str | None:
+    """Return the name of an analysis folder, or None."""
+    match = _ANALYSIS_FOLDER.fullmatch(folder)
+    return match["name"] if match else None

@@ -136,3 +136,19 @@ _C.LEVELS.MAX_TRAIN = 1300
 _C.LEVELS.EXCLUDED_ROOTS = ["n00007846"]
 # Folders listed, or images decoded, at the same time.
 _C.LEVELS.N_WORKERS = 8
+
+# Analyses of features (analyze_features.py).
+_C.ANALYSIS = CfgNode()
+# Clusters of k-means; 0 for the number of classes in the training features.
+_C.ANALYSIS.KMEANS_K = 0
+# Repetitions of k-means; the one of lowest inertia gives the values.
+_C.ANALYSIS.KMEANS_SEEDS = [22, 37, 45]
+# Most iterations of Lloyd's algorithm, and the tolerance that ends it earlier (both as scikit-learn understands them).
+_C.ANALYSIS.KMEANS_ITERATIONS = 300
+_C.ANALYSIS.KMEANS_TOLERANCE = 1e-4
+# Exponent of the distances in alignment, and factor of the squared distances in uniformity (Wang and Isola 2020).
+_C.ANALYSIS.ALIGN_ALPHA = 2.0
+_C.ANALYSIS.UNIFORM_T = 2.0
+# Neighbours of k-nearest-neighbour classifiers, and T of the weights exp(cosine / T).
+_C.ANALYSIS.KNN_K = [1, 5, 10, 20, 100, 200]
+_C.ANALYSIS.KNN_TEMPERATURE = 0.07
