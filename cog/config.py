@@ -113,6 +113,20 @@ def evaluation_name(cfg: CfgNode) -> str:
     return name
 
 
+def check_new_name(cfg: CfgNode) -> None:
+    """Refuse to write under a name that is spelled like that of a variant: it would lie among its results.
+
+    Raises:
+        CogError: an ``EVAL.NAME`` that ends like a suffix of :func:`evaluation_name`.
+    """
+    match = re.search(r"_(pca|max)([0-9]+)$", cfg.EVAL.NAME)
+    if match:
+        key = {"pca": "CLF.PCA_DIM", "max": "CLF.MAX_PER_CLASS"}[match[1]]
+        raise CogError(
+            f"EVAL.NAME {cfg.EVAL.NAME} ends like the folders of {key} {match[2]}: set that instead"
+        )
+
+
 def check_config_names(current: str | None = None) -> None:
     """Refuse YAML files in ``configs/`` that name no model.
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cog import files, names
+from cog import files, names, randomness
 from cog.errors import CogError
 from cog.safe_load import load_torch
 
@@ -146,6 +146,15 @@ def _check_and_normalize_(
     return divisors
 
 
+def check_and_normalize_(x: torch.Tensor, source: str, *, normalize: bool) -> None:
+    """Refuse NaN and infinite values in float32 ``x`` ``(n, d)``, and with ``normalize`` scale its rows to unit length.
+
+    Raises:
+        CogError: naming ``source``, how many rows are not finite, and the first ones.
+    """
+    _check_and_normalize_(x, source, normalize=normalize, in_place=True)
+
+
 def to_consecutive_labels(
     train_y: torch.Tensor, test_y: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
@@ -238,6 +247,27 @@ def draw_few_shot(
         drawn.append(rng.permutation(local)[:n_shot])
         short += len(local) < n_shot
     return rows[torch.from_numpy(np.concatenate(drawn))], short
+
+
+def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
+    """Choose at most ``n`` random rows of every class (the paper's class-balanced variant, supplement B.1).
+
+    Part of the data set's definition, as the paper's choice of images is: the same for every seed and every model. Each
+    class has a random order of its own, of which the first ``n`` are taken: a smaller cap is a subset of a larger one,
+    and what is missing in one class changes no other.
+
+    Args:
+        y: int64 ``(n_rows,)``.
+        n: rows per class, 1 or more.
+
+    Returns:
+        The chosen rows, int64, ascending, and the number of classes that have fewer than ``n``.
+    """
+    chosen, short = [], 0
+    for position, rows in enumerate(_rows_by_class(y)):
+        chosen.append(randomness.numpy_rng(position, "cap").permutation(rows)[:n])
+        short += len(rows) < n
+    return torch.from_numpy(np.sort(np.concatenate(chosen))), short
 
 
 def _rows_by_class(y: torch.Tensor) -> list[np.ndarray]:

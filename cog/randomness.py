@@ -2,7 +2,9 @@
 
 The validation split, the few-shot draw, the initial weights and the order of the samples each have a
 stream of their own, so that none depends on how many numbers another one has used (in the original
-toolkit the final few-shot draw depended on the number of trials before it), nor on the device.
+toolkit the final few-shot draw depended on the number of trials before it), nor on the device. The cap per class
+(``CLF.MAX_PER_CLASS``) belongs to the data set and not to a run: there the position of the class takes the place of
+the seed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 
 #: Position in this tuple is part of the derivation: append, never reorder.
-PURPOSES = ("split", "draw", "init", "order")
+PURPOSES = ("split", "draw", "init", "order", "cap")
 
 #: The search for hyper-parameters and the final training make their own choices (paper Sec. 4.1).
 STAGES = ("search", "final")

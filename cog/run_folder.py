@@ -6,6 +6,7 @@
     final-lr-<lr>_wd-<wd>/logs.pkl   one value per epoch
     final-lr-<lr>_wd-<wd>/model.pth  {"model": state dict of the linear layer}
     final-lr-<lr>_wd-<wd>/preds.pkl  classes predicted for the test set after the last epoch
+    final-lr-<lr>_wd-<wd>/pca.pth    {"mean", "components"} that turn features into the input (only with CLF.PCA_DIM)
     final-lr-<lr>_wd-<wd>/{args.pkl, model.txt}
     study.pkl, arguments.json, config.txt, program.log
 """
@@ -147,6 +148,9 @@ def write(
     files.write_text(final / "model.txt", f"Linear(in_features={dim}, out_features={n_classes}, bias=True)\n")
     with files.atomic_write(final / "model.pth") as handle:
         torch.save({"model": collections.OrderedDict(weight=weight, bias=bias)}, handle)
+    if outcome.projection is not None:
+        with files.atomic_write(final / "pca.pth") as handle:
+            torch.save(outcome.projection, handle)
     if outcome.study is not None:
         files.write_pickle(stage / "study.pkl", outcome.study)
     files.write_json(stage / "arguments.json", arguments)

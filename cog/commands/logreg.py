@@ -148,6 +148,8 @@ def _features_file(path: Path, split: str) -> Path:
 
 def get_settings(args: argparse.Namespace, cfg: CfgNode, *, label: str = "") -> Settings:
     """Return the protocol's settings from flags and configuration."""
+    config.check_new_name(cfg)
+
     from cog.logreg.settings import Settings
 
     clf = cfg.CLF
@@ -289,21 +291,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from cog import features
     from cog.device import resolve_device
-    from cog.logreg import protocol
+    from cog.logreg import protocol, variants
     from cog.logreg.engine import get_engine
     from cog.logreg.plan import describe, stays_in_file
 
     warn_of_changed_protocol(args, cfg)
     device = resolve_device(args.device)
     engine = get_engine(device, "fp32" if cfg.CLF.SOLVER == "lbfgs" else cfg.CLF.PRECISION)
-    train_set = features.load(train, normalize=cfg.CLF.NORM_FTS, mapped=stays_in_file(train, test))
-    test_set = features.load(test, normalize=cfg.CLF.NORM_FTS)
+    normalize = cfg.CLF.NORM_FTS and not cfg.CLF.PCA_DIM  # then done to what that leaves
+    train_set = features.load(train, normalize=normalize, mapped=stays_in_file(train, test))
+    test_set = features.load(test, normalize=normalize)
     logger.info(
         "%s: %d x %d training and %d test features, %s, %s",
         train_set.name, *train_set.x.shape, len(test_set), device, engine.precision,
     )  # fmt: skip
-    data = protocol.prepare(train_set, test_set, engine)
+    made = variants.prepare(train_set, test_set, clf=cfg.CLF, device=device)
     del train_set, test_set
+    data = protocol.prepare(made.train, made.test, engine, projection=made.projection)
+    for plan in plans:
+        plan.metadata.update(made.record)
+    del made
     for line in describe(data, [plan.settings for plan in plans], engine):
         logger.info(line)
     for plan in plans:

@@ -49,12 +49,14 @@ class Data:
         y: int64 ``(n,)`` in 0..C-1, on the CPU.
         test: features float32 ``(m, d)`` and labels int64 ``(m,)``, where the engine scores them.
         labels: the C original labels, ascending.
+        projection: principal components that the features were projected on, see :mod:`cog.logreg.variants`.
     """
 
     features: FeatureMatrix
     y: torch.Tensor
     test: tuple[torch.Tensor, torch.Tensor]
     labels: list[int]
+    projection: dict[str, torch.Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,7 @@ class Outcome:
         sizes: rows used: ``search_train``, ``search_val``, ``final_train``, ``test``.
         seconds: durations of ``search`` and ``final``.
         precision: of the matrix products of the training steps.
+        projection: see :class:`Data`.
     """
 
     fit: Fit
@@ -82,6 +85,7 @@ class Outcome:
     sizes: dict[str, int]
     seconds: dict[str, float]
     precision: str
+    projection: dict[str, torch.Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +109,13 @@ class Request:
 Job = Generator[Request, tuple[list[Fit], list[float]], Outcome]
 
 
-def prepare(train: FeatureSet, test: FeatureSet, engine: Engine) -> Data:
+def prepare(
+    train: FeatureSet,
+    test: FeatureSet,
+    engine: Engine,
+    *,
+    projection: dict[str, torch.Tensor] | None = None,
+) -> Data:
     """Check that the sets fit together and hand the features to the engine.
 
     Args:
@@ -113,6 +123,7 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine) -> Data:
             which may rewrite their memory.
         test: test features ``(m, d)``.
         engine: does the training.
+        projection: goes with the result.
 
     Raises:
         CogError: features that do not fit together.
@@ -124,7 +135,7 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine) -> Data:
         )
     y, test_y, labels = features.to_consecutive_labels(train.y, test.y)
     test_x = engine.load_test(test.x)
-    return Data(engine.load(train.x, train.norms), y, (test_x, test_y.to(test_x.device)), labels)
+    return Data(engine.load(train.x, train.norms), y, (test_x, test_y.to(test_x.device)), labels, projection)
 
 
 def run(
@@ -243,7 +254,7 @@ def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int, bar
     seconds["final"] = time.monotonic() - start
     if fit.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
-    return Outcome(fit, lr, wd, trials, study, data.labels, sizes, seconds, engine.precision)
+    return Outcome(fit, lr, wd, trials, study, data.labels, sizes, seconds, engine.precision, data.projection)
 
 
 def _search(

@@ -79,7 +79,7 @@ class Settings:
         if self.is_mlp and (self.solver != "sgd" or self.pruner != "none"):
             key, value = ("SOLVER", self.solver) if self.solver != "sgd" else ("PRUNER", self.pruner)
             raise CogError(
-                f"CLF.{key} {value} is for logistic regression, and CLF.TYPE is {self.classifier}; leave one of them out"
+                f"CLF.{key} {value} is for logistic regression, and CLF.TYPE is {self.classifier}; leave one out"
             )
         if self.solver == "lbfgs":
             self._check_lbfgs()
