@@ -89,14 +89,27 @@ class Run:
     path: Path  # the seed folder
     final_folder: str  # its subfolder with logs.pkl
     details: Details = field(default_factory=Details, compare=False, repr=False)
+    evaluation: str = "logreg"  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
+
+
+#: ``Problem.state`` of output folders that nothing is wrong with but that have no result yet.
+RUNNING, INTERRUPTED, FAILED = "running", "interrupted", "failed"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A folder that was not counted, and why."""
+    """A folder that was not counted, and why.
+
+    Attributes:
+        path: the folder.
+        reason: one line.
+        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` when its run has not finished; "" when the folder is not as
+            it should be.
+    """
 
     path: Path
     reason: str
+    state: str = ""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"

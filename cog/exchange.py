@@ -25,8 +25,26 @@ The file is JSON, UTF-8, version 1 of this form::
       ]
     }
 
-All entries of a cell are there, in any order; no others are allowed (a later form has another version). Numbers are
-written with all their digits, so that what is read equals what was written. Mean and deviation must follow from the
+With numbers of other experiments the version is 2, and there is one list more (``cells`` may then be empty)::
+
+      "measures": [
+        {
+          "model": "sup_resnet50",
+          "dataset": "cog_l1",
+          "experiment": "kmeans",             name of the analysis, or of the evaluation (logreg_pca256)
+          "quantity": "ami",                  which of its numbers
+          "n_shot": 0,                        training images per class of a classifier, 0 = all
+          "source": null,
+          "value": 0.53,                      in the unit of the quantity
+          "std": 0.01,                        population standard deviation over seeds, null if there is none
+          "seeds": [0, 1, 2],
+          "missing_seeds": [],
+          "by_seed": [0.53, 0.52, 0.54]       or []
+        }
+      ]
+
+All entries of a cell or measure are there, in any order; no others are allowed (a later form has another version).
+Numbers are written with all their digits, so that what is read equals what was written. Mean and deviation must follow from the
 values of the seeds where these are given. A file is read as what it is, somebody's word: it can claim any accuracy, and
 tables name its label beside every number from it. It cannot claim to be a run found on disk, nor a published number
 that differs from the published one.
@@ -39,21 +57,25 @@ import math
 import os
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cog
-from cog import files, names, published
+from cog import files, measures, names, published
 from cog.cells import RUNS, Cell, Score
 from cog.errors import CogError
+from cog.measures import Measure
 from cog.record import now
 from cog.run_reader import is_percentage
 
 FORMAT = "imagenet-cog results"
 VERSION = 1
+VERSION_WITH_MEASURES = 2
 
-# A cell of five seeds takes 600 bytes.
+# A cell of five seeds takes 600 bytes, a measure 300.
 _LARGEST = 1 << 26
 _MOST_CELLS = 200_000
+_MOST_MEASURES = 400_000
 _MOST_SEEDS = 1000
 _LONGEST_LABEL = 80
 
@@ -71,6 +93,27 @@ _CELL_KEYS = (
     "top1_by_seed",
     "top5_by_seed",
 )
+_MEASURE_KEYS = (
+    "model",
+    "dataset",
+    "experiment",
+    "quantity",
+    "n_shot",
+    "source",
+    "value",
+    "std",
+    "seeds",
+    "missing_seeds",
+    "by_seed",
+)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a results file, in its order."""
+
+    cells: list[Cell]
+    measures: list[Measure]
 
 
 def check_label(label: str) -> str:
@@ -86,12 +129,15 @@ def check_label(label: str) -> str:
     return label
 
 
-def dump(cells: Iterable[Cell], *, label: str | None = None) -> str:
+def dump(
+    cells: Iterable[Cell], *, label: str | None = None, other_measures: Iterable[Measure] = ()
+) -> str:
     """Return the content of a results file.
 
     Args:
         cells: of any sources; those of runs found on disk get the label of the file when they are read.
         label: origin of the runs; None: the reader takes the file's name.
+        other_measures: numbers of other experiments, likewise; without any, readers of version 1 can read the file.
 
     Raises:
         CogError: when a cell has a name that no reader would accept.
@@ -106,16 +152,48 @@ def dump(cells: Iterable[Cell], *, label: str | None = None) -> str:
                 f"cannot export {cell.model or 'runs without a model name'}, {cell.dataset}: {error}"
             ) from None
         lines.append("    " + json.dumps(values))
+    more = []
+    for measure in other_measures:
+        values = _measure_as_dict(measure)
+        try:
+            _measure(values, where="", default_source="?")
+        except _Invalid as error:
+            raise CogError(
+                f"cannot export {measure.experiment} of {measure.model}, {measure.dataset}: {error}"
+            ) from None
+        more.append("    " + json.dumps(values))
     head = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION_WITH_MEASURES if more else VERSION,
         "label": label,
         "toolkit": cog.__version__,
         "written": now(),
     }
     start = json.dumps(head, indent=2, ensure_ascii=True).removesuffix("\n}")
-    body = "[\n" + ",\n".join(lines) + "\n  ]" if lines else "[]"
-    return f'{start},\n  "cells": {body}\n}}\n'
+    parts = [start, f'  "cells": {_listed(lines)}']
+    if more:
+        parts.append(f'  "measures": {_listed(more)}')
+    return ",\n".join(parts) + "\n}\n"
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "[\n" + ",\n".join(lines) + "\n  ]" if lines else "[]"
+
+
+def _measure_as_dict(measure: Measure) -> dict[str, Any]:
+    return {
+        "model": measure.model,
+        "dataset": measure.dataset,
+        "experiment": measure.experiment,
+        "quantity": measure.quantity,
+        "n_shot": measure.n_shot,
+        "source": None if measure.source == RUNS else measure.source,
+        "value": measure.value,
+        "std": measure.std,
+        "seeds": list(measure.seeds),
+        "missing_seeds": list(measure.missing_seeds),
+        "by_seed": list(measure.by_seed),
+    }
 
 
 def _as_dict(cell: Cell) -> dict[str, Any]:
@@ -138,12 +216,23 @@ def _score_as_dict(score: Score) -> dict[str, float | None]:
     return {"mean": score.mean, "std": score.std}
 
 
-def write(path: str | os.PathLike[str], cells: Iterable[Cell], *, label: str | None = None) -> None:
+def write(
+    path: str | os.PathLike[str],
+    cells: Iterable[Cell],
+    *,
+    label: str | None = None,
+    other_measures: Iterable[Measure] = (),
+) -> None:
     """Write a results file, whole or not at all; see :func:`dump`."""
-    files.write_text(path, dump(cells, label=label))
+    files.write_text(path, dump(cells, label=label, other_measures=other_measures))
 
 
 def read(path: str | os.PathLike[str], *, flag: str = "--import") -> list[Cell]:
+    """Return the cells of :func:`load`."""
+    return load(path, flag=flag).cells
+
+
+def load(path: str | os.PathLike[str], *, flag: str = "--import") -> Content:
     """Read and check a results file.
 
     Args:
@@ -151,7 +240,7 @@ def read(path: str | os.PathLike[str], *, flag: str = "--import") -> list[Cell]:
         flag: how the user gave it, for error messages.
 
     Returns:
-        Its cells, in its order; ``source`` is that of the cell, else the file's label, else the file's name without
+        Its cells and measures; ``source`` is that of the cell, else the file's label, else the file's name without
         its ending.
 
     Raises:
@@ -202,6 +291,26 @@ def merge(*groups: tuple[str, Sequence[Cell]]) -> list[Cell]:
     return [cell for _, cell in merged.values()]
 
 
+def merge_measures(*groups: tuple[str, Sequence[Measure]]) -> list[Measure]:
+    """Put measures of several files together, as :func:`merge` does with cells.
+
+    Raises:
+        CogError: when two files disagree on the same number of the same source.
+    """
+    merged: dict[tuple[Any, ...], tuple[str, Measure]] = {}
+    for name, found in groups:
+        for measure in found:
+            key = (measure.model, measure.dataset, measure.key, measure.source)
+            first, known = merged.setdefault(key, (name, measure))
+            if known != measure:
+                raise CogError(
+                    f"{first} and {name} have different numbers of {measure.experiment} {measure.quantity} of "
+                    f"{measure.model} on {measure.dataset} under the same label {measure.source!r}; change the entry "
+                    "'label' of one of them"
+                )
+    return [measure for _, measure in merged.values()]
+
+
 class _Invalid(Exception):
     """What is wrong, and where in the file."""
 
@@ -210,14 +319,17 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 
-def _file(content: Any, *, name: str) -> list[Cell]:
+def _file(content: Any, *, name: str) -> Content:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise _Invalid(f'not a file of --export (expected an object with "format": "{FORMAT}")')
-    if content.get("version") != VERSION or type(content["version"]) is not int:
+    version = content.get("version")
+    if version not in (VERSION, VERSION_WITH_MEASURES) or type(version) is not int:
         raise _Invalid(
-            f"version is {_short(content.get('version'))}, expected {VERSION}; read it with the toolkit that wrote it"
+            f"version is {_short(version)}, expected {VERSION} or {VERSION_WITH_MEASURES}; read it with the toolkit "
+            "that wrote it"
         )
-    _check_keys(content, _FILE_KEYS, "the file", needed={"label", "cells"})
+    lists = {"cells"} if version == VERSION else {"cells", "measures"}
+    _check_keys(content, _FILE_KEYS | lists, "the file", needed={"label"} | lists)
     label = content["label"]
     if label is None:
         label = "".join(character if character.isprintable() else "?" for character in name)[
@@ -227,11 +339,13 @@ def _file(content: Any, *, name: str) -> list[Cell]:
     label = _label(label, "label")
     if label in published.SOURCES.values():
         raise _Invalid(f"label is {label!r}, which is reserved for published numbers")
-    rows = content["cells"]
-    if not isinstance(rows, list) or not rows:
+    rows, more = content["cells"], content.get("measures", [])
+    if not isinstance(rows, list) or not (rows or more):
         raise _Invalid("cells is not a list with anything in it")
     if len(rows) > _MOST_CELLS:
         raise _Invalid(f"{len(rows)} cells, expected at most {_MOST_CELLS}")
+    if not isinstance(more, list) or len(more) > _MOST_MEASURES:
+        raise _Invalid(f"measures is {_short(more)}, expected a list of at most {_MOST_MEASURES}")
     cells: list[Cell] = []
     seen: dict[tuple[str, str, int, str], int] = {}
     for index, row in enumerate(rows):
@@ -244,7 +358,31 @@ def _file(content: Any, *, name: str) -> list[Cell]:
         seen[key] = index
         cells.append(cell)
     _check_published(cells)
-    return cells
+    found: dict[tuple[Any, ...], Measure] = {}
+    for index, row in enumerate(more):
+        measure = _measure(row, where=f"measures[{index}]", default_source=label)
+        if found.setdefault((measure.model, measure.dataset, measure.key, measure.source), measure) is not measure:
+            raise _Invalid(
+                f"measures[{index}] is a second {measure.experiment} {measure.quantity} of {measure.model} on "
+                f"{measure.dataset}"
+            )
+    _check_published_measures(found.values())
+    return Content(cells, list(found.values()))
+
+
+def _check_published_measures(claimed: Iterable[Measure]) -> None:
+    genuine: dict[str, set[Measure]] = {}
+    for measure in claimed:
+        for version, source in published.SOURCES.items():
+            if measure.source != source:
+                continue
+            if version not in genuine:
+                genuine[version] = set(measures.of_paper(version))
+            if measure not in genuine[version]:
+                raise _Invalid(
+                    f"{measure.experiment} {measure.quantity} of {measure.model} on {measure.dataset} is labelled "
+                    f"{source!r} but is not the published number"
+                )
 
 
 def _check_published(cells: Sequence[Cell]) -> None:
@@ -261,25 +399,68 @@ def _check_published(cells: Sequence[Cell]) -> None:
                     )
 
 
-def _cell(row: Any, *, where: str, default_source: str) -> Cell:
+def _place(row: Any, keys: Sequence[str], *, where: str) -> tuple[str, str, str]:
+    """Check the entries of an object, and return its model and data set, and how to name its entries."""
     if not isinstance(row, dict):
         raise _Invalid(f"{where} is {_short(row)}, expected an object")
-    _check_keys(row, _CELL_KEYS, where, needed=set(_CELL_KEYS))
+    _check_keys(row, keys, where, needed=set(keys))
     dot = f"{where}." if where else ""
     model, dataset = row["model"], row["dataset"]
     if not (isinstance(model, str) and len(model) <= 255 and names.is_model_name(model)):
         raise _Invalid(f"{dot}model is {_short(model)}, expected <model_title>_<architecture_name>")
     if not (isinstance(dataset, str) and len(dataset) <= 255 and names.is_plain_name(dataset)):
         raise _Invalid(f"{dot}dataset is {_short(dataset)}, expected a data set name such as in1k")
-    n_shot = _whole(row["n_shot"], f"{dot}n_shot")
+    return model, dataset, dot
+
+
+def _seeds(row: dict[str, Any], dot: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     seeds = _wholes(row["seeds"], f"{dot}seeds")
     missing = _wholes(row["missing_seeds"], f"{dot}missing_seeds")
-    epochs = _wholes(row["epochs"], f"{dot}epochs")
     for name, values in (("seeds", seeds), ("missing_seeds", missing)):
         if list(values) != sorted(set(values)):
             raise _Invalid(f"{dot}{name} is not in ascending order, or has a seed twice")
     if set(seeds) & set(missing):
         raise _Invalid(f"{dot}missing_seeds names a seed that is there")
+    return seeds, missing
+
+
+def _measure(row: Any, *, where: str, default_source: str) -> Measure:
+    model, dataset, dot = _place(row, _MEASURE_KEYS, where=where)
+    for key in ("experiment", "quantity"):
+        if not (isinstance(row[key], str) and len(row[key]) <= 255 and names.is_plain_name(row[key])):
+            raise _Invalid(f"{dot}{key} is {_short(row[key])}, expected a name of letters, digits and ._+-")
+    seeds, missing = _seeds(row, dot)
+    std = None if row["std"] is None else _number(row["std"], f"{dot}std")
+    if std is not None and std < 0:
+        raise _Invalid(f"{dot}std is {_short(row['std'])}, expected a deviation")
+    by_seed = row["by_seed"]
+    if not isinstance(by_seed, list) or len(by_seed) not in (0, len(seeds)):
+        raise _Invalid(f"{dot}by_seed is {_short(by_seed)}, expected a number for each seed, or none")
+    values = tuple(_number(item, f"{dot}by_seed[{index}]") for index, item in enumerate(by_seed))
+    if std is not None and len(values) > 1:
+        found = statistics.pstdev(values)
+        if not math.isclose(std, found, rel_tol=1e-6, abs_tol=1e-6):
+            raise _Invalid(f"{dot}by_seed does not have the population standard deviation that is given")
+    return Measure(
+        model=model,
+        dataset=dataset,
+        experiment=row["experiment"],
+        quantity=row["quantity"],
+        n_shot=_whole(row["n_shot"], f"{dot}n_shot"),
+        value=_number(row["value"], f"{dot}value"),
+        std=std,
+        seeds=seeds,
+        missing_seeds=missing,
+        by_seed=values,
+        source=default_source if row["source"] is None else _label(row["source"], f"{dot}source"),
+    )
+
+
+def _cell(row: Any, *, where: str, default_source: str) -> Cell:
+    model, dataset, dot = _place(row, _CELL_KEYS, where=where)
+    n_shot = _whole(row["n_shot"], f"{dot}n_shot")
+    epochs = _wholes(row["epochs"], f"{dot}epochs")
+    seeds, missing = _seeds(row, dot)
     if epochs and (len(epochs) != len(seeds) or 0 in epochs):
         raise _Invalid(
             f"{dot}epochs has {len(epochs)} values, expected a positive one for each of {len(seeds)} seeds"

@@ -6,9 +6,11 @@ back as a :class:`Problem`. No torch here, so that tables appear at once.
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import functools
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cog import files, names, paths
+from cog.analysis import records as analysis_records
+from cog.analysis.records import AnalysisRecord
 from cog.cells import (
     RUNS,
     Cell,
@@ -30,7 +34,15 @@ from cog.cells import (
 )
 from cog.errors import CogError
 from cog.run_index import RunIndex, Signature, signature
-from cog.run_reader import LEFTOVER, LOGS_FILE, METRICS, RESULTS_FILE, read_run
+from cog.run_reader import (
+    LEFTOVER,
+    LOGS_FILE,
+    METRICS,
+    RESULTS_FILE,
+    UnfinishedError,
+    check_finished,
+    read_run,
+)
 
 __all__ = [
     "LEFTOVER",
@@ -40,11 +52,13 @@ __all__ = [
     "RUNS",
     "Cell",
     "Details",
+    "Everything",
     "Problem",
     "Run",
     "Score",
     "dataset_key",
     "default_seeds",
+    "find_all",
     "find_runs",
     "is_pattern",
     "list_models",
@@ -65,6 +79,9 @@ _THREADS = 8
 _SERIAL_BELOW = 64
 _CHUNK = 64
 
+# A record takes a few kB; bulky results lie beside it.
+_LARGEST_ANALYSIS = 1 << 26
+
 _model_key = functools.lru_cache(4096)(natural_key)
 
 
@@ -77,10 +94,26 @@ class _Candidate:
     n_shot: int | None  # None: the run must say
     seed: int
     path: Path
+    evaluation: str
 
     @property
-    def identity(self) -> tuple[str, str, int | None, int]:
-        return self.model, self.dataset, self.n_shot, self.seed
+    def identity(self) -> tuple[str, str, str, int | None, int]:
+        return self.model, self.dataset, self.evaluation, self.n_shot, self.seed
+
+
+@dataclass(frozen=True)
+class Everything:
+    """What there is below a models root.
+
+    Attributes:
+        runs: by the name of their evaluation, each sorted as :func:`find_runs` sorts.
+        analyses: results of analyses, sorted by model, data set and name.
+        problems: what cannot be counted, sorted by path.
+    """
+
+    runs: dict[str, list[Run]]
+    analyses: list[AnalysisRecord]
+    problems: list[Problem]
 
 
 def find_runs(
@@ -112,33 +145,132 @@ def find_runs(
     Raises:
         CogError: when ``models_root_dir`` is not a readable folder, or a name is not valid.
     """
+    found = find_all(
+        models_root_dir,
+        models=models,
+        datasets=datasets,
+        n_shots=n_shots,
+        evaluation=eval_name,
+        seeds=seeds,
+        analyses=False,
+        use_index=use_index,
+    )
+    return found.runs.get(eval_name, []), found.problems
+
+
+def find_all(
+    models_root_dir: str | os.PathLike[str],
+    *,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    n_shots: Iterable[int] | None = None,
+    evaluation: str | None = None,
+    seeds: Iterable[int] | None = None,
+    analyses: bool = True,
+    use_index: bool = True,
+) -> Everything:
+    """Find and read the runs of every evaluation, and the results of analyses, in one walk over the folders.
+
+    Args:
+        models_root_dir: see :func:`find_runs`, also for the other arguments.
+        models: names or patterns.
+        datasets: data sets.
+        n_shots: training images per class, of runs.
+        evaluation: the only one to look at; None: all.
+        seeds: of runs.
+        analyses: whether to look for analyses.
+        use_index: whether the index is used.
+
+    Raises:
+        CogError: when ``models_root_dir`` is not a readable folder, or a name is not valid.
+    """
     root = files.require_dir(models_root_dir, "--models_root_dir")
     wanted_datasets = None if datasets is None else {paths.check_dataset_name(name) for name in datasets}
     wanted_shots = None if n_shots is None else set(n_shots)
     wanted_seeds = None if seeds is None else set(seeds)
     problems: list[Problem] = []
 
-    def list_model(item: tuple[str, Path]) -> tuple[list[_Candidate], list[Problem]]:
+    def list_model(item: tuple[str, Path]) -> tuple[list[_Candidate], list[_Analysis], list[Problem]]:
         model, path = item
         inside: list[Problem] = []
-        found = []
+        found, analysed = [], []
         for dataset in _folders(path, inside, missing_ok=True):
             if wanted_datasets is not None and dataset not in wanted_datasets:
                 continue
             for folder in _folders(path / dataset, inside):
+                analysis = paths.parse_analysis_folder(folder) if analyses else None
+                if analysis is not None:
+                    analysed.append(_Analysis(model, dataset, analysis, path / dataset / folder))
                 parsed = paths.parse_evaluation_folder(folder)
-                if parsed is None or parsed[0] != eval_name:
+                if parsed is None or evaluation not in (None, parsed[0]):
                     continue
                 if wanted_shots is None or parsed[1] in wanted_shots:
                     for seed, seed_path in _seed_folders(path / dataset / folder, wanted_seeds, inside):
-                        found.append(_Candidate(model, dataset, parsed[1], seed, seed_path))
-        return found, inside
+                        found.append(_Candidate(model, dataset, parsed[1], seed, seed_path, parsed[0]))
+        return found, analysed, inside
 
     candidates: list[_Candidate] = []
-    for found, inside in _map(list_model, list(_model_folders(root, models, problems)), serial_below=8):
+    folders: list[_Analysis] = []
+    for found, analysed, inside in _map(
+        list_model, list(_model_folders(root, models, problems)), serial_below=8
+    ):
         candidates += found
+        folders += analysed
         problems += inside
-    return _read_all(candidates, problems, index=RunIndex(root) if use_index else None)
+    records: list[AnalysisRecord] = []
+    for record in _map(_read_analysis, folders):
+        if isinstance(record, Problem):
+            problems.append(record)
+        else:
+            records.append(record)
+    records.sort(key=lambda one: (_model_key(one.model), dataset_key(one.dataset), natural_key(one.analysis)))
+    runs, problems = _read_all(candidates, problems, index=RunIndex(root) if use_index else None)
+    by_evaluation: dict[str, list[Run]] = {}
+    for run in runs:
+        by_evaluation.setdefault(run.evaluation, []).append(run)
+    return Everything(by_evaluation, records, problems)
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    """The folder of an analysis and what its place says."""
+
+    model: str
+    dataset: str
+    name: str
+    path: Path
+
+
+def _read_analysis(folder: _Analysis) -> AnalysisRecord | Problem:
+    """Return the result of an analysis, or why there is none; never raises, whatever the folder holds."""
+    path = folder.path
+    try:
+        entries = sorted(os.listdir(path))
+        if RESULTS_FILE not in entries:
+            check_finished(path, entries)
+            return Problem(path, f"no {RESULTS_FILE}: the analysis is unfinished or failed")
+        status = os.stat(path / RESULTS_FILE)
+        if not stat.S_ISREG(status.st_mode):
+            return Problem(path, f"{RESULTS_FILE} is not a regular file")
+        if status.st_size > _LARGEST_ANALYSIS:
+            return Problem(
+                path, f"{RESULTS_FILE} is larger than {_LARGEST_ANALYSIS >> 20} MiB, not the record of an analysis"
+            )
+        record = analysis_records.read(path)
+    except UnfinishedError as error:
+        return Problem(path, str(error), error.state)
+    except OSError as error:
+        return Problem(path, f"cannot be read: {error.strerror or error}")
+    except (CogError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        return Problem(path, f"{RESULTS_FILE} is not the record of an analysis ({error})")
+    if not isinstance(record, AnalysisRecord):
+        return Problem(path, record.message.replace(f"{path}{os.sep}", ""))
+    if record.analysis != folder.name:
+        return Problem(
+            path,
+            f"{RESULTS_FILE} holds a result of {record.analysis}, the folder's name says {folder.name}",
+        )
+    return dataclasses.replace(record, model=folder.model, dataset=folder.dataset)
 
 
 def read_evaluation(
@@ -154,9 +286,11 @@ def read_evaluation(
     """
     folder = files.require_dir(folder, "--logreg_root_dir")
     model, dataset, n_shot = _describe(folder)
+    parsed = paths.parse_evaluation_folder(Path(os.path.abspath(folder)).name)
+    evaluation = parsed[0] if parsed is not None else "logreg"
     problems: list[Problem] = []
     candidates = [
-        _Candidate(model, dataset, n_shot, seed, path)
+        _Candidate(model, dataset, n_shot, seed, path, evaluation)
         for seed, path in _seed_folders(folder, None if seeds is None else set(seeds), problems)
     ]
     return _read_all(candidates, problems)
@@ -254,7 +388,7 @@ def _seed_folders(
 def _read_all(
     candidates: Iterable[_Candidate], problems: list[Problem], *, index: RunIndex | None = None
 ) -> tuple[list[Run], list[Problem]]:
-    by_identity: dict[tuple[str, str, int | None, int], list[_Candidate]] = {}
+    by_identity: dict[tuple[str, str, str, int | None, int], list[_Candidate]] = {}
     for candidate in candidates:
         by_identity.setdefault(candidate.identity, []).append(candidate)
     single = []
@@ -307,7 +441,12 @@ def _read_one(
     if index is not None:
         assert n_shot is not None  # below a models root the folder's name says it
         remembered = index.get(
-            path, model=candidate.model, dataset=candidate.dataset, n_shot=n_shot, seed=candidate.seed
+            path,
+            model=candidate.model,
+            dataset=candidate.dataset,
+            evaluation=candidate.evaluation,
+            n_shot=n_shot,
+            seed=candidate.seed,
         )
         if remembered is not None:
             return remembered, None, []
@@ -322,8 +461,11 @@ def _read_one(
             seed=candidate.seed,
             problems=problems,
         )
+    except UnfinishedError as error:
+        problems.append(Problem(path, str(error), error.state))
+        return None, None, problems
     except CogError as error:
         # Messages of the loader name the whole path, which the problem already says.
         problems.append(Problem(path, str(error).replace(f"{path}{os.sep}", "")))
         return None, None, problems
-    return run, known, problems
+    return dataclasses.replace(run, evaluation=candidate.evaluation), known, problems

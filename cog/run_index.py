@@ -26,7 +26,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -107,19 +107,29 @@ class RunIndex:
             places.append(base / "imagenet-cog" / f"runs-{digest[:32]}.json")
         return places
 
-    def get(self, path: Path, *, model: str, dataset: str, n_shot: int, seed: int) -> Run | None:
+    def get(
+        self, path: Path, *, model: str, dataset: str, evaluation: str, n_shot: int, seed: int
+    ) -> Run | None:
         """Return the run in the seed folder ``path``, or None when it must be read.
 
         Args:
             path: the seed folder, below the root.
-            model: what the folder's place says (same for the next three).
+            model: what the folder's place says (same for the next four).
             dataset: data set.
+            evaluation: name of the evaluation.
             n_shot: training images per class.
             seed: seed.
         """
         key = self._key(path)
+        place = {
+            "model": model,
+            "dataset": dataset,
+            "evaluation": evaluation,
+            "n_shot": n_shot,
+            "seed": seed,
+        }
         for entries in self._known:
-            run = _run(entries.get(key), path, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
+            run = _run(entries.get(key), path, place)
             if run is not None:
                 self._used[key] = entries[key]
                 return run
@@ -183,7 +193,7 @@ class RunIndex:
         return None
 
 
-def _run(entry: Any, path: Path, *, model: str, dataset: str, n_shot: int, seed: int) -> Run | None:
+def _run(entry: Any, path: Path, place: Mapping[str, Any]) -> Run | None:
     """Return the run that an entry of an index tells of, if its files are as they were."""
     if not isinstance(entry, list) or len(entry) != 2:
         return None
@@ -195,10 +205,7 @@ def _run(entry: Any, path: Path, *, model: str, dataset: str, n_shot: int, seed:
         if known != signature(str(path), final):
             return None
         return Run(
-            model=model,
-            dataset=dataset,
-            n_shot=n_shot,
-            seed=seed,
+            **place,
             path=path,
             details=_details(values["details"]),
             final_folder=final,

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cog import logs_file, paths
-from cog.cells import Details, Problem, Run
+from cog import locks, logs_file, paths, unit_status
+from cog.cells import FAILED, INTERRUPTED, RUNNING, Details, Problem, Run
 from cog.errors import CogError
 from cog.values import number, text, whole
 
@@ -38,8 +38,23 @@ _TOLERANCE_PERCENT = 1e-3
 # What cog.staging creates inside a seed folder until the run is complete.
 _STAGE_PREFIX = ".partial-"
 
+# Where a run keeps what it has done so far.
+_WORK_FOLDER = ".resume"
+
 # A record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
+
+
+class UnfinishedError(CogError):
+    """An output folder without a result, which is no fault of the folder.
+
+    Attributes:
+        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` of :mod:`cog.cells`.
+    """
+
+    def __init__(self, message: str, state: str) -> None:
+        super().__init__(message)
+        self.state = state
 
 
 def read_run(
@@ -67,24 +82,25 @@ def read_run(
         problems: receives leftovers inside the folder that do not make the run unusable.
 
     Raises:
-        CogError: when the run is unfinished, ambiguous, or its files cannot be read safely.
+        UnfinishedError: when the run has not finished.
+        CogError: when the run is ambiguous, or its files cannot be read safely.
     """
     path = Path(path)
     problems = [] if problems is None else problems
     finals, stages = [], []
     record: dict[str, Any] | None = None
-    for name, is_dir in _list(path):
+    entries = _list(path)
+    for name, is_dir in entries:
         if name == RESULTS_FILE:
             record = _read_record(path, seed=seed, n_shot=n_shot)
         elif name.startswith("final") and is_dir:
             finals.append(name)
         elif name.startswith(_STAGE_PREFIX):
             stages.append(name)
-    if stages and record is None:
-        raise CogError(
-            f"{stages[0]} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted"
-        )
-    problems += [Problem(path / name, LEFTOVER) for name in stages]
+    if record is None:
+        check_finished(path, [name for name, _ in entries], complete=bool(finals))
+    elif stages and locks.live_holder(path) is None:
+        problems += [Problem(path / name, LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
     logs = logs_file.load(os.path.join(path, final, LOGS_FILE))
     where = f"{final}/{LOGS_FILE}"
@@ -112,6 +128,35 @@ def read_run(
         final_folder=final,
         details=Details() if record is None else read_details(record),
     )
+
+
+def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False) -> None:
+    """Look for the traces of a run that is going on, failed or was interrupted.
+
+    Args:
+        path: an output folder without a result.
+        entries: the names in it.
+        complete: whether it may be a result of the original toolkit, which a later attempt that came to nothing left
+            as it was.
+
+    Raises:
+        UnfinishedError: when there are some.
+    """
+    if locks.LOCK_FILE in entries:
+        holder = locks.live_holder(path)
+        if holder is not None:
+            raise UnfinishedError(f"in progress: {holder}", RUNNING)
+    if unit_status.FAILURE_FILE in entries and not complete:
+        failure = unit_status.read_failure(path)
+        if failure is not None:
+            raise UnfinishedError(f"failed: {failure.message}", FAILED)
+    traces = [name for name in entries if name == _WORK_FOLDER or name.startswith(_STAGE_PREFIX)]
+    if locks.LOCK_FILE in entries and not complete:
+        traces.append(locks.LOCK_FILE)
+    if traces:
+        raise UnfinishedError(
+            f"{traces[0]} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted", INTERRUPTED
+        )
 
 
 def _list(path: Path) -> list[tuple[str, bool]]:

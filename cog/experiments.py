@@ -1,0 +1,241 @@
+"""What is known of the experiments whose numbers are shown: names, units, digits, which direction is better, order.
+
+An experiment that is not described here (a later analysis, somebody's own ``EVAL.NAME``) is shown under its own name.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from cog import measures
+from cog.cells import natural_key
+
+#: Units of numbers, as titles have them; "" for numbers without one.
+PERCENT, POINTS, UNIT, NONE = "%", "points", "0 to 1", ""
+
+_CLASSIFIER = re.compile(r"(?P<type>logreg|mlp_noact|mlp|finetune)(?:_pca(?P<pca>\d+))?(?:_max(?P<max>\d+))?")
+_TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
+
+_DERIVED = {
+    measures.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
+    measures.POINTS_TO_LOGREG: ("{name} minus LogReg", POINTS),
+    measures.LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
+    measures.LOGREG_POINTS: ("LogReg on frozen features minus the {name} model", POINTS),
+    measures.POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
+}
+
+_METRICS = {"top1": "top-1", "top5": "top-5"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one number of one experiment is.
+
+    Attributes:
+        group: what it belongs to: an analysis, or a kind of classifier.
+        label: a few words, for titles and rows.
+        unit: one of the constants of this module.
+        decimals: digits after the point that are worth showing.
+        better: 1: higher, -1: lower, 0: neither.
+        signed: whether it is a difference.
+        headline: whether it is in overviews.
+        note: what a reader must know, or "".
+        order: position among the others.
+    """
+
+    group: str
+    label: str
+    unit: str = NONE
+    decimals: int = 3
+    better: int = 1
+    signed: bool = False
+    headline: bool = True
+    note: str = ""
+    order: tuple = ()
+
+    @property
+    def title(self) -> str:
+        """Label and unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def arrow(self) -> str:
+        """Which direction is better, as one character."""
+        return {1: "↑", -1: "↓", 0: ""}[self.better]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """What the name of an evaluation tells.
+
+    Attributes:
+        type: ``logreg``, ``mlp``, ``mlp_noact`` or ``finetune``.
+        pca_dim: principal components, 0 = none.
+        max_per_class: training images per class at most, 0 = all.
+    """
+
+    type: str
+    pca_dim: int
+    max_per_class: int
+
+    @property
+    def label(self) -> str:
+        """A few words."""
+        parts = [_TYPES[self.type]]
+        if self.pca_dim:
+            parts.append(f"{self.pca_dim} principal components")
+        if self.max_per_class:
+            parts.append(f"{self.max_per_class} images per class")
+        return ", ".join(parts)
+
+
+def classifier(experiment: str) -> Classifier | None:
+    """Return what the name of an evaluation tells; None for analyses and names of one's own."""
+    match = _CLASSIFIER.fullmatch(experiment)
+    if match is None:
+        return None
+    return Classifier(match["type"], int(match["pca"] or 0), int(match["max"] or 0))
+
+
+@functools.lru_cache(4096)
+def describe(experiment: str, quantity: str, n_shot: int = 0) -> Kind:
+    """Return what a number is."""
+    kind = _classifier(experiment, quantity, n_shot) or _analysis(experiment, quantity)
+    return kind or Kind(
+        group=experiment,
+        label=f"{experiment}: {quantity.replace('_', ' ')}",
+        better=0,
+        headline=False,
+        order=(9, natural_key(experiment), natural_key(quantity)),
+    )
+
+
+def _classifier(experiment: str, quantity: str, n_shot: int) -> Kind | None:
+    found = classifier(experiment)
+    if found is None:
+        return None
+    few = f", N={n_shot}" if n_shot else ""
+    place = list(_TYPES).index(found.type)
+    order = (
+        0 if place == 0 and not found.pca_dim and not found.max_per_class else 6 + 0.1 * place,
+        found.max_per_class,
+        found.pca_dim,
+        n_shot or 1 << 62,
+    )
+    group = found.type if found.type != "mlp_noact" else "mlp"
+    if found.pca_dim:
+        group = "pca"
+    elif found.max_per_class:
+        group = "balanced"
+    if quantity in _METRICS:
+        return Kind(
+            group=group,
+            label=f"{found.label}{few}, {_METRICS[quantity]}",
+            unit=PERCENT,
+            decimals=1,
+            headline=quantity == "top1",
+            order=(*order, list(_METRICS).index(quantity)),
+        )
+    if quantity in _DERIVED:
+        template, unit = _DERIVED[quantity]
+        name = found.label if found.type != "finetune" else "fine-tuned"
+        return Kind(
+            group=group,
+            label=template.format(name=name) + few,
+            unit=unit,
+            decimals=1,
+            better=0 if found.type == "finetune" else 1,
+            signed=True,
+            headline=False,
+            order=(*order, 2 + list(_DERIVED).index(quantity)),
+        )
+    return None
+
+
+_KMEANS = {
+    "purity": ("purity, largest class of each cluster", UNIT, 1, True),
+    "purity_v1": ("purity as in the paper's first version, largest cluster of each class", UNIT, 1, True),
+    "ami": ("AMI", UNIT, 1, True),
+    "nmi": ("NMI", UNIT, 1, False),
+    "ari": ("ARI", UNIT, 1, False),
+    "inertia": ("inertia", NONE, 0, False),
+}
+_CLUSTER_NOTE = (
+    "k-means: of several initialisations the one with the lowest inertia; ±: standard deviation over all of them."
+)
+_ALIGNMENT = {
+    "alignment": ("alignment, distance of images of a class", -1),
+    "uniformity": ("uniformity, of all images", 0),
+}
+_NEIGHBOURS = re.compile(r"(?:top1_)?k(?P<k>\d+)(?:_(?P<vote>[a-z]+))?(?:_top1)?|top1_(?P<vote2>[a-z]+)_k(?P<k2>\d+)")
+
+
+def neighbours(quantity: str) -> tuple[int, str] | None:
+    """Return k and the kind of vote of a number of the k-nearest-neighbour analysis; None for its others."""
+    match = _NEIGHBOURS.fullmatch(quantity)
+    if match is None:
+        return None
+    return int(match["k"] or match["k2"]), match["vote"] or match["vote2"] or ""
+
+
+def _analysis(experiment: str, quantity: str) -> Kind | None:
+    name = experiment.split("_")[0]
+    if name == "kmeans":
+        return _kmeans(quantity)
+    if name == "knn":
+        found = neighbours(quantity)
+        if found is None:
+            return None
+        k, vote = found
+        return Kind(
+            group="knn",
+            label=f"kNN, k={k}{f', {vote}' if vote else ''}, top-1",
+            unit=PERCENT,
+            decimals=1,
+            headline=k == 20 and vote in ("", "weighted"),
+            order=(1, vote != "weighted", vote, k),
+        )
+    if name == "ncm" and quantity in _METRICS:
+        return Kind(
+            group="ncm",
+            label=f"nearest class mean, {_METRICS[quantity]}",
+            unit=PERCENT,
+            decimals=1,
+            headline=quantity == "top1",
+            order=(2, quantity),
+        )
+    if name == "alignment":
+        return _alignment(quantity)
+    return None
+
+
+def _kmeans(quantity: str) -> Kind | None:
+    if quantity not in _KMEANS:
+        return None
+    label, unit, better, headline = _KMEANS[quantity]
+    return Kind(
+        group="kmeans",
+        label=f"k-means {label}",
+        unit=unit,
+        better=better,
+        headline=headline,
+        note=_CLUSTER_NOTE,
+        order=(3, list(_KMEANS).index(quantity)),
+    )
+
+
+def _alignment(quantity: str) -> Kind | None:
+    base = quantity.removesuffix(f"_{measures.RATIO_TO_IN1K}")
+    if base not in _ALIGNMENT:
+        return None
+    label, better = _ALIGNMENT[base]
+    ratio = base != quantity
+    return Kind(
+        group="alignment",
+        label=f"{base}, relative to the model's own on IN-1K" if ratio else label,
+        better=0 if ratio else better,
+        headline=not ratio,
+        order=(4, ratio, list(_ALIGNMENT).index(base)),
+    )
