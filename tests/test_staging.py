@@ -45,9 +45,9 @@ def record_moves(monkeypatch):
         moves.append(f"+{os.path.basename(target)}")
         replace(source, target)
 
-    def recording_remove(path):
+    def recording_remove(path, stage):
         moves.append(f"-{path.name}")
-        remove(path)
+        remove(path, stage)
 
     @contextlib.contextmanager
     def recording():
@@ -71,8 +71,100 @@ def test_markers_go_first_and_come_last(tmp_path, record_moves):
     assert sorted(os.listdir(tmp_path)) == ["a_features", "b", "m_metadata", "zebra"]
 
 
+class Killed(BaseException):
+    """What SIGKILL is to the steps after it: none of them happens."""
+
+
+class Steps:
+    """Let the process die at the k-th call that changes the disk, in publication and its repetition."""
+
+    NAMES = ("replace", "rename", "unlink", "fsync", "mkdir")
+
+    def __init__(self, monkeypatch, last):
+        self.count, self.dead = 0, False
+        for module, name in [(os, name) for name in self.NAMES] + [(staging.shutil, "rmtree")]:
+            monkeypatch.setattr(module, name, self.counting(getattr(module, name), last))
+
+    def counting(self, function, last):
+        def call(*args, **kwargs):
+            if self.dead or self.count == last:
+                self.dead = True
+                raise Killed
+            self.count += 1
+            return function(*args, **kwargs)
+
+        return call
+
+
+OLD = {"data": "old", "more": "old", "done": "old", "final-1/logs": "old"}
+NEW = {"data": "new", "done": "new", "final-2/logs": "new", "final-2/model": "new", "mine": "untouched"}
+
+
+def write_all(folder, contents):
+    for name, text in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def all_texts(folder):
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file() and ".partial-" not in str(path)
+    }
+
+
+def replace_result(folder):
+    with staging.staged(folder, marker="done", flag="--output_dir") as stage:
+        stage.replaces = ["data", "done", "final-1", "more"]
+        write_all(stage.path, {name: text for name, text in NEW.items() if name != "mine"})
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_publication_killed_at_any_step_is_finished_or_undone(tmp_path, monkeypatch, old):
+    """After every step: old, nothing, or new for readers; after the next start old or new as a whole."""
+    before = (OLD if old else {}) | {"mine": "untouched"}
+    seen, last = [], 0
+    while True:
+        out = tmp_path / str(last)
+        write_all(out, before)
+        with monkeypatch.context() as patch:
+            steps = Steps(patch, last)
+            with contextlib.suppress(Killed):
+                replace_result(out)
+        found = all_texts(out)
+        if "done" in found:  # what a reader takes for complete is one of the two
+            assert found in (before, NEW)
+        staging.tidy(out)
+        assert all_texts(out) in (before, NEW)
+        seen.append("new" if all_texts(out) == NEW else "old")
+        assert not [path for path in out.rglob("*") if ".partial-" in path.name]
+        if not steps.dead:
+            break
+        last += 1
+    assert seen == sorted(seen, reverse=True)  # once new, always new
+    assert seen.count("old") >= 5
+    assert seen.count("new") >= (9 if old else 5)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 3))
+def test_a_repetition_killed_as_well(tmp_path, monkeypatch, first):
+    """Killed in publication, then at every step of the start after it."""
+    for last in range(12):
+        out = tmp_path / str(last)
+        write_all(out, OLD)
+        for at, work in ((first, replace_result), (last, staging.tidy)):
+            with monkeypatch.context() as patch:
+                Steps(patch, at)
+                with contextlib.suppress(Killed):
+                    work(out)
+        staging.tidy(out)
+        assert all_texts(out) in (OLD, {k: v for k, v in NEW.items() if k != "mine"})
+        assert not list(out.glob(".partial-*"))
+
+
 @pytest.mark.parametrize("failing_move", range(4))
-def test_an_interrupted_publication_is_not_complete(tmp_path, monkeypatch, failing_move):
+def test_a_publication_that_fails_is_finished_by_the_next_start(tmp_path, monkeypatch, failing_move):
     for name in ("data", "more", "done"):
         (tmp_path / name).write_text("old")
     replace, moved = os.replace, []
@@ -89,13 +181,45 @@ def test_an_interrupted_publication_is_not_complete(tmp_path, monkeypatch, faili
             monkeypatch.setattr(staging.os, "replace", failing)
 
     if failing_move < 3:
-        with pytest.raises(CogError, match="No space left"):
+        with pytest.raises(CogError, match="No space left.*whole in .*partial-"):
             publish()
         assert not (tmp_path / "done").exists()
+        monkeypatch.undo()
+        staging.tidy(tmp_path)
     else:
         publish()
-        assert texts(tmp_path) == {"data": "new", "more": "new", "done": "new"}
+    assert texts(tmp_path) == {"data": "new", "more": "new", "done": "new"}
     assert not list(tmp_path.glob(".partial-*"))
+
+
+@pytest.mark.parametrize(
+    "note", ["", '{"entries": ["da', "[]", '{"entries": ["../x"], "markers": [], "replaces": []}']
+)
+def test_a_stage_without_a_whole_note_is_removed(tmp_path, note):
+    write_all(tmp_path, {"data": "old", ".partial-abc/data": "new", ".partial-abc/.publish": note})
+    (tmp_path / ".partial-def").mkdir()
+    assert staging.leftovers(tmp_path)
+    staging.tidy(tmp_path)
+    assert all_texts(tmp_path) == {"data": "old"}
+    assert not staging.leftovers(tmp_path)
+    assert not staging.leftovers(tmp_path / "absent")
+
+
+def test_temporary_files_of_the_dead_are_removed(tmp_path):
+    dead = [
+        "..failed.json.abcd1234.tmp",
+        ".features.json.abcd1234.tmp",
+        ".lock.abcd1234",
+        ".lock.abcd1234.stale",
+    ]
+    kept = [".mine.json.abcd1234.tmp", ".lock.new_one1", "notes.tmp", ".failed.json"]
+    for name in (*dead, *kept):
+        (tmp_path / name).write_text("")
+    for name in dead:
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / ".lock").write_text("")
+    staging.tidy(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, ".lock"])
 
 
 @pytest.mark.parametrize("error", [CogError("bad"), RuntimeError("bug"), KeyboardInterrupt(), SystemExit(1)])
