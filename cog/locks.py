@@ -7,11 +7,18 @@ no ``flock`` is needed (shared file systems are often mounted without the latter
 A lock is stale, and is taken over, when its process is gone: on the same host at once (by process number, start time
 of the process and boot of the machine); with another host when it has not been touched for :data:`STALE_SECONDS` by the
 file server's clock; and when it belongs to an earlier start of the same SLURM job, which has been requeued.
+
+Every lock has a random token, and what becomes of the lock with token ``t`` is decided once, by who creates its
+successor ``.lock.after-t`` (a hard link again) while ``.lock`` still has that token: a process that takes it over, or
+the holder who gives it back. A process that saw a stale lock, and was overtaken, finds ``.lock`` changed after it has
+created the successor, and starts again; nobody ever moves away, or deletes, a lock that may be someone else's by now.
+When the one who decided dies before it is done, its successor file is a stale lock with a successor of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import logging
@@ -38,6 +45,9 @@ TOUCH_SECONDS = 15.0
 #: A lock of another host that was not touched for so long belongs to a dead process. Far above what a file server
 #: that hangs, or caches attributes (60 s by default on NFS), can delay a touch.
 STALE_SECONDS = 300.0
+
+#: A lock file that cannot be read for so long is damaged, and not just being written.
+DAMAGED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -104,21 +114,19 @@ class Lock:
         Raises:
             LockedError: when someone else has the lock now, or nobody.
         """
-        now = _read(self.path)
-        if now is None or now.token != self.holder.token:
+        chain = _chain(self.path)
+        if not chain or chain[-1].token != self.holder.token:
+            now = str(chain[-1].holder or "an unknown process") if chain else "nobody: it is gone"
             raise LockedError(
-                f"{self.path} was taken over by {now or 'nobody: it is gone'} while this process stood still; "
-                "nothing was written; leave the work to the other one, or run again when it has ended"
+                f"{self.path} was taken over by {now} while this process stood still; nothing was written; leave the "
+                "work to the other one, or run again when it has ended"
             )
 
     def release(self) -> None:
         """Give the lock back."""
         self._released.set()
         self._toucher.join()
-        now = _read(self.path)
-        if now is not None and now.token == self.holder.token:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
+        _give_back(self.path, self.holder)
 
 
 @contextlib.contextmanager
@@ -139,15 +147,23 @@ def locked(folder: str | os.PathLike[str], *, flag: str, name: str = LOCK_FILE) 
     folder = Path(folder)
     created: list[Path] = []
     try:
-        for path in _missing(folder):
-            with contextlib.suppress(FileExistsError):
-                path.mkdir()
-                created.append(path)
-        lock = _acquire(folder, name)
-    except OSError as error:
+        for attempt in range(10):
+            try:
+                for path in _missing(folder):
+                    with contextlib.suppress(FileExistsError):
+                        path.mkdir()
+                        created.append(path)
+                lock = _acquire(folder, name)
+                break
+            except FileNotFoundError:  # another process, which had created the folder, removed it again
+                if attempt == 9:
+                    raise
+    except (OSError, LockedError) as error:
         for path in reversed(created):
             with contextlib.suppress(OSError):
                 path.rmdir()
+        if isinstance(error, LockedError):
+            raise
         raise CogError(f"cannot write into {flag} {folder}: {error.strerror or error}") from error
     try:
         yield lock
@@ -160,78 +176,183 @@ def locked(folder: str | os.PathLike[str], *, flag: str, name: str = LOCK_FILE) 
 
 def live_holder(folder: str | os.PathLike[str], *, name: str = LOCK_FILE) -> Holder | None:
     """Return who holds the lock of ``folder``; None when nobody does, or only a dead process."""
-    path = Path(folder) / name
-    found = _read(path)
-    if found is None or _is_stale(path, found):
+    chain = _chain(Path(folder) / name)
+    if not chain or chain[-1].is_stale():
         return None
-    return found
+    return chain[-1].holder
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A lock file as it was found.
+
+    Attributes:
+        path: the file.
+        holder: None when it is damaged, or not yet written completely.
+        token: of the holder, or what tells a damaged file apart.
+    """
+
+    path: Path
+    holder: Holder | None
+    token: str
+
+    def is_stale(self) -> bool:
+        """Whether its process is gone."""
+        if self.holder is None:
+            return _age(self.path) > DAMAGED_SECONDS
+        return _is_stale(self.path, self.holder)
+
+
+def _chain(path: Path) -> list[_Entry]:
+    """Return the lock and its successors; the last one has the lock. Empty: nobody has it."""
+    chain: list[_Entry] = []
+    here = path
+    while (entry := _entry(here)) is not None and entry.token not in _tokens(chain):
+        chain.append(entry)
+        here = _successor(path, entry.token)
+    return chain
+
+
+def _entry(path: Path) -> _Entry | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    holder = _read(path)
+    return _Entry(path, holder, holder.token if holder else f"{status.st_ino:x}-{status.st_mtime_ns:x}")
+
+
+def _tokens(chain: list[_Entry]) -> list[str]:
+    return [entry.token for entry in chain]
+
+
+def _successor(path: Path, token: str) -> Path:
+    return path.with_name(f"{path.name}.after-{token}")
 
 
 def _acquire(folder: Path, lock_file: str) -> Lock:
     path = folder / lock_file
     me = _this_process()
-    descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"{lock_file}.")
+    own = _write_holder(path, me)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            json.dump(asdict(me), handle)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.chmod(name, 0o644)
-        for _ in range(20):
-            if _link(name, path):
+        deadline = time.monotonic() + DAMAGED_SECONDS + 10
+        while time.monotonic() < deadline:
+            if _link(own, path):
+                _tidy(path, me)
                 return Lock(path, me)
-            found = _read(path)
-            if found is None:  # being given back, or damaged
-                if not path.exists() or time.time() - path.stat().st_mtime < 1:
+            chain = _chain(path)
+            if not chain:  # given back in this moment
+                time.sleep(0.01)
+                continue
+            last = chain[-1]
+            if not last.is_stale():
+                if last.holder is None:
                     time.sleep(0.05)
                     continue
-            elif not _is_stale(path, found):
                 raise LockedError(
-                    f"{folder} is being written by {found}; wait for it to end (its lock is {path})"
+                    f"{folder} is being written by {last.holder}; wait for it to end (its lock is {path})"
                 )
-            _take_away(path, found, name)
+            if _decide(path, chain, own, me):
+                os.replace(own, path)  # from now on outsiders find it in its place
+                _tidy(path, me)
+                if last.holder is not None:
+                    logger.info("took over the lock of a process that is gone: %s", last.holder)
+                return Lock(path, me)
         raise LockedError(f"{path} changes hands all the time; too many processes want {folder}")
     finally:
         with contextlib.suppress(OSError):
+            own.unlink()
+
+
+def _write_holder(path: Path, holder: Holder) -> Path:
+    """Write a file beside the lock, to be linked to its name."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            json.dump(asdict(holder), handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(name, 0o644)
+    except BaseException:
+        with contextlib.suppress(OSError):
             os.unlink(name)
+        raise
+    return Path(name)
 
 
-def _link(source: str, path: Path) -> bool:
-    """Create ``path`` unless it exists."""
+def _decide(path: Path, chain: list[_Entry], own: Path, me: Holder) -> bool:
+    """Try to become the one successor of the last lock of ``chain``."""
+    claim = _successor(path, chain[-1].token)
+    if not _link(own, claim):
+        return False
+    # While the successor exists nobody else decides; but someone may have done so before it did.
+    if _tokens(_chain(path)) == [*_tokens(chain), me.token]:
+        return True
+    with contextlib.suppress(OSError):
+        claim.unlink()
+    return False
+
+
+def _give_back(path: Path, holder: Holder) -> None:
+    chain = _chain(path)
+    if _tokens(chain) != [holder.token]:
+        return  # taken over, or gone
+    try:
+        own = _write_holder(path, dataclasses.replace(holder, token=secrets.token_hex(16)))
+    except OSError:  # a full disk; a lock of our own that stayed would be worse than a race
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return
+    with contextlib.suppress(OSError):
+        claimed = _read(own)
+        if claimed is not None and _decide(path, chain, own, claimed):
+            path.unlink()
+            _successor(path, holder.token).unlink()
+    with contextlib.suppress(OSError):
+        own.unlink()
+
+
+def _tidy(path: Path, me: Holder) -> None:
+    """Remove what dead processes left beside the lock, which is ours."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path.parent):
+            if not name.startswith(f"{path.name}."):
+                continue
+            entry = _entry(path.with_name(name))
+            if entry is None:
+                continue
+            decided = name.startswith(f"{path.name}.after-") and name != _successor(path, me.token).name
+            if decided or entry.is_stale():
+                with contextlib.suppress(OSError):
+                    entry.path.unlink()
+
+
+def _link(source: Path, path: Path) -> bool:
+    """Create ``path`` with the contents of ``source``; False when it exists."""
     try:
         os.link(source, path)
         return True
-    except FileExistsError:
-        return False
-    except OSError:
-        # A file system without hard links (FAT, some FUSE mounts), or an NFS answer that was lost.
+    except OSError as error:
+        # The answer of a file server can be lost, and the repeated request fails because the first one succeeded.
         with contextlib.suppress(OSError):
             if os.path.samefile(source, path):
                 return True
+        if isinstance(error, FileExistsError):
+            return False
+        if isinstance(error, FileNotFoundError):
+            raise
+    # A file system without hard links (FAT, some FUSE mounts).
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "wb") as handle:
-        handle.write(Path(source).read_bytes())
-    return True
-
-
-def _take_away(path: Path, found: Holder | None, own: str) -> None:
-    """Remove a stale lock; of several processes that try, one succeeds for the same lock."""
-    aside = f"{own}.stale"
     try:
-        os.rename(path, aside)
-    except FileNotFoundError:
-        return
-    moved = _read(Path(aside))
-    if (moved and moved.token) != (found and found.token):
-        # Someone was faster and this is their new lock, not the stale one: put it back.
-        with contextlib.suppress(OSError):
-            os.link(aside, path)
-    elif found is not None:
-        logger.info("took over the lock of a process that is gone: %s", found)
-    os.unlink(aside)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(source.read_bytes())
+    except OSError:
+        path.unlink()
+        raise
+    return True
 
 
 def _read(path: Path) -> Holder | None:
