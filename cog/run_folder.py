@@ -4,7 +4,7 @@
 
     results.json                     settings, sizes, search, final accuracies, versions; written last
     final-lr-<lr>_wd-<wd>/logs.pkl   one value per epoch
-    final-lr-<lr>_wd-<wd>/model.pth  {"model": state dict of the linear layer}
+    final-lr-<lr>_wd-<wd>/model.pth  {"model": state dict of the linear layer, or of the Sequential of an MLP}
     final-lr-<lr>_wd-<wd>/preds.pkl  classes predicted for the test set after the last epoch
     final-lr-<lr>_wd-<wd>/pca.pth    {"mean", "components"} that turn features into the input (only with CLF.PCA_DIM)
     final-lr-<lr>_wd-<wd>/{args.pkl, model.txt}
@@ -136,8 +136,7 @@ def write(
     folder = final_folder(outcome.lr, outcome.wd)
     final = stage / folder
     final.mkdir()
-    weight, bias = fit.weight.cpu(), fit.bias.cpu()
-    n_classes, dim = weight.shape
+    n_classes, dim = len(fit.bias), fit.feature_dim
     files.write_pickle(final / "logs.pkl", logs)
     # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
     files.write_pickle(final / "preds.pkl", [fit.predictions.numpy()])
@@ -145,9 +144,9 @@ def write(
         final / "args.pkl",
         arguments | {"lr": outcome.lr, "wd": outcome.wd, "n_classes": n_classes, "val": False, "logs": logs},
     )
-    files.write_text(final / "model.txt", f"Linear(in_features={dim}, out_features={n_classes}, bias=True)\n")
+    files.write_text(final / "model.txt", f"{fit.module()}\n")
     with files.atomic_write(final / "model.pth") as handle:
-        torch.save({"model": collections.OrderedDict(weight=weight, bias=bias)}, handle)
+        torch.save({"model": collections.OrderedDict(fit.state_dict())}, handle)
     if outcome.projection is not None:
         with files.atomic_write(final / "pca.pth") as handle:
             torch.save(outcome.projection, handle)

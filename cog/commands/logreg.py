@@ -1,4 +1,6 @@
-"""Tune and train a logistic regression classifier on pre-extracted features, and test it.
+"""Tune and train a classifier on pre-extracted features, and test it.
+
+A logistic regression (the protocol), or with CLF.TYPE an MLP; CLF.PCA_DIM and CLF.MAX_PER_CLASS change what it sees.
 
 With --seeds and --n_shots one process does several runs: the features are loaded once, and every run is written to
 the folder that a call of its own would write, with the same result.
@@ -298,6 +300,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     warn_of_changed_protocol(args, cfg)
     device = resolve_device(args.device)
     engine = get_engine(device, "fp32" if cfg.CLF.SOLVER == "lbfgs" else cfg.CLF.PRECISION)
+    if plans[0].settings.is_mlp:
+        from cog.logreg.mlp_engine import MlpEngine
+
+        engine = MlpEngine(engine, plans[0].settings)
     normalize = cfg.CLF.NORM_FTS and not cfg.CLF.PCA_DIM  # then done to what that leaves
     train_set = features.load(train, normalize=normalize, mapped=stays_in_file(train, test))
     test_set = features.load(test, normalize=normalize)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,18 +79,37 @@ def score(
     Returns:
         The score, and the predicted classes as int64 on the CPU.
     """
-    device = weight.device
     rounded = weight.to(operands)
+
+    def logits(x: torch.Tensor) -> torch.Tensor:
+        if operands == torch.float32:
+            return torch.addmm(bias, x, weight.T)
+        return torch.mm(x.to(operands), rounded.T).float().add_(bias)
+
+    return score_logits(x, y, logits, device=weight.device)
+
+
+def score_logits(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    device: torch.device,
+) -> tuple[Score, torch.Tensor]:
+    """Score any classifier in chunks; arguments and result as of :func:`score`.
+
+    Args:
+        x: float32 ``(n, d)``, on any device.
+        y: int64 ``(n,)``, on any device.
+        logits_of: returns float32 ``(b, C)`` for ``(b, d)``, both on ``device``.
+        device: where to compute.
+    """
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     predictions = []
     size = _chunk(device)
     for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
         labels = y_part.to(device)
-        logits = (
-            torch.addmm(bias, x_part.to(device), weight.T)
-            if operands == torch.float32
-            else torch.mm(x_part.to(device, operands), rounded.T).float().add_(bias)
-        )
+        logits = logits_of(x_part.to(device))
         rank = true_class_rank(logits, labels)
         sums[0] += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         sums[1] += (rank < 1).sum()
@@ -117,11 +136,29 @@ def top1_of_many(
     Returns:
         Top-1 accuracy in percent, equal to that of :func:`score`.
     """
+    return top1_of_logits(
+        features,
+        y,
+        rows,
+        [
+            lambda x, weight=weight, bias=bias: torch.addmm(bias, x, weight.T)  # type: ignore[misc]
+            for weight, bias in classifiers
+        ],
+    )
+
+
+def top1_of_logits(
+    features: FeatureMatrix,
+    y: torch.Tensor,
+    rows: torch.Tensor,
+    classifiers: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+) -> list[float]:
+    """Return what :func:`top1_of_many` does, for classifiers given as functions from features to logits."""
     hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
     for part in rows.split(_chunk(y.device)):
         x, labels = features.exact(part), y[part]
-        for index, (weight, bias) in enumerate(classifiers):
-            hits[index] += is_top1(torch.addmm(bias, x, weight.T), labels).sum()
+        for index, logits_of in enumerate(classifiers):
+            hits[index] += is_top1(logits_of(x), labels).sum()
     return [100 * count / len(rows) for count in hits.tolist()]
 
 

@@ -5,6 +5,7 @@ Nothing here changes a result: the duration is for display, from one step of tra
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cog.errors import CogError
-from cog.logreg import lbfgs, metrics
+from cog.logreg import lbfgs, metrics, mlp_engine
 from cog.logreg.matrix import FeatureMatrix, MappedMatrix
 from cog.logreg.sgd import Recipe, Run
 from cog.progress import duration
@@ -180,11 +181,22 @@ def rows_of(counts: Sequence[int], settings: Settings) -> Rows:
 
 def multiplications(rows: Rows, settings: Settings, *, n_test: int, dim: int, n_classes: int) -> float:
     """Return the floating-point operations of a run's matrix products; of L-BFGS and pruning, the most."""
-    per_row = 2.0 * dim * n_classes
+    forward, step = _per_row(settings, dim, n_classes)
     per_pass = _EVALUATIONS if settings.solver == "lbfgs" else 1.0
     trained = settings.n_epochs * per_pass * (settings.n_trials * rows.search_train + rows.final_train)
     scored = settings.n_trials * rows.search_val + settings.n_epochs * n_test
-    return per_row * (2 * trained + scored)
+    return step * trained + forward * scored
+
+
+def _per_row(settings: Settings, dim: int, n_classes: int) -> tuple[float, float]:
+    """Return the floating-point operations for a row: of the logits alone, and of a step of training.
+
+    A step multiplies with every weight for the logits and for the gradient of the weight; an MLP, but for the first
+    layer, once more for the gradient of the layer's input.
+    """
+    sizes = settings.layer_sizes(dim, n_classes)
+    layers = [2.0 * a * b for a, b in itertools.pairwise(sizes)]
+    return sum(layers), 3 * sum(layers) - layers[0]
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -201,10 +213,11 @@ class Speed:
     def __init__(self, data: Data, study: Sequence[Settings], engine: Engine, largest: int) -> None:
         self._data, self._engine, self._settings = data, engine, study[0]
         n_classes = len(data.labels)
-        self._zeros = (
-            torch.zeros(n_classes, data.features.dim, device=engine.device),
-            torch.zeros(n_classes, device=engine.device),
-        )
+        sizes = self._settings.layer_sizes(data.features.dim, n_classes)
+        self._zeros = [
+            (torch.zeros(b, a, device=engine.device), torch.zeros(b, device=engine.device))
+            for a, b in itertools.pairwise(sizes)
+        ]
         self._side_by_side = min(engine.side_by_side, len(study))
         self.full = min(largest, lbfgs.CHUNK if self._is_lbfgs else self._settings.batch_size)
         self._full_step, self._setup = self._step(self.full)
@@ -223,7 +236,11 @@ class Speed:
     @property
     def operations_per_second(self) -> float:
         """Of the matrix products of a full step."""
-        return 4.0 * self._data.features.dim * len(self._data.labels) * self.full / self._full_step
+        return (
+            _per_row(self._settings, self._data.features.dim, len(self._data.labels))[1]
+            * self.full
+            / self._full_step
+        )
 
     def run(self, rows: Rows, settings: Settings) -> float:
         """Return about how long a run takes, in seconds; of L-BFGS and pruning, the most."""
@@ -267,7 +284,16 @@ class Speed:
         """Time the scoring of a row."""
         x, y = self._data.test
         m = min(len(y), 2048)
-        return self._timed(lambda n: [metrics.score(x[:m], y[:m], *self._zeros) for _ in range(n)])[0] / m
+
+        def score() -> object:
+            return metrics.score_logits(
+                x[:m],
+                y[:m],
+                lambda part: mlp_engine.logits(self._zeros, "relu", part),
+                device=self._engine.device,
+            )
+
+        return self._timed(lambda n: [score() for _ in range(n)])[0] / m
 
     def _timed(self, work: Callable[[int], object]) -> tuple[float, float]:
         """Return the seconds of a repetition, and of what is done once only (buffers; on a GPU, capturing a graph)."""

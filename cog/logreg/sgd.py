@@ -74,13 +74,15 @@ class Fit:
     """A trained classifier.
 
     Attributes:
-        weight: float32 ``(C, d)``.
+        weight: float32 ``(C, d)``; of an MLP, of its last layer.
         bias: float32 ``(C,)``.
         diverged: whether training stopped because a weight was no longer finite.
         history: per-epoch values, when a test set was given.
         predictions: int64 ``(m,)``, classes predicted for the test set after the last epoch.
         stopped: whether training was stopped early on purpose (pruning).
         seconds: duration; of runs that were trained together, each one's share.
+        hidden: weight float32 ``(h, d)`` and bias ``(h,)`` of each hidden layer of an MLP, in order.
+        activation: between the layers of an MLP: ``relu`` or ``identity``.
     """
 
     weight: torch.Tensor
@@ -90,6 +92,37 @@ class Fit:
     predictions: torch.Tensor | None = None
     stopped: bool = False
     seconds: float = 0.0
+    hidden: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    activation: str = ""
+
+    @property
+    def feature_dim(self) -> int:
+        """Width of the input."""
+        return (self.hidden[0][0] if self.hidden else self.weight).shape[1]
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the parameters on the CPU, under the names of :meth:`module`."""
+        layers = [*self.hidden, (self.weight, self.bias)]
+        prefixes = [f"{2 * i}." for i in range(len(layers))] if self.hidden else [""]
+        return {
+            f"{prefix}{name}": parameter.cpu()
+            for prefix, layer in zip(prefixes, layers, strict=True)
+            for name, parameter in zip(("weight", "bias"), layer, strict=True)
+        }
+
+    def module(self) -> torch.nn.Module:
+        """Return a torch module of this architecture, without memory: ``Linear``, or a ``Sequential`` of them."""
+        with torch.device("meta"):
+            last = torch.nn.Linear(self.weight.shape[1], len(self.weight))
+            if not self.hidden:
+                return last
+            between = torch.nn.ReLU if self.activation == "relu" else torch.nn.Identity
+            layers = [
+                one
+                for weight, _ in self.hidden
+                for one in (torch.nn.Linear(weight.shape[1], len(weight)), between())
+            ]
+            return torch.nn.Sequential(*layers, last)
 
 
 def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
