@@ -18,6 +18,8 @@ PERCENT, POINTS, UNIT, NONE = "%", "points", "0 to 1", ""
 _CLASSIFIER = re.compile(r"(?P<type>logreg|mlp_noact|mlp|finetune)(?:_pca(?P<pca>\d+))?(?:_max(?P<max>\d+))?")
 _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
 
+_SHORT_TYPES = _TYPES | {"mlp_noact": "MLP no activation"}
+
 _DERIVED = {
     measures.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
     measures.POINTS_TO_LOGREG: ("{name} minus LogReg", POINTS),
@@ -41,8 +43,9 @@ class Kind:
         better: 1: higher, -1: lower, 0: neither.
         signed: whether it is a difference.
         headline: whether it is in overviews.
-        note: what a reader must know, or "".
+        note: what a reader of deviations must know, or "".
         order: position among the others.
+        short: fewer words, for the rows of overviews; "": the label.
     """
 
     group: str
@@ -54,11 +57,18 @@ class Kind:
     headline: bool = True
     note: str = ""
     order: tuple = ()
+    short: str = ""
 
     @property
     def title(self) -> str:
         """Label and unit."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def short_title(self) -> str:
+        """Few words, and percent."""
+        label = self.short or self.label
+        return f"{label} (%)" if self.unit == PERCENT else label
 
     @property
     def arrow(self) -> str:
@@ -88,6 +98,16 @@ class Classifier:
             parts.append(f"{self.pca_dim} principal components")
         if self.max_per_class:
             parts.append(f"{self.max_per_class} images per class")
+        return ", ".join(parts)
+
+    @property
+    def short(self) -> str:
+        """Fewer words."""
+        parts = [_SHORT_TYPES[self.type]]
+        if self.pca_dim:
+            parts.append(f"PCA {self.pca_dim}")
+        if self.max_per_class:
+            parts.append(f"max {self.max_per_class} images")
         return ", ".join(parts)
 
 
@@ -137,6 +157,7 @@ def _classifier(experiment: str, quantity: str, n_shot: int) -> Kind | None:
             decimals=1,
             headline=quantity == "top1",
             order=(*order, list(_METRICS).index(quantity)),
+            short=f"{found.short}{few}{', top-5' if quantity == 'top5' else ''}",
         )
     if quantity in _DERIVED:
         template, unit = _DERIVED[quantity]
@@ -150,17 +171,25 @@ def _classifier(experiment: str, quantity: str, n_shot: int) -> Kind | None:
             signed=True,
             headline=False,
             order=(*order, 2 + list(_DERIVED).index(quantity)),
+            short=f"{found.short}{few} rel. LogReg" if quantity == measures.RELATIVE_TO_LOGREG else "",
         )
     return None
 
 
+# Label, short label, unit, direction, headline.
 _KMEANS = {
-    "purity": ("purity, largest class of each cluster", UNIT, 1, True),
-    "purity_v1": ("purity as in the paper's first version, largest cluster of each class", UNIT, 1, True),
-    "ami": ("AMI", UNIT, 1, True),
-    "nmi": ("NMI", UNIT, 1, False),
-    "ari": ("ARI", UNIT, 1, False),
-    "inertia": ("inertia", NONE, 0, False),
+    "purity": ("purity, largest class of each cluster", "purity", UNIT, 1, True),
+    "purity_v1": (
+        "purity as in the paper's first version, largest cluster of each class",
+        "purity (v1's)",
+        UNIT,
+        1,
+        True,
+    ),
+    "ami": ("AMI", "AMI", UNIT, 1, True),
+    "nmi": ("NMI", "NMI", UNIT, 1, False),
+    "ari": ("ARI", "ARI", UNIT, 1, False),
+    "inertia": ("inertia", "inertia", NONE, 0, False),
 }
 _CLUSTER_NOTE = (
     "k-means: of several initialisations the one with the lowest inertia; ±: standard deviation over all of them."
@@ -196,6 +225,7 @@ def _analysis(experiment: str, quantity: str) -> Kind | None:
             decimals=1,
             headline=k == 20 and vote in ("", "weighted"),
             order=(1, vote != "weighted", vote, k),
+            short=f"kNN, k={k}",
         )
     if name == "ncm" and quantity in _METRICS:
         return Kind(
@@ -205,6 +235,7 @@ def _analysis(experiment: str, quantity: str) -> Kind | None:
             decimals=1,
             headline=quantity == "top1",
             order=(2, quantity),
+            short="nearest class mean",
         )
     if name == "alignment":
         return _alignment(quantity)
@@ -214,7 +245,7 @@ def _analysis(experiment: str, quantity: str) -> Kind | None:
 def _kmeans(quantity: str) -> Kind | None:
     if quantity not in _KMEANS:
         return None
-    label, unit, better, headline = _KMEANS[quantity]
+    label, short, unit, better, headline = _KMEANS[quantity]
     return Kind(
         group="kmeans",
         label=f"k-means {label}",
@@ -223,6 +254,7 @@ def _kmeans(quantity: str) -> Kind | None:
         headline=headline,
         note=_CLUSTER_NOTE,
         order=(3, list(_KMEANS).index(quantity)),
+        short=f"k-means {short}",
     )
 
 
@@ -238,4 +270,5 @@ def _alignment(quantity: str) -> Kind | None:
         better=0 if ratio else better,
         headline=not ratio,
         order=(4, ratio, list(_ALIGNMENT).index(base)),
+        short=base,
     )

@@ -6,12 +6,14 @@ import difflib
 import fnmatch
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from cog import exchange, names, paths, published, results
+from cog import exchange, measures, names, paths, published, results
+from cog.analysis.records import AnalysisRecord
 from cog.cells import Cell, Problem, Run, natural_key
 from cog.errors import CogError
+from cog.measures import Measure
 from cog.views.layout import shots_label
 
 #: Groups of models: the paper's, and all others.
@@ -49,6 +51,7 @@ class Selection:
         eval_name: ``EVAL.NAME`` of runs found on disk.
         baseline: model that is read as well, whatever the filters by model say.
         use_index: see :func:`cog.results.find_runs`.
+        experiments: whether results of other evaluations and of analyses are wanted as well.
     """
 
     logreg_root_dir: Path | None = None
@@ -63,6 +66,7 @@ class Selection:
     eval_name: str = "logreg"
     baseline: str | None = None
     use_index: bool = True
+    experiments: bool = False
 
     @property
     def reads_runs(self) -> bool:
@@ -86,6 +90,18 @@ class Selection:
         """Whether a cell is to be shown; those of ``logreg_root_dir`` are not asked."""
         return self.wants_model(cell.model) and self._wants_place(cell)
 
+    def wants_measure(self, measure: Measure) -> bool:
+        """Whether a number of any experiment is to be shown; analyses have no number of shots."""
+        return (
+            self.wants_model(measure.model)
+            and (self.datasets is None or measure.dataset in self.datasets)
+            and (
+                self.n_shots is None
+                or measure.n_shot in self.n_shots
+                or not measures.is_classifier(measure.experiment)
+            )
+        )
+
     def _wants_place(self, cell: Cell) -> bool:
         return (self.datasets is None or cell.dataset in self.datasets) and (
             self.n_shots is None or cell.n_shot in self.n_shots
@@ -102,12 +118,20 @@ class Found:
         cells: wanted: of the runs, then imported, then published, each in its order.
         others: cells of the baseline that are not wanted themselves, of every data set and number of shots that
             were read.
+        measures: wanted numbers of other experiments, as they were read.
+        all_measures: wanted numbers of all experiments, those of ``cells`` and what is derived among them.
+        analyses: wanted results of analyses found on disk.
+        variants: wanted runs of other evaluations, by the name of these.
     """
 
     runs: list[Run]
     problems: list[Problem]
     cells: list[Cell]
     others: list[Cell]
+    measures: list[Measure] = field(default_factory=list)
+    all_measures: list[Measure] = field(default_factory=list)
+    analyses: list[AnalysisRecord] = field(default_factory=list)
+    variants: dict[str, list[Run]] = field(default_factory=dict)
 
 
 def category(model: str) -> str:
@@ -124,37 +148,44 @@ def matches(model: str, pattern: str) -> bool:
 def gather(
     selection: Selection,
     *,
-    on_problem: Callable[[Problem], None],
+    on_problems: Callable[[Sequence[Problem]], None],
     needs_in1k: bool = False,
 ) -> Found:
     """Read what a selection names.
 
     Args:
         selection: what is wanted.
-        on_problem: called with each folder that is not counted, before any error is raised.
+        on_problems: called with the folders that are not counted, before any error is raised.
         needs_in1k: whether the IN-1K cells of wanted models are needed even if that data set is not wanted; they come
             in ``others``.
 
     Raises:
         CogError: a folder or file that cannot be read, no finished run in a folder that was given, nothing left.
     """
-    runs: list[Run] = []
-    problems: list[Problem] = []
-    cells: list[Cell] = []
-    if selection.reads_runs:
-        runs, problems = _read_runs(selection, needs_in1k=needs_in1k)
-        for problem in problems:
-            on_problem(problem)
-        cells += results.summarise(runs, selection.seeds or results.default_seeds(runs))
-        runs = [run for run in runs if selection.logreg_root_dir is not None or _wants_run(selection, run)]
-        if not runs and (selection.models is None or not (selection.imports or selection.paper)):
-            raise CogError(_nothing_found(selection, problems))
-    imported = [(str(path), exchange.read(path)) for path in selection.imports]
-    cells += exchange.merge(*imported)
+    found = _read(selection, needs_in1k=needs_in1k)
+    on_problems(found.problems)
+    all_runs = dict(found.runs)
+    runs = all_runs.pop(selection.eval_name, [])
+    cells = results.summarise(runs, selection.seeds or results.default_seeds(runs))
+    own = selection.logreg_root_dir is not None
+    runs = [run for run in runs if own or _wants_run(selection, run)]
+    more = measures.of_runs(all_runs, expected_seeds=selection.seeds or ()) + measures.of_records(
+        found.analyses
+    )
+    nothing = not runs and not any(map(selection.wants_measure, more))
+    if selection.reads_runs and nothing:
+        if selection.models is None or not (selection.imports or selection.paper):
+            raise CogError(_nothing_found(selection, found.problems))
+    imported = [(str(path), exchange.load(path)) for path in selection.imports]
+    cells += exchange.merge(*((name, content.cells) for name, content in imported))
+    if selection.experiments:
+        more += exchange.merge_measures(*((name, content.measures) for name, content in imported))
     if selection.paper is not None:
         known = set(cells)
         cells += [cell for cell in published.cells(selection.paper) if cell not in known]
-    own = selection.logreg_root_dir is not None
+        if selection.experiments:
+            read = set(more)
+            more += [measure for measure in measures.of_paper(selection.paper) if measure not in read]
     wanted_cells = [cell for cell in cells if (own and cell.source == results.RUNS) or selection.wants(cell)]
     others = []
     for cell in cells:
@@ -164,9 +195,36 @@ def gather(
         is_reference = needs_in1k and cell.dataset == names.IN1K
         if is_baseline or is_reference:
             others.append(cell)
-    if not wanted_cells:
+    everything: list[Measure] = []
+    if selection.experiments:
+        # What a wanted number is relative to need not be wanted itself.
+        base = measures.of_cells(
+            (cell for cell in cells if cell.source == results.RUNS), selection.eval_name
+        ) + measures.of_cells(cell for cell in cells if cell.source != results.RUNS)
+        everything = measures.derive([*base, *more])
+        everything = [measure for measure in everything if selection.wants_measure(measure)]
+    if not wanted_cells and not everything:
         raise CogError(_nothing_left(selection, cells))
-    return Found(runs, problems, wanted_cells, others)
+    return Found(
+        runs,
+        found.problems,
+        wanted_cells,
+        others,
+        measures=[measure for measure in more if selection.wants_measure(measure)],
+        all_measures=everything,
+        analyses=[record for record in found.analyses if _wants_record(selection, record)],
+        variants={
+            name: kept
+            for name, group in all_runs.items()
+            if (kept := [run for run in group if _wants_run(selection, run)])
+        },
+    )
+
+
+def _wants_record(selection: Selection, record: AnalysisRecord) -> bool:
+    return selection.wants_model(record.model or "") and (
+        selection.datasets is None or record.dataset in selection.datasets
+    )
 
 
 def _wants_run(selection: Selection, run: Run) -> bool:
@@ -177,22 +235,25 @@ def _wants_run(selection: Selection, run: Run) -> bool:
     )
 
 
-def _read_runs(selection: Selection, *, needs_in1k: bool) -> tuple[list[Run], list[Problem]]:
+def _read(selection: Selection, *, needs_in1k: bool) -> results.Everything:
     if selection.logreg_root_dir is not None:
-        return results.read_evaluation(selection.logreg_root_dir, seeds=selection.seeds)
-    assert selection.models_root_dir is not None
+        runs, problems = results.read_evaluation(selection.logreg_root_dir, seeds=selection.seeds)
+        return results.Everything({selection.eval_name: runs}, [], problems)
+    if selection.models_root_dir is None:
+        return results.Everything({}, [], [])
     models, datasets = selection.models, selection.datasets
     if models is not None and selection.baseline is not None:
         models = [*models, selection.baseline]
-    if datasets is not None and needs_in1k:
+    if datasets is not None and (needs_in1k or selection.experiments):
         datasets = [*datasets, names.IN1K]
-    return results.find_runs(
+    return results.find_all(
         selection.models_root_dir,
         models=models,
         datasets=datasets,
         n_shots=selection.n_shots,
-        eval_name=selection.eval_name,
+        evaluation=None if selection.experiments else selection.eval_name,
         seeds=selection.seeds,
+        analyses=selection.experiments,
         use_index=selection.use_index,
     )
 

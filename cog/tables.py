@@ -98,14 +98,16 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
     return "\n".join(drawing[fmt](table) if table.columns else _title(table, fmt, width) for table in tables)
 
 
-def flat(records: Iterable[Mapping[str, Any]], columns: Sequence[str], fmt: str, *, decimals: int) -> str:
+def flat(
+    records: Iterable[Mapping[str, Any]], columns: Sequence[str], fmt: str, *, decimals: int | None
+) -> str:
     """Write records as CSV, or as JSON with all digits.
 
     Args:
         records: values by column; None where there is none; lists of numbers are joined by spaces in CSV.
         columns: in this order.
         fmt: ``"csv"`` or ``"json"``.
-        decimals: digits after the point of floats in CSV.
+        decimals: digits after the point of floats in CSV; None: all.
     """
     if fmt == "json":
         rows = [{column: record.get(column) for column in columns} for record in records]
@@ -119,13 +121,13 @@ def flat(records: Iterable[Mapping[str, Any]], columns: Sequence[str], fmt: str,
     return stream.getvalue()
 
 
-def _csv_value(value: Any, decimals: int) -> str:
+def _csv_value(value: Any, decimals: int | None) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.{decimals}f}"
+        return repr(value) if decimals is None else f"{value:.{decimals}f}"
     if isinstance(value, tuple | list):
         return " ".join(map(str, value))
     return printable(str(value))

@@ -10,11 +10,11 @@ from typing import NoReturn
 
 from cog import cli as command_line
 from cog import exchange, files, published, results, selection, tables
-from cog.cells import Cell, Problem
+from cog.cells import INTERRUPTED, RUNNING, Cell, Problem
 from cog.commands import print_results_flags as flags
 from cog.errors import CogError
 from cog.selection import Found, Selection
-from cog.views import beside, grid, layout, quantities, single, statements
+from cog.views import beside, experiments, grid, layout, overview, quantities, single, statements
 from cog.views.layout import Shown, Style, View
 
 LOG = logging.getLogger("cog")
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = flags.parser().parse_args(argv)
     selected = flags.select(args)
     outputs = flags.check_outputs(args)
-    found = selection.gather(selected, on_problem=_warn_of_problem, needs_in1k=args.drop)
+    found = selection.gather(selected, on_problems=_warn_of_problems, needs_in1k=args.drop)
     if selected.baseline is not None:
         flag = "--relative_to" if args.relative_to else "--baseline"
         selection.check_baseline(selected.baseline, (*found.cells, *found.others), flag=flag)
@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(found: Found, selected: Selection, args: argparse.Namespace) -> str:
+    if flags.shows_experiments(args):
+        return _show_experiments(found, selected, args)
     own = [cell for cell in found.cells if cell.source == results.RUNS]
     is_one = selected.logreg_root_dir is not None or all(
         len(values or ()) == 1 for values in (selected.exact_models, selected.datasets, selected.n_shots)
@@ -73,6 +75,21 @@ def _show(found: Found, selected: Selection, args: argparse.Namespace) -> str:
     if args.format in tables.DRAWN:
         return tables.draw(view.tables, args.format, width=args.width)
     return tables.flat(view.records, view.columns, args.format, decimals=decimals)
+
+
+def _show_experiments(found: Found, selected: Selection, args: argparse.Namespace) -> str:
+    with_source = selected.paper is not None or bool(selected.imports)
+    style = Style(paper_labels=args.labels == "paper", with_source=with_source)
+    numbers = experiments.Numbers(found.all_measures, models=selected.exact_models)
+    if args.overview:
+        view = overview.overview(numbers, style=style, decimals=args.decimals)
+    elif args.analysis:
+        view = experiments.of_analyses(numbers, args.analysis, style=style, decimals=args.decimals)
+    else:
+        view = experiments.of_variants(numbers, args.variants, style=style, decimals=args.decimals)
+    if args.format in tables.DRAWN:
+        return tables.draw(view.tables, args.format, width=args.width)
+    return tables.flat(view.records, view.columns, args.format, decimals=args.decimals)
 
 
 def _view(shown: Shown, args: argparse.Namespace, metrics: Sequence[str], style: Style) -> View:
@@ -144,22 +161,36 @@ def _write_products(
         )
         LOG.info("wrote %s", outputs.report)
     if outputs.export is not None:
-        exchange.write(outputs.export, found.cells, label=args.label)
+        exchange.write(outputs.export, found.cells, label=args.label, other_measures=found.measures)
         LOG.info("wrote %s", outputs.export)
 
 
-def _warn_of_problem(problem: Problem) -> None:
-    LOG.warning("not counted: %s", tables.printable(str(problem)))
+def _warn_of_problems(problems: Sequence[Problem]) -> None:
+    """Name what is not counted: damaged folders and failed runs each, those that are merely unfinished in one line."""
+    unfinished = {state: [one for one in problems if one.state == state] for state in (RUNNING, INTERRUPTED)}
+    for problem in problems:
+        if problem.state not in unfinished:
+            LOG.warning("not counted: %s", tables.printable(str(problem)))
+    parts = [
+        f"{len(found)} {words}, such as {tables.printable(str(found[0].path))}"
+        for (state, words) in (
+            (RUNNING, "in progress"),
+            (INTERRUPTED, "interrupted (the same command continues)"),
+        )
+        if (found := unfinished[state])
+    ]
+    if parts:
+        LOG.info("not counted yet: %s", "; ".join(parts))
 
 
 def _warn(found: Found, selected: Selection) -> None:
     """Say what a reader of the numbers should know."""
-    models = {cell.model for cell in found.cells}
+    shown = [*found.cells, *found.all_measures]
     kind = "finished run" if selected.paper is None and not selected.imports else "result"
     for flag, found_values, wanted in (
-        ("--model", models, selected.models),
-        ("--dataset", {cell.dataset for cell in found.cells}, selected.datasets),
-        ("--n_shot", {str(cell.n_shot) for cell in found.cells}, selected.n_shots),
+        ("--model", {one.model for one in shown}, selected.models),
+        ("--dataset", {one.dataset for one in shown}, selected.datasets),
+        ("--n_shot", {str(one.n_shot) for one in shown}, selected.n_shots),
     ):
         absent = [
             str(value)

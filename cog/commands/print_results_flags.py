@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cog import cli as command_line
-from cog import config, exchange, files, names, paths, published, results, selection, tables
+from cog import config, exchange, files, measures, names, paths, published, results, selection, tables
 from cog.errors import CogError
 from cog.selection import Selection
-from cog.views import grid, layout
+from cog.views import experiments, grid, layout
 
 LOG = logging.getLogger("cog")
 
@@ -115,6 +115,25 @@ def parser() -> command_line.Parser:
     )
     add("--metric", choices=(*layout.METRIC_LABELS, "both"), help="default: top1 in tables, else both")
 
+    add = made.add_argument_group("other experiments").add_argument
+    add(
+        "--analysis",
+        nargs="+",
+        type=_many(str),
+        metavar="NAME",
+        help="results of analyze_features.py: kmeans, alignment, knn, ncm, cross, distance, ... or all",
+    )
+    add(
+        "--variants",
+        nargs="+",
+        type=_many(_variant),
+        metavar="NAME",
+        help="other classifiers beside the protocol's: mlp (CLF.TYPE mlp, mlp_noact), pca (CLF.PCA_DIM), balanced "
+        "(CLF.MAX_PER_CLASS), blurred (data set in1k_blurred), finetune (finetune.py), or all; one of them alone, as "
+        "every other table: give its keys at the end, such as CLF.PCA_DIM 256",
+    )
+    add("--overview", action="store_true", help="the main numbers of all experiments, a table per data set")
+
     add = made.add_argument_group("how").add_argument
     add("--format", choices=tables.FORMATS, default="text", help="default: %(default)s")
     add(
@@ -165,6 +184,13 @@ def _category(text: str) -> str:
     return text
 
 
+def _variant(text: str) -> str:
+    if text not in (*experiments.VARIANTS, experiments.ALL):
+        known = ", ".join((*experiments.VARIANTS, experiments.ALL))
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {known}")
+    return text
+
+
 def _label(text: str) -> str:
     try:
         if text in published.SOURCES.values():
@@ -189,7 +215,11 @@ def select(args: argparse.Namespace) -> Selection:
         if given(args.model) or args.baseline:
             raise CogError("--compare MODEL BASELINE stands for --model and --baseline; leave those out")
         args.model, args.baseline = [args.compare[0]], args.compare[1]
-    chosen = [flag for flag in ("relative_to", "drop", "rank", "baseline") if getattr(args, flag)]
+    args.analysis, args.variants = given(args.analysis), given(args.variants)
+    views = ("relative_to", "drop", "rank", "baseline", "analysis", "variants", "overview")
+    chosen = [flag for flag in views if getattr(args, flag)]
+    if args.view and shows_experiments(args):
+        chosen.insert(0, "view")
     if len(chosen) > 1:
         raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
     models, datasets, n_shots = given(args.model), given(args.dataset), given(args.n_shot)
@@ -202,14 +232,18 @@ def select(args: argparse.Namespace) -> Selection:
     one_model = exact[0] if exact is not None and len(exact) == 1 else None
     cfg = config.get_cfg(model_name=one_model, opts=args.opts)
     imports = tuple(map(Path, given(args.imports) or ()))
+    evaluation = config.evaluation_name(cfg)
     common = Selection(
         imports=imports,
         paper=args.paper if args.with_published or args.published_only else None,
         categories=given(args.category),
         seeds=given(args.seeds),
-        eval_name=cfg.EVAL.NAME,
+        eval_name=evaluation,
         baseline=args.relative_to or args.baseline,
         use_index=not args.no_index,
+        # With another evaluation than the protocol's, that one alone is exported, drawn and reported.
+        experiments=shows_experiments(args)
+        or (evaluation == measures.LOGREG and any((args.export, args.figures, args.report))),
     )
     if args.published_only:
         if args.logreg_root_dir or args.models_root_dir:
@@ -237,8 +271,15 @@ def select(args: argparse.Namespace) -> Selection:
     )
 
 
+def shows_experiments(args: argparse.Namespace) -> bool:
+    """Whether other experiments than those of one evaluation are asked for."""
+    return bool(args.analysis or args.variants or args.overview)
+
+
 def is_plain(args: argparse.Namespace) -> bool:
     """Whether nothing asks for more than the averages of runs."""
+    if shows_experiments(args):
+        return False
     views = (args.view, args.relative_to, args.drop, args.rank, args.baseline, given(args.imports))
     return not any((*views, args.published_only, *products(args)))
 

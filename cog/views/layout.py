@@ -9,6 +9,7 @@ from typing import Any
 from cog import published
 from cog.cells import RUNS, Cell, dataset_key, natural_key
 from cog.errors import CogError
+from cog.measures import Measure
 from cog.tables import Table
 
 METRIC_LABELS = {"top1": "top-1", "top5": "top-5"}
@@ -109,22 +110,33 @@ def arrange(
     cells = list(cells)
     if models is not None:
         cells = [cell for cell in cells if cell.model in set(models)]
-    rows = list(dict.fromkeys(Row(cell.model, cell.source) for cell in cells))
-    sources = sorted({row.source for row in rows}, key=source_key)
-    if models is not None:
-        position = {model: index for index, model in enumerate(models)}
-        absent = [model for model in models if model not in {row.model for row in rows}]
-        rows += [Row(model, sources[0] if len(sources) == 1 else RUNS) for model in absent]
-        rows.sort(key=lambda row: (position[row.model], source_key(row.source)))
-    else:
-        in_paper = any(source != RUNS for source in sources)
-        rows.sort(key=lambda row: (*_model_order(row.model, in_paper=in_paper), source_key(row.source)))
+    rows = order_rows((Row(cell.model, cell.source) for cell in cells), models=models)
     columns = sorted(
         set(datasets if datasets is not None else (cell.dataset for cell in cells)), key=dataset_key
     )
     shots = sorted(set(n_shots if n_shots is not None else (cell.n_shot for cell in cells)))
     kept = tuple(cell for cell in cells if cell.dataset in columns and cell.n_shot in shots)
     return Shown(kept, tuple(rows), tuple(columns), tuple(shots), tuple(others))
+
+
+def order_rows(rows: Iterable[Row], *, models: Sequence[str] | None = None) -> list[Row]:
+    """Return each row once, in the order in which rows are shown.
+
+    Args:
+        rows: of any numbers.
+        models: see :func:`arrange`.
+    """
+    ordered = list(dict.fromkeys(rows))
+    sources = sorted({row.source for row in ordered}, key=source_key)
+    if models is not None:
+        position = {model: index for index, model in enumerate(models)}
+        absent = [model for model in models if model not in {row.model for row in ordered}]
+        ordered += [Row(model, sources[0] if len(sources) == 1 else RUNS) for model in absent]
+        ordered.sort(key=lambda row: (position[row.model], source_key(row.source)))
+    else:
+        in_paper = any(source != RUNS for source in sources)
+        ordered.sort(key=lambda row: (*_model_order(row.model, in_paper=in_paper), source_key(row.source)))
+    return ordered
 
 
 def _model_order(model: str, *, in_paper: bool) -> tuple[Any, ...]:
@@ -172,7 +184,7 @@ def format_number(value: float, decimals: int, *, signed: bool = False) -> str:
     return text
 
 
-def seeds_mark(cell: Cell) -> str:
+def seeds_mark(cell: Cell | Measure) -> str:
     """Return ``(2/5)`` when only two of five seeds are there, else nothing."""
     if not cell.missing_seeds:
         return ""

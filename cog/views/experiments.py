@@ -1,0 +1,310 @@
+"""Tables of experiments beyond the protocol: analyses of features, and variants of the classifier."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cog import experiments, measures, names, published
+from cog.cells import RUNS, dataset_key, natural_key
+from cog.errors import CogError
+from cog.experiments import Kind
+from cog.measures import LOGREG, Measure
+from cog.tables import Entry, Note, Table, printable
+from cog.views.layout import Row, Style, View, format_number, order_rows, seeds_mark, shots_label
+
+#: Kinds of variants of the classifier, as ``--variants`` takes them.
+VARIANTS = ("mlp", "pca", "balanced", "blurred", "finetune")
+
+#: What stands for everything there is.
+ALL = "all"
+
+#: Columns of flat records.
+COLUMNS = (
+    "model", "dataset", "experiment", "quantity", "n_shot", "value", "std", "n_seeds", "seeds", "by_seed",
+    "missing_seeds", "unit", "source",
+)  # fmt: skip
+
+# Tables of the first version of the paper, by group of experiments.
+_PAPER_TABLES = {"mlp": 3, "pca": 5, "kmeans": 6}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its header, and which number of a model stands in it."""
+
+    header: str
+    dataset: str
+    key: tuple[str, str, int]  # experiment, quantity, number of shots
+
+
+class Numbers:
+    """All numbers that can be shown, by place.
+
+    Args:
+        found: measures; of several for one place the first counts.
+        models: rows, in this order; None: see :func:`cog.views.layout.order_rows`.
+    """
+
+    def __init__(self, found: Iterable[Measure], *, models: Sequence[str] | None = None) -> None:
+        self._at: dict[tuple[Row, str, tuple[str, str, int]], Measure] = {}
+        for measure in found:
+            self._at.setdefault((Row(measure.model, measure.source), measure.dataset, measure.key), measure)
+        self._datasets: dict[tuple[str, str, int], set[str]] = {}
+        for _, dataset, key in self._at:
+            self._datasets.setdefault(key, set()).add(dataset)
+        present = [row for row, _, _ in self._at]
+        wanted = None if models is None else [model for model in models if any(r.model == model for r in present)]
+        self.rows = order_rows(present, models=wanted)
+        self.datasets = sorted({dataset for _, dataset, _ in self._at}, key=dataset_key)
+        self.keys = sorted(self._datasets, key=lambda key: (experiments.describe(*key).order, str(key)))
+
+    def get(self, row: Row, dataset: str, key: tuple[str, str, int]) -> Measure | None:
+        """Return the number of a place, or None."""
+        return self._at.get((row, dataset, key))
+
+    def on(self, key: tuple[str, str, int]) -> list[str]:
+        """Return the data sets with a number, in order."""
+        return sorted(self._datasets.get(key, ()), key=dataset_key)
+
+
+def of_analyses(numbers: Numbers, wanted: Sequence[str], *, style: Style, decimals: int | None) -> View:
+    """Show results of analyses: models by data sets, a table for each number.
+
+    Those of nearest neighbours are shown by their k instead, a table for each data set and kind of vote.
+
+    Args:
+        numbers: all there are.
+        wanted: names, or beginnings of names (``cross``: all ``cross_<dataset>``); ``all``.
+        style: how rows are written.
+        decimals: digits after the point; None: those of each number.
+
+    Raises:
+        CogError: when there is none of them.
+    """
+    keys = [key for key in numbers.keys if not measures.is_classifier(key[0])]
+    keys = [key for key in keys if ALL in wanted or any(_named(key[0], name) for name in wanted)]
+    if not keys:
+        there = sorted({key[0] for key in numbers.keys if not measures.is_classifier(key[0])}, key=natural_key)
+        what = "any analysis" if ALL in wanted else f"the analysis {' or '.join(wanted)}"
+        other = f"; there is {', '.join(there)}" if there else "; analyze_features.py makes them"
+        raise CogError(f"nothing to show: no result of {what} among those read{other}")
+    made = _Tables(numbers, style, decimals)
+    by_k: dict[tuple[str, str], list[tuple[int, tuple[str, str, int]]]] = {}
+    for key in keys:
+        found = experiments.neighbours(key[1]) if key[0].split("_")[0] == "knn" else None
+        if found is None:
+            made.by_dataset(key)
+        else:
+            by_k.setdefault((key[0], found[1]), []).append((found[0], key))
+    for (_, vote), members in by_k.items():
+        for dataset in dict.fromkeys(d for _, key in members for d in numbers.on(key)):
+            title = f"kNN{f', {vote} vote' if vote else ''}, top-1 (%), {dataset}"
+            columns = [Column(f"k={k}", dataset, key) for k, key in sorted(members)]
+            made.table(title, columns, experiments.describe(*members[0][1]))
+    return made.view()
+
+
+def _named(experiment: str, name: str) -> bool:
+    return experiment == name or experiment.startswith(f"{name}_")
+
+
+def of_variants(numbers: Numbers, wanted: Sequence[str], *, style: Style, decimals: int | None) -> View:
+    """Show classifiers other than logistic regression on all features and images, beside it.
+
+    Args:
+        numbers: see :func:`of_analyses`, also for the other arguments.
+        wanted: some of ``VARIANTS``; ``all``.
+        style: how rows are written.
+        decimals: digits after the point.
+
+    Raises:
+        CogError: when there is none of them.
+    """
+    made = _Tables(numbers, style, decimals)
+    show: dict[str, Callable[[_Tables], None]] = {
+        "mlp": _mlp,
+        "pca": _pca,
+        "balanced": _balanced,
+        "blurred": _blurred,
+        "finetune": _fine_tuned,
+    }
+    for name in VARIANTS:
+        if name in wanted or ALL in wanted:
+            show[name](made)
+    if not made.tables:
+        what = "variant of the classifier" if ALL in wanted else f"result of {' or '.join(wanted)}"
+        raise CogError(f"nothing to show: no {what} among the results read (see --help for what makes them)")
+    return made.view()
+
+
+def _mlp(made: _Tables) -> None:
+    """Logistic regression in percent, then each MLP: its own score where known, and relative to it (Table 3)."""
+    keys = [
+        key
+        for key in made.numbers.keys
+        if (found := experiments.classifier(key[0])) is not None
+        and found.type in ("mlp", "mlp_noact")
+        and not found.pca_dim
+        and key[1] in ("top1", measures.RELATIVE_TO_LOGREG)
+    ]
+    for n_shot in sorted({key[2] for key in keys}):
+        made.by_dataset((LOGREG, "top1", n_shot))
+        for key in keys:
+            if key[2] == n_shot:
+                made.by_dataset(key)
+
+
+def _pca(made: _Tables) -> None:
+    """By number of components, a table for each data set (Table 5); the last column has all features."""
+    families: dict[tuple[str, int, int], dict[int, tuple[str, str, int]]] = {}
+    for key in made.numbers.keys:
+        found = experiments.classifier(key[0])
+        if found is not None and found.pca_dim and key[1] == "top1":
+            families.setdefault((found.type, found.max_per_class, key[2]), {})[found.pca_dim] = key
+    for (type_, max_per_class, n_shot), by_dim in families.items():
+        whole = type_ + (f"_max{max_per_class}" if max_per_class else "")
+        named = experiments.Classifier(type_, 0, max_per_class).label
+        datasets = {dataset for key in by_dim.values() for dataset in made.numbers.on(key)}
+        for dataset in sorted(datasets, key=dataset_key):
+            columns = [Column(str(dim), dataset, by_dim[dim]) for dim in sorted(by_dim)]
+            if dataset in made.numbers.on((whole, "top1", n_shot)):
+                columns.append(Column("all", dataset, (whole, "top1", n_shot)))
+            made.table(
+                f"{named} on principal components, top-1 (%), {dataset}, {shots_label(n_shot)}",
+                columns,
+                experiments.describe(next(iter(by_dim.values()))[0], "top1", n_shot),
+            )
+
+
+def _balanced(made: _Tables) -> None:
+    for key in made.numbers.keys:
+        found = experiments.classifier(key[0])
+        if found is None or not found.max_per_class or found.pca_dim or found.type != LOGREG:
+            continue
+        if key[1] in ("top1", measures.POINTS_TO_LOGREG):
+            made.by_dataset(key)
+
+
+def _blurred(made: _Tables) -> None:
+    """IN-1K, IN-1K with blurred faces, and the difference, a table for each classifier and number of shots."""
+    for key in made.numbers.keys:
+        if key[1] != measures.POINTS_TO_IN1K or measures.BLURRED not in made.numbers.on(key):
+            continue
+        top1 = (key[0], "top1", key[2])
+        found = experiments.classifier(key[0])
+        changes = [
+            measure.value
+            for row in made.numbers.rows
+            if (measure := made.numbers.get(row, measures.BLURRED, key)) is not None
+        ]
+        mean = format_number(statistics.fmean(changes), 2, signed=True)
+        made.table(
+            f"{found.label if found else key[0]}, top-1 (%), IN-1K with faces blurred, {shots_label(key[2])}",
+            [
+                Column(names.IN1K, names.IN1K, top1),
+                Column(measures.BLURRED, measures.BLURRED, top1),
+                Column("difference", measures.BLURRED, key),
+            ],
+            experiments.describe(*top1),
+            notes=[Note(f"Mean difference: {mean} points (the paper's 31 models: -0.91).")],
+        )
+
+
+def _fine_tuned(made: _Tables) -> None:
+    """The fine-tuned network itself, and logistic regression on frozen features relative to it (Fig. 6)."""
+    for key in made.numbers.keys:
+        found = experiments.classifier(key[0])
+        if found is not None and found.type == "finetune" and key[1] in (
+            "top1", measures.LOGREG_RELATIVE, measures.LOGREG_POINTS
+        ):  # fmt: skip
+            made.by_dataset(key)
+
+
+class _Tables:
+    """Tables in the making, and the numbers that are in them."""
+
+    def __init__(self, numbers: Numbers, style: Style, decimals: int | None) -> None:
+        self.numbers = numbers
+        self.tables: list[Table] = []
+        self._style = style
+        self._decimals = decimals
+        self._shown: dict[Measure, None] = {}
+
+    def by_dataset(self, key: tuple[str, str, int]) -> None:
+        """Add the table of one number: models by data sets."""
+        kind = experiments.describe(*key)
+        columns = [Column(dataset, dataset, key) for dataset in self.numbers.on(key)]
+        if columns:
+            low = ", lower is better" if kind.better < 0 else ""
+            self.table(f"{kind.title}{low}", columns, kind)
+
+    def table(self, title: str, columns: Sequence[Column], kind: Kind, *, notes: Sequence[Note] = ()) -> None:
+        """Add a table of the rows that have any of these numbers."""
+        lines: list[tuple[Row, list[Measure | None]]] = []
+        for row in self.numbers.rows:
+            found = [self.numbers.get(row, column.dataset, column.key) for column in columns]
+            if any(measure is not None for measure in found):
+                lines.append((row, found))
+        present = [measure for _, found in lines for measure in found if measure is not None]
+        self._shown |= dict.fromkeys(present)
+        sources = {row.source for row, _ in lines}
+        if any(measure.std is not None for measure in present):
+            title += ", ± std over seeds"
+            notes = [*notes, *([Note(kind.note)] if kind.note else [])]
+        if len(sources) == 1 and RUNS not in sources:
+            (source,) = sources
+            number = _PAPER_TABLES.get(kind.group) if source == published.SOURCES["v1"] else None
+            title += f" [{printable(source)}{f', Table {number}' if number else ''}]"
+        incomplete = [
+            (
+                printable(f"{self._style.label(row, sources=sources)}, {column.header}"),
+                ", ".join(map(str, measure.missing_seeds)),
+            )
+            for row, found in lines
+            for column, measure in zip(columns, found, strict=True)
+            if measure is not None and measure.missing_seeds
+        ]
+        all_notes = [*([Note("Missing seeds", tuple(incomplete))] if incomplete else []), *notes]
+        self.tables.append(
+            Table(
+                title=title,
+                columns=tuple(column.header for column in columns),
+                rows=tuple(
+                    (
+                        self._style.label(row, sources=sources),
+                        tuple(
+                            None if measure is None else entry(measure, decimals=self._decimals)
+                            for measure in found
+                        ),
+                    )
+                    for row, found in lines
+                ),
+                notes=tuple(all_notes),
+            )
+        )
+
+    def view(self) -> View:
+        """Return what was added."""
+        return View(tuple(self.tables), COLUMNS, tuple(map(record, self._shown)))
+
+
+def entry(measure: Measure, *, decimals: int | None) -> Entry:
+    """Return a number as it stands in a table."""
+    kind = experiments.describe(*measure.key)
+    digits = kind.decimals if decimals is None else decimals
+    return Entry(
+        format_number(measure.value, digits, signed=kind.signed),
+        "" if measure.std is None else f"{measure.std:.{digits}f}",
+        seeds_mark(measure),
+    )
+
+
+def record(measure: Measure) -> dict[str, Any]:
+    """Return a number as a flat record."""
+    kind = experiments.describe(*measure.key)
+    values = {field.name: getattr(measure, field.name) for field in dataclasses.fields(measure)}
+    return {**values, "n_seeds": len(measure.seeds) or None, "unit": kind.unit}
