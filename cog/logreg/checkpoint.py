@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 
 from cog import files, interruption
+from cog.logreg.sgd import Fit
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,8 @@ class RunState:
     Attributes:
         epochs: how many are finished.
         values: all that the next epoch needs, by names of the engine's choice: tensors (on any device), numbers,
-            strings, and lists and dicts of these. Of a run that has ended: ``weight`` and ``bias``.
+            strings, and lists and dicts of these. Of a run that has ended: the fields of its
+            :class:`~cog.logreg.sgd.Fit`, but for history and predictions.
         ended: ``"trained"``, ``"diverged"``, ``"stopped"`` (pruned), or ``""``: in training.
         seconds: duration so far, all sessions together; as in :class:`cog.logreg.sgd.Fit`.
         logs: values per epoch so far (:attr:`cog.logreg.sgd.History.logs`), when a history is kept.
@@ -75,6 +77,75 @@ class Checkpoint(Protocol):
             Interrupted: when the process was asked to end.
         """
         ...
+
+
+class Ledger:
+    """The states of all runs of one call of ``fit``, as an engine keeps them.
+
+    Args:
+        checkpoint: as given to ``fit``; None: nothing is saved.
+        n_runs: number of runs.
+
+    Attributes:
+        states: by the position of the run; of those in training, as of the start of this session.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None, n_runs: int) -> None:
+        self._checkpoint = checkpoint
+        self.states = [None] * n_runs if checkpoint is None else checkpoint.restore(n_runs)
+
+    def epochs(self, index: int) -> int:
+        """Return how many epochs of a run are finished."""
+        state = self.states[index]
+        return 0 if state is None else state.epochs
+
+    def ended(self, device: torch.device | None = None) -> dict[int, Fit]:
+        """Return the classifiers of runs that ended in an earlier session, by their position.
+
+        Args:
+            device: where to put them; default: the CPU.
+        """
+        return {
+            index: Fit(**(state.values if device is None else moved(state.values, device)))
+            for index, state in enumerate(self.states)
+            if state is not None and state.ended
+        }
+
+    def end(self, fits: Mapping[int, Fit]) -> None:
+        """Note that runs have ended, for saves to come."""
+        for index, fit in fits.items():
+            self.states[index] = ended_state(fit)
+
+    def offer(self, training: Callable[[], Mapping[int, RunState]]) -> None:
+        """Save if it is time; to be called after every epoch but the last.
+
+        Args:
+            training: returns the states of the runs that are being trained, by their position.
+
+        Raises:
+            Interrupted: see :meth:`Checkpoint.save`.
+        """
+        if self._checkpoint is not None and self._checkpoint.due():
+            now = training()
+            self._checkpoint.save([now.get(index, state) for index, state in enumerate(self.states)])
+
+
+def ended_state(fit: Fit) -> RunState:
+    """Return the state of a run that has ended."""
+    ended = "diverged" if fit.diverged else "stopped" if fit.stopped else "trained"
+    values = {key: value for key, value in vars(fit).items() if key not in ("history", "predictions")}
+    return RunState(0, values, ended, fit.seconds)
+
+
+def moved(values: Any, device: torch.device) -> Any:
+    """Return nested dicts, lists and tuples with their tensors on ``device``."""
+    if isinstance(values, torch.Tensor):
+        return values.to(device)
+    if isinstance(values, dict):
+        return {key: moved(value, device) for key, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return type(values)(moved(value, device) for value in values)
+    return values
 
 
 @dataclass(eq=False)
@@ -123,7 +194,7 @@ class FileCheckpoint:
             self.path,
             {
                 "key": self.key,
-                "states": [None if state is None else asdict_shallow(state) for state in states],
+                "states": [None if state is None else dict(vars(state)) for state in states],
                 "extra": None if self.extra is None else self.extra(),
             },
         )
@@ -161,11 +232,6 @@ class JointCheckpoint:
                 part.save(states[start : start + n])
             start += n
         interruption.check("the training so far is saved")
-
-
-def asdict_shallow(state: RunState) -> dict[str, Any]:
-    """Return the fields of a state, without copying tensors (which ``dataclasses.asdict`` does)."""
-    return dict(vars(state))
 
 
 def write(path: Path, data: dict[str, Any]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from cog.device import exact_float32
 from cog.logreg import gram, metrics
+from cog.logreg.checkpoint import Checkpoint, Ledger, RunState, ended_state
 from cog.logreg.dense import DenseRows
 from cog.logreg.engine import Live, Monitor, OnEpoch
 from cog.logreg.gram import SpanRows
@@ -63,20 +64,26 @@ class CpuEngine:
         test: tuple[torch.Tensor, torch.Tensor] | None = None,
         on_epoch: OnEpoch | None = None,
         monitor: Monitor | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Fit]:
         """See :meth:`cog.logreg.engine.Engine.fit`."""
         assert test is None or len(runs) == 1
         width = self.together(recipe.n_classes)
-        groups: dict[tuple[int, int], list[int]] = {}
+        ledger = Ledger(checkpoint, len(runs))
+        fits = ledger.ended()
+        groups: dict[tuple[int, int, int], list[int]] = {}
         for index, run in enumerate(runs):
-            groups.setdefault((id(run.rows), run.order_seed), []).append(index)
-        fits: dict[int, Fit] = {}
+            if index not in fits:
+                key = (id(run.rows), run.order_seed, ledger.epochs(index))
+                groups.setdefault(key, []).append(index)
         with exact_float32():
             for group in groups.values():
                 for start in range(0, len(group), width):
-                    part = group[start : start + width]
-                    sweep = _Sweep(features, y, {i: runs[i] for i in part}, recipe, record=test is not None)
-                    fits |= sweep.train(test, on_epoch, monitor)
+                    part = {i: runs[i] for i in group[start : start + width]}
+                    sweep = _Sweep(features, y, part, recipe, ledger, record=test is not None)
+                    done = sweep.train(test, on_epoch, monitor)
+                    ledger.end(done)
+                    fits |= done
         return [fits[index] for index in range(len(runs))]
 
     @torch.no_grad()
@@ -113,6 +120,10 @@ class _State(Protocol):
 
     def is_finite(self) -> bool: ...
 
+    def values(self) -> dict[str, Any]: ...
+
+    def resume(self, values: Mapping[str, Any]) -> None: ...
+
 
 class _Sweep:
     """Runs in lockstep over the same batches."""
@@ -123,17 +134,28 @@ class _Sweep:
         y: torch.Tensor,
         runs: Mapping[int, Run],
         recipe: Recipe,
+        ledger: Ledger,
         *,
         record: bool,
     ) -> None:
-        first = next(iter(runs.values()))
+        index, first = next(iter(runs.items()))
         self._recipe, self._runs, self._record, self._curve = recipe, runs, record, features.dtype
+        self._ledger, self._first_epoch = ledger, ledger.epochs(index)
         self._y = y[first.rows]
         self._order_generator = cpu_generator(first.order_seed)
         self._rows: _Rows = (SpanRows if gram.applies(len(first.rows), features.dim) else DenseRows)(
             features, first.rows, recipe
         )
         self._states = {index: self._rows.start(run, recipe) for index, run in runs.items()}
+        self._seconds_before = dict.fromkeys(runs, 0.0)
+        self._history = History() if record else None
+        for index, state in self._states.items():
+            saved = ledger.states[index]
+            if saved is not None:
+                state.resume(saved.values)
+                self._seconds_before[index] = saved.seconds
+                if self._history is not None and saved.logs is not None:
+                    self._history.logs = saved.logs
         size = min(recipe.batch_size, len(first.rows))
         # Of the loss by the logits; before that the logits, then the probabilities.
         self._gradient = torch.empty(len(runs), size, recipe.n_classes)
@@ -149,16 +171,18 @@ class _Sweep:
         """Run all epochs; returns the classifiers by their index."""
         recipe, n = self._recipe, len(self._y)
         start = time.monotonic()
-        history = History() if self._record else None
+        history = self._history
         predictions = None
         done: dict[int, Fit] = {}
 
         def finish(index: int, *, diverged: bool = False, stopped: bool = False) -> None:
             state = self._states.pop(index)
-            seconds = time.monotonic() - start
+            seconds = self._seconds(index, start)
             done[index] = Fit(state.weight, state.bias, diverged, history, predictions, stopped, seconds)
 
-        for epoch in range(recipe.n_epochs):
+        for _ in range(self._first_epoch):
+            torch.randperm(n, generator=self._order_generator)  # the orders of finished epochs
+        for epoch in range(self._first_epoch, recipe.n_epochs):
             order = self._rows.arrange(torch.randperm(n, generator=self._order_generator))
             rates = {i: learning_rate(self._runs[i].lr, epoch, recipe.n_epochs) for i in self._states}
             sums = torch.zeros(3, dtype=torch.float64) if self._record else None
@@ -188,11 +212,23 @@ class _Sweep:
                     finish(one.index, stopped=True)
             if not self._states:
                 break
+            if epoch + 1 < recipe.n_epochs:
+                self._ledger.offer(lambda: self._standing(epoch + 1, start, done))  # noqa: B023
         for index in list(self._states):
             finish(index)
-        for fit in done.values():
-            fit.seconds /= len(done)  # they were trained together
         return done
+
+    def _seconds(self, index: int, start: float) -> float:
+        """Return the duration of a run, trained together with the others since ``start``."""
+        return self._seconds_before[index] + (time.monotonic() - start) / len(self._runs)
+
+    def _standing(self, epochs: int, start: float, done: Mapping[int, Fit]) -> dict[int, RunState]:
+        """Return where every run stands."""
+        logs = None if self._history is None else self._history.logs
+        return {index: ended_state(fit) for index, fit in done.items()} | {
+            index: RunState(epochs, state.values(), "", self._seconds(index, start), logs)
+            for index, state in self._states.items()
+        }
 
     def _step(
         self,

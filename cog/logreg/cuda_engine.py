@@ -30,7 +30,7 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -38,6 +38,7 @@ import torch
 
 from cog.device import exact_float32
 from cog.logreg import kernels, metrics
+from cog.logreg.checkpoint import Checkpoint, Ledger, RunState, ended_state
 from cog.logreg.engine import Live, Monitor, OnEpoch
 from cog.logreg.matrix import FeatureMatrix, FloatMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.sgd import Fit, History, Recipe, Run, initial_classifier, learning_rate, logged_rate
@@ -155,18 +156,23 @@ class CudaEngine:
         test: tuple[torch.Tensor, torch.Tensor] | None = None,
         on_epoch: OnEpoch | None = None,
         monitor: Monitor | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Fit]:
         """See :meth:`cog.logreg.engine.Engine.fit`."""
         assert test is None or len(runs) == 1
         labels = y if isinstance(features, HostMatrix) else y.to(self.device)
-        fits: dict[int, Fit] = {}
+        ledger = Ledger(checkpoint, len(runs))
+        fits = ledger.ended(self.device)
+        begun = {index: ledger.epochs(index) for index in range(len(runs)) if index not in fits}
         with self._on_training_stream(), training_precision(self.precision):
-            for part in self._lockstep_sets(runs, recipe, features):
-                lockstep = _Lockstep(self, features, labels, part, recipe, record=test is not None)
+            for part in self._lockstep_sets(runs, begun, recipe, features):
+                lockstep = _Lockstep(self, features, labels, part, recipe, ledger, record=test is not None)
                 try:
-                    fits |= lockstep.train(test, on_epoch, monitor)
+                    done = lockstep.train(test, on_epoch, monitor)
                 finally:
                     lockstep.close()
+                ledger.end(done)
+                fits |= done
         return [fits[index] for index in range(len(runs))]
 
     @torch.no_grad()
@@ -179,12 +185,18 @@ class CudaEngine:
             return metrics.top1_of_many(features, y.to(self.device), rows.to(self.device), classifiers)
 
     def _lockstep_sets(
-        self, runs: Sequence[Run], recipe: Recipe, features: FeatureMatrix
+        self, runs: Sequence[Run], begun: Mapping[int, int], recipe: Recipe, features: FeatureMatrix
     ) -> Iterator[list[list[tuple[int, Run]]]]:
-        """Sort runs into sets that advance together: lists of groups that share their batches."""
-        groups: dict[tuple[int, int, int], list[tuple[int, Run]]] = {}
-        for index, run in enumerate(runs):
-            groups.setdefault((len(run.rows), id(run.rows), run.order_seed), []).append((index, run))
+        """Sort runs into sets that advance together: lists of groups that share their batches.
+
+        ``begun`` holds, of each run that is to be trained, the number of epochs that are finished.
+        """
+        groups: dict[tuple[tuple[int, int], int, int], list[tuple[int, Run]]] = {}
+        for index, epochs in begun.items():
+            run = runs[index]
+            groups.setdefault(((len(run.rows), epochs), id(run.rows), run.order_seed), []).append(
+                (index, run)
+            )
         limit = self._max_runs or self._run_limit(recipe, features)
         for n in dict.fromkeys(key[0] for key in groups):
             current: list[list[tuple[int, Run]]] = []
@@ -269,6 +281,16 @@ class _Training(Live):
     low: torch.Tensor | None
 
 
+def _state_of(live: _Training) -> dict[str, torch.Tensor]:
+    """Return what the next step of a run depends on."""
+    return {
+        "weight": live.weight,
+        "bias": live.bias,
+        "velocity": live.weight_velocity,
+        "bias_velocity": live.bias_velocity,
+    }
+
+
 @dataclass(eq=False)
 class _Branch:
     """A strand of work, and its buffers; made once, because they are what graphs remember."""
@@ -299,15 +321,18 @@ class _Lockstep:
         y: torch.Tensor,
         groups: Sequence[Sequence[tuple[int, Run]]],
         recipe: Recipe,
+        ledger: Ledger,
         *,
         record: bool,
     ) -> None:
-        self._engine, self._recipe = engine, recipe
+        self._engine, self._recipe, self._ledger = engine, recipe, ledger
+        self._first_epoch = ledger.epochs(groups[0][0][0])
+        self._history = History() if record else None
         device, dtype, streams = engine.device, features.dtype, engine._streams
         n_classes, dim = recipe.n_classes, features.dim
         self._n = len(groups[0][0][1].rows)
         size = min(recipe.batch_size, self._n)
-        n_runs = sum(map(len, groups))
+        n_runs = self._n_runs = sum(map(len, groups))
         self._sizes = batch_sizes(self._n, size, _steps_in_block(size * dim * dtype.itemsize, n_runs))
         block_rows = sum(self._sizes[0])
         # A device tensor, because graphs remember addresses and not values. Rows: the runs in training, in order.
@@ -323,14 +348,16 @@ class _Lockstep:
                     weight, bias = initial_classifier(n_classes, dim, run.init_seed)
                     initial[run.init_seed] = weight.to(device), bias.to(device)
                 weight, bias = (t.clone() for t in initial[run.init_seed])
-                lives.append(
-                    _Training(
-                        run, weight, bias, index, torch.zeros_like(weight), torch.zeros_like(bias),
-                        low=None if dtype == torch.float32 else weight.to(dtype),
-                    )
+                live = _Training(
+                    run, weight, bias, index, torch.zeros_like(weight), torch.zeros_like(bias),
+                    low=None if dtype == torch.float32 else weight.to(dtype),
                 )  # fmt: skip
+                saved = ledger.states[index]
+                if saved is not None:
+                    self._resume(live, saved)
+                lives.append(live)
             slots = [Slot(block_rows, dim, dtype, device) for _ in range(2)]
-            epochs = _orders(group[0][1], recipe.n_epochs)
+            epochs = _orders(group[0][1], self._first_epoch, recipe.n_epochs)
             feed = open_feed(features, y, epochs, slots, streams[1] if streams else None)
             self._groups.append(_Group(lives, slots, feed))
         self._branches = [
@@ -357,18 +384,18 @@ class _Lockstep:
         """Run all epochs; returns the classifiers by their position in the list of runs."""
         recipe = self._recipe
         start = time.monotonic()
-        history = None if self._loss is None else History()
+        history = self._history
         predictions = None
         done: dict[int, Fit] = {}
 
         def finish(live: _Training, *, diverged: bool, stopped: bool = False) -> None:
             done[live.index] = Fit(
                 live.weight, live.bias, diverged, history, predictions, stopped=stopped,
-                seconds=time.monotonic() - start,
+                seconds=self._seconds(live.index, start),
             )  # fmt: skip
 
         n_blocks = 0
-        for epoch in range(recipe.n_epochs):
+        for epoch in range(self._first_epoch, recipe.n_epochs):
             self._set_rates(epoch)
             self._sums.zero_()
             for sizes in self._sizes:
@@ -403,12 +430,35 @@ class _Lockstep:
                 self._drop(done)
             if not self._groups:
                 break
+            if epoch + 1 < recipe.n_epochs:
+                self._ledger.offer(lambda: self._standing(epoch + 1, start, done))  # noqa: B023
         for group in self._groups:
             for live in group.lives:
                 finish(live, diverged=False)
-        for fit in done.values():
-            fit.seconds /= len(done)  # they were trained together
         return done
+
+    def _resume(self, live: _Training, saved: RunState) -> None:
+        for name, tensor in _state_of(live).items():
+            tensor.copy_(saved.values[name])
+        if live.low is not None:
+            live.low.copy_(live.weight)
+        if self._history is not None and saved.logs is not None:
+            self._history.logs = saved.logs
+
+    def _seconds(self, index: int, start: float) -> float:
+        """Return the duration of a run, trained together with the others since ``start``."""
+        saved = self._ledger.states[index]
+        before = 0.0 if saved is None else saved.seconds
+        return before + (time.monotonic() - start) / self._n_runs
+
+    def _standing(self, epochs: int, start: float, done: Mapping[int, Fit]) -> dict[int, RunState]:
+        """Return where every run stands; the device has nothing to do at this moment but gather rows."""
+        lives = [live for group in self._groups for live in group.lives]
+        logs = None if self._history is None else self._history.logs
+        return {index: ended_state(fit) for index, fit in done.items()} | {
+            live.index: RunState(epochs, _state_of(live), "", self._seconds(live.index, start), logs)
+            for live in lives
+        }
 
     def close(self) -> None:
         """Stop what is still on its way."""
@@ -545,11 +595,13 @@ def training_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(saved)
 
 
-def _orders(run: Run, n_epochs: int) -> Iterator[torch.Tensor]:
-    """Yield the rows of each epoch in their order, as the reference draws them."""
+def _orders(run: Run, first_epoch: int, n_epochs: int) -> Iterator[torch.Tensor]:
+    """Yield the rows of each epoch from the first on in their order, as the reference draws them."""
     generator = cpu_generator(run.order_seed)
-    for _ in range(n_epochs):
-        yield run.rows[torch.randperm(len(run.rows), generator=generator)]
+    for epoch in range(n_epochs):
+        order = torch.randperm(len(run.rows), generator=generator)
+        if epoch >= first_epoch:
+            yield run.rows[order]
 
 
 def _branch_streams(streams: Sequence[torch.cuda.Stream], n_runs: int) -> Sequence[torch.cuda.Stream | None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from cog.logreg.matrix import FeatureMatrix
@@ -85,6 +88,22 @@ class DenseRun:
     def is_finite(self) -> bool:
         """Whether the classifier still is."""
         return bool(torch.isfinite(self.weight.sum() + self.bias.sum()))
+
+    def values(self) -> dict[str, Any]:
+        """Return what the next step depends on; changes with it."""
+        return {
+            "weight": self.weight,
+            "bias": self.bias,
+            "velocity": self._velocity,
+            "bias_velocity": self._bias_velocity,
+        }
+
+    def resume(self, values: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`values` returned."""
+        for name, tensor in self.values().items():
+            tensor.copy_(values[name])
+        if self._low is not None:
+            self._low.copy_(self.weight)
 
 
 def sgd_step(

@@ -9,6 +9,10 @@ do on ``W``. One image per class, 1000 classes and d = 2048: 4 times fewer, in f
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from cog.logreg.dense import sgd_step
@@ -102,7 +106,29 @@ class SpanRun:
         # The initial weights have no gradient but that of weight decay.
         self._scale_velocity = self._momentum * self._scale_velocity + self._wd * self._scale
         self._scale -= lr * self._scale_velocity
+        if (
+            abs(self._scale) > torch.finfo(torch.float32).max
+        ):  # as the weights would have done; torch refuses it
+            self._scale = math.nan
 
     def is_finite(self) -> bool:
         """Whether the classifier still is."""
         return bool(torch.isfinite(self._coefficients.sum() + self.bias.sum() + self._scale))
+
+    def values(self) -> dict[str, Any]:
+        """Return what the next step depends on; tensors change with it."""
+        return {
+            "coefficients": self._coefficients,
+            "bias": self.bias,
+            "velocity": self._velocity,
+            "bias_velocity": self._bias_velocity,
+            "scale": self._scale,
+            "scale_velocity": self._scale_velocity,
+        }
+
+    def resume(self, values: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`values` returned."""
+        for name, value in self.values().items():
+            if isinstance(value, torch.Tensor):
+                value.copy_(values[name])
+        self._scale, self._scale_velocity = values["scale"], values["scale_velocity"]
