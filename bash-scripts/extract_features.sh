@@ -12,6 +12,8 @@ model_name="${model_name:-sup_resnet50}"
 # Holds <model_title>/<architecture_name>/model.ckpt; features are written beside it.
 models_root_dir="${models_root_dir:-None}"
 in1k_images_root="${in1k_images_root:-None}"
+# IN-1K with faces blurred; name it in datasets: in1k_blurred.
+in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
@@ -26,8 +28,8 @@ datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 splits="${splits:-test train}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line model_name models_root_dir in1k_images_root imagenet_images_root cog_levels_mapping_file \
-    cog_concepts_split_file ckpt_file output_dir model_loader images_root datasets splits -- "$@"
+read_command_line model_name models_root_dir in1k_images_root in1k_blurred_images_root imagenet_images_root \
+    cog_levels_mapping_file cog_concepts_split_file ckpt_file output_dir model_loader images_root datasets splits -- "$@"
 
 # extract DATASETS SPLITS OUTPUT_DIR: one process, which loads the network once.
 extract() {
@@ -41,6 +43,7 @@ extract() {
         --output_dir="$3" \
         --model_loader="${model_loader}" \
         --in1k_images_root="${in1k_images_root}" \
+        --in1k_blurred_images_root="${in1k_blurred_images_root}" \
         --imagenet_images_root="${imagenet_images_root}" \
         --cog_levels_mapping_file="${cog_levels_mapping_file}" \
         --cog_concepts_split_file="${cog_concepts_split_file}" \

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 
 IN1K = "in1k"
+#: IN-1K with faces blurred (paper supplement C.4): the same classes and layout, 104 images fewer. None of the six
+#: data sets of the benchmark, so not in DATASETS.
+IN1K_BLURRED = "in1k_blurred"
 SPLITS = ("train", "test")
 
 #: ILSVRC-2012 keeps its official validation images in ``val``; the benchmark tests on them.

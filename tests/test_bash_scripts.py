@@ -38,6 +38,7 @@ def test_names_are_those_of_the_package(repository):
     assert defaults(repository, "logreg.sh")["seeds"] == seeds
     assert defaults(repository, "fewshot.sh")["seeds"] == seeds
     assert defaults(repository, "fewshot.sh")["shots"] == shots
+    assert defaults(repository, "pca.sh")["seeds"] == seeds
     extraction = defaults(repository, "extract_features.sh")
     assert extraction["datasets"].split() == list(names.DATASETS)
     assert sorted(extraction["splits"].split()) == sorted(names.SPLITS)

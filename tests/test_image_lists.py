@@ -120,6 +120,26 @@ def test_official_counts():
     assert "expected 1281167 images, found 9990" in total
 
 
+@pytest.mark.parametrize(("split", "n"), [("train", 1_281_066), ("test", 49_997)])
+def test_official_counts_of_blurred_images(split, n, repository):
+    """Of the paper's Table 4."""
+    counts = [n // 1000 + (i < n % 1000) for i in range(1000)]
+    assert image_lists.count_differences(fake("in1k_blurred", split, counts)) == []
+    (line,) = image_lists.count_differences(fake("in1k_blurred", split, [*counts[1:], counts[0] + 1]))
+    assert f"in1k_blurred {split}: expected {n} images, found {n + 1}" in line
+    published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
+    if published.is_file():
+        assert f"IN-1K-blurred,{'val' if split == 'test' else split},{n}\n" in published.read_text()
+
+
+def test_blurred_images_have_the_layout_of_in1k(tmp_path):
+    touch(tmp_path / "val", "n02/n02_9.JPEG", "n01/a.jpg")
+    images = image_lists.in1k(tmp_path, "test", dataset="in1k_blurred")
+    assert (images.dataset, listed(images)) == ("in1k_blurred", ["n01/a.jpg", "n02/n02_9.JPEG"])
+    with pytest.raises(CogError, match="--in1k_blurred_images_root"):
+        image_lists.in1k(tmp_path, "train", dataset="in1k_blurred")
+
+
 def test_digest_tells_lists_apart(tmp_path):
     touch(tmp_path / "train", "a/1.png", "b/1.png")
     first = image_lists.image_folder("own", tmp_path, "train").digest()

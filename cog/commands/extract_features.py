@@ -38,7 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dataset",
         required=True,
         nargs="+",
-        help=f"one or several of {', '.join(names.DATASETS)}, or with --images_root a name of your own",
+        help=f"one or several of {', '.join(names.DATASETS)}, {names.IN1K_BLURRED}, or with --images_root a name of your own",
     )
     what.add_argument(
         "--split",
@@ -72,6 +72,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     images = parser.add_argument_group("images")
     images.add_argument("--in1k_images_root", help="for in1k: holds {train,val}/<wnid>/*.JPEG")
+    images.add_argument(
+        "--in1k_blurred_images_root",
+        help="for in1k_blurred, IN-1K with faces blurred: holds {train,val}/<wnid>/*",
+    )
     images.add_argument("--imagenet_images_root", help="for cog_l*: ImageNet-21K, holds <wnid>/*.JPEG")
     images.add_argument("--cog_levels_mapping_file", help="for cog_l*: cog_levels_mapping_file.pkl")
     images.add_argument("--cog_concepts_split_file", help="for cog_l*: cog_concepts_split_file.pkl")
@@ -169,9 +173,9 @@ def list_images(args: argparse.Namespace, dataset: str, split: str) -> ImageList
     if args.images_root is not None:
         files.require_dir(args.images_root, "--images_root")
         images = image_lists.image_folder(dataset, args.images_root, split)
-    elif dataset == names.IN1K:
-        root = files.require_dir(need("in1k_images_root"), "--in1k_images_root")
-        images = image_lists.in1k(root, split)
+    elif dataset in (names.IN1K, names.IN1K_BLURRED):
+        flag = f"{dataset}_images_root"
+        images = image_lists.in1k(files.require_dir(need(flag), f"--{flag}"), split, dataset=dataset)
     elif names.cog_level(dataset) is not None:
         images = image_lists.cog_level(
             dataset,

@@ -21,6 +21,11 @@ from cog.errors import CogError
 #: Suffixes (lower case) of what counts as an image in a class folder.
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
+_IN1K_IMAGES = {
+    names.IN1K: {"train": 1_281_167, "test": 50_000},
+    names.IN1K_BLURRED: {"train": 1_281_066, "test": 49_997},
+}
+
 # Listing folders waits for the file system, not for a processor.
 _SCAN_THREADS = 16
 
@@ -130,14 +135,19 @@ def _images_in(folder: Path, name: str) -> list[str]:
     return [f"{name}/{file}" for file in sorted(found)]
 
 
-def in1k(images_root: str | os.PathLike[str], split: str) -> ImageList:
+def in1k(images_root: str | os.PathLike[str], split: str, *, dataset: str = names.IN1K) -> ImageList:
     """List IN-1K: ``<images_root>/{train,val}/<wnid>/*``; split ``test`` is the official validation set.
+
+    Args:
+        images_root: of the images, or of their blurred versions.
+        split: ``train`` or ``test``.
+        dataset: ``in1k`` or ``in1k_blurred``.
 
     Raises:
         CogError: see :func:`from_class_folders`.
     """
     folder = Path(images_root) / names.IN1K_FOLDERS[split]
-    return from_class_folders(names.IN1K, split, folder, flag="--in1k_images_root")
+    return from_class_folders(dataset, split, folder, flag=f"--{dataset}_images_root")
 
 
 def image_folder(dataset: str, images_root: str | os.PathLike[str], split: str) -> ImageList:
@@ -201,7 +211,8 @@ def cog_level(
 def count_differences(images: ImageList) -> list[str]:
     """Compare with the official data and return one line per difference (none: all as expected).
 
-    IN-1K: 1000 classes, 1,281,167 training and 50,000 validation images (ILSVRC-2012). A level: 1000
+    IN-1K: 1000 classes, 1,281,167 training and 50,000 validation images (ILSVRC-2012); blurred: 1,281,066 and
+    49,997 (paper Table 4). A level: 1000
     concepts with 50 test and 732 to 1300 training images each (paper Sec. 3.2, 4.1, A.1). Other data
     sets have no official counts.
     """
@@ -212,9 +223,9 @@ def count_differences(images: ImageList) -> list[str]:
         if found != expected:
             differences.append(f"{images.dataset} {images.split}: expected {expected} {what}, found {found}")
 
-    if images.dataset == names.IN1K:
+    if images.dataset in _IN1K_IMAGES:
         compare("classes", len(counts), 1000)
-        compare("images", len(images), {"train": 1_281_167, "test": 50_000}[images.split])
+        compare("images", len(images), _IN1K_IMAGES[images.dataset][images.split])
     elif names.cog_level(images.dataset) is not None:
         low, high = {"train": (732, 1300), "test": (50, 50)}[images.split]
         compare("concepts", len(counts), 1000)
