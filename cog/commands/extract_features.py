@@ -38,7 +38,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dataset",
         required=True,
         nargs="+",
-        help=f"one or several of {', '.join(names.DATASETS)}, {names.IN1K_BLURRED}, or with --images_root a name of your own",
+        help=f"one or several of {', '.join(names.DATASETS)}, {names.IN1K_BLURRED}, or with --images_root a name of "
+        "your own",
     )
     what.add_argument(
         "--split",
