@@ -8,6 +8,7 @@ work asks at the end of every unit (:func:`check`) whether that has happened, sa
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 _received: list[str] = []
 
+#: The process that defers signals now (0: none).
+_process = 0
+
 
 class Interrupted(CogError):
     """Work was asked to end before it was finished; what is done is saved."""
@@ -34,22 +38,30 @@ def deferred() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 wait for the end of the current unit of work, see :func:`check`.
 
     For the main thread; elsewhere, where Python cannot handle signals, nothing changes. Further signals change
-    nothing either: schedulers repeat them, and SIGKILL, which follows, loses at most the unit in flight.
+    nothing either: schedulers repeat them, and SIGKILL, which follows, loses at most the unit in flight. Inside another
+    block of this kind nothing changes; child processes end on a signal as if this did not exist.
     """
-    if threading.current_thread() is not threading.main_thread():
+    global _process
+    if _process == os.getpid() or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        _received.append(signal.Signals(number).name)
+        if os.getpid() == _process:
+            _received.append(signal.Signals(number).name)
+        else:  # a worker that was forked meanwhile: whoever started it ends it by SIGTERM, too
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     _received.clear()
+    _process = os.getpid()
     previous = {number: signal.signal(number, note) for number in SIGNALS}
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        _process = 0
         _received.clear()
 
 
