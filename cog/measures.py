@@ -93,7 +93,7 @@ def of_cells(cells: Iterable[Cell], evaluation: str = LOGREG) -> list[Measure]:
                     quantity=metric,
                     n_shot=cell.n_shot,
                     value=score.mean,
-                    std=score.std,
+                    std=None if len(cell.seeds) == 1 else score.std,  # one seed tells no deviation
                     seeds=cell.seeds,
                     missing_seeds=cell.missing_seeds,
                     by_seed=tuple(cell.by_seed(metric).values()),

@@ -127,6 +127,7 @@ def _write_products(
             paper,
             outputs.figures,
             others=found.others,
+            measures=found.all_measures,
             which=flags.given(args.figure_names),
             formats=flags.given(args.figure_formats) or figures.FORMATS,
             shots=selected.n_shots,

@@ -6,6 +6,17 @@
 ``fig11``  the same relative to the baseline (Fig. 11)
 ``drop``   loss of each level relative to IN-1K in percent (Fig. 3c of the first version)
 
+and from numbers of other experiments:
+
+``v1_fig5``   purity of k-means clusters (Fig. 5 of the first version)
+``v1_fig6``   alignment and uniformity relative to IN-1K (its Fig. 6)
+``v1_fig8``   accuracy by number of principal components (its Fig. 8)
+``v1_fig9``   AMI, NMI and ARI of k-means clusters (its Fig. 9)
+``v1_fig10``  alignment, uniformity, and both in a plane (its Fig. 10)
+``mlp``       MLPs relative to logistic regression (its Table 3)
+``fig6``      frozen features relative to the fine-tuned network (Fig. 6 of the final version)
+``knn``       nearest neighbours by their number
+
 Error bars are the standard deviation of a point's own score over seeds. Every figure comes with its data as
 a CSV file (columns: :data:`cog.figures.chart.CSV_COLUMNS`). Matplotlib (extra ``plots``) is imported when
 something is drawn.
@@ -21,9 +32,10 @@ from typing import TYPE_CHECKING
 
 from cog.cells import Cell
 from cog.errors import CogError
-from cog.figures import curves, saving, views
+from cog.figures import curves, experiments, saving, views
 from cog.figures.chart import Chart
 from cog.figures.saving import FORMATS
+from cog.measures import Measure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,8 +52,19 @@ _VIEWS: dict[str, Callable[[curves.Selection], Chart]] = {
     "drop": views.drop,
 }
 
+_EXPERIMENTS: dict[str, Callable[[experiments.Source], Chart]] = {
+    "v1_fig5": experiments.purity,
+    "v1_fig6": experiments.alignment_ratio,
+    "v1_fig8": experiments.pca,
+    "v1_fig9": experiments.clustering,
+    "v1_fig10": experiments.alignment,
+    "mlp": experiments.mlp,
+    "fig6": experiments.fine_tuned,
+    "knn": experiments.nearest_neighbours,
+}
+
 #: Names of the figures.
-FIGURES = tuple(_VIEWS)
+FIGURES = (*_VIEWS, *_EXPERIMENTS)
 
 # Their panels are readable at the width of a text column, so each is written alone too.
 _WITH_SINGLES = ("fig3", "fig4", "drop")
@@ -54,6 +77,7 @@ def charts(
     published: Iterable[Cell] = (),
     *,
     others: Iterable[Cell] = (),
+    measures: Iterable[Measure] = (),
     which: Sequence[str] | None = None,
     shots: Sequence[int] | None = None,
     datasets: Sequence[str] | None = None,
@@ -68,6 +92,7 @@ def charts(
             look as in the paper.
         published: of the paper, see :func:`cog.published.cells`.
         others: not shown, but there to compare with: of the baseline, and on IN-1K for the drop.
+        measures: numbers of all experiments, with what is derived among them (:func:`cog.measures.derive`).
         which: some of ``FIGURES``; None: all for which there are data.
         shots: training images per class to show, 0 = all; None: those of each figure.
         datasets: data sets to show; None: those of each figure.
@@ -85,24 +110,39 @@ def charts(
     unknown = [name for name in which or () if name not in FIGURES]
     if unknown:
         raise CogError(f"figure {', '.join(unknown)} is not known, expected some of {', '.join(FIGURES)}")
-    selection = curves.select(
-        cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots
-    )
+    wanted = dict.fromkeys(which or FIGURES)
     found: list[Chart] = []
-    for name in dict.fromkeys(which or FIGURES):
-        if which is None and name in _FEW_SHOT and len(selection.found(1)) < 2:
+    cells, published, measures = list(cells), list(published), list(measures)
+    selection = None
+    if cells or published or any(name in _VIEWS for name in which or ()):
+        selection = curves.select(
+            cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots
+        )
+        baseline = selection.baseline
+    source = experiments.source(measures, baseline=baseline, datasets=datasets)
+    for name in wanted:
+        if name in _EXPERIMENTS:
+            make, argument = _EXPERIMENTS[name], source
+        elif selection is None:
+            continue
+        else:
+            make, argument = _VIEWS[name], selection
+        if which is None and name in _FEW_SHOT and selection is not None and len(selection.found(1)) < 2:
             LOG.info("%s left out: there is one number of shots", name)
             continue
         try:
-            chart = _VIEWS[name](selection)
+            chart = make(argument)
         except CogError as error:
             if which is not None:
                 raise
-            LOG.info("%s left out: %s", name, error)
+            # Most studies have none of the other experiments: not worth a line each.
+            LOG.log(logging.DEBUG if name in _EXPERIMENTS else logging.INFO, "%s left out: %s", name, error)
             continue
         found.append(chart)
         if singles and name in _WITH_SINGLES:
             found += views.singles(chart)
+    if not found and selection is None:
+        raise CogError("no number to draw: there are no results")
     return found
 
 
@@ -119,6 +159,7 @@ def write(
     folder: str | os.PathLike[str],
     *,
     others: Iterable[Cell] = (),
+    measures: Iterable[Measure] = (),
     which: Sequence[str] | None = None,
     formats: Sequence[str] = FORMATS,
     shots: Sequence[int] | None = None,
@@ -131,13 +172,15 @@ def write(
     """Draw figures into ``folder`` as ``<stem>.<format>`` and ``<stem>.csv``.
 
     Stems: ``fig3_levels``, ``fig4_fewshot``, ``fig10_fewshot_absolute``, ``fig11_fewshot_relative``,
-    ``drop_from_in1k``, and those with ``_<panel>`` of single panels.
+    ``drop_from_in1k``, those with ``_<panel>`` of single panels, ``v1_fig5_purity``, ``v1_fig6_alignment_ratio``,
+    ``v1_fig8_pca``, ``v1_fig9_clustering``, ``v1_fig10_alignment``, ``mlp``, ``fig6_finetune`` and ``knn``.
 
     Args:
         cells: see :func:`charts`, also for the other arguments.
         published: of the paper.
         folder: created unless it exists.
         others: to compare with.
+        measures: numbers of all experiments.
         which: some of ``FIGURES``.
         formats: some of ``FORMATS``.
         shots: training images per class.
@@ -158,6 +201,7 @@ def write(
         cells,
         published,
         others=others,
+        measures=measures,
         which=which,
         shots=shots,
         datasets=datasets,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from cog.cells import Cell, Score
 from cog.figures.style import Style
+from cog.measures import Measure
 
 #: Columns of the CSV file beside every figure: one row per point.
 CSV_COLUMNS = (
@@ -53,8 +54,8 @@ class Point:
     x: float
     value: float
     std: float
-    cell: Cell
-    reference: Cell | None = None
+    cell: Cell | Measure
+    reference: Cell | Measure | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Panel:
         series: curves, first at the bottom.
         y_group: panels with the same one share their y limits.
         x_break: position of a thin vertical line, if any: what is right of it is of another kind.
+        plane: whether x is a measured number as well: points stand anywhere, not at the ticks.
     """
 
     key: str
@@ -122,6 +124,7 @@ class Panel:
     series: tuple[Series, ...]
     y_group: str
     x_break: float | None = None
+    plane: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class Chart:
         stem: of its files.
         title: one line, for a heading or as a short description.
         caption: what is to be seen, in words.
-        metric: ``top1`` or ``top5``.
+        metric: ``top1`` or ``top5``; of figures of other experiments the points say which number they are.
         grid: rows of panels; None leaves a place empty.
         lead: a panel left of the grid, as high as all its rows.
         notes: lines below the figure: what is incomplete.
@@ -185,7 +188,7 @@ class Chart:
             "source": cell.source,
             "dataset": cell.dataset,
             "n_shot": str(cell.n_shot),
-            "metric": self.metric,
+            "metric": f"{cell.experiment}/{cell.quantity}" if isinstance(cell, Measure) else self.metric,
             "quantity": panel.quantity,
             "unit": panel.unit,
             "value": _number(point.value),

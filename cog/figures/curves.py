@@ -7,11 +7,13 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cog import published
 from cog.cells import RUNS, Cell
 from cog.errors import CogError
 from cog.figures import style
+from cog.measures import Measure
 from cog.tables import printable
 from cog.views.layout import METRIC_LABELS, shots_label
 
@@ -29,7 +31,7 @@ class Curve:
 
     model: str
     source: str
-    cells: dict[tuple[str, int], Cell]
+    cells: dict[tuple[str, Any], Any]  # by data set and number of shots; measures by data set and their key
     label: str
     group: str
     style: style.Style
@@ -137,7 +139,22 @@ def select(
     )
 
 
-_Groups = dict[tuple[str, str], dict[tuple[str, int], Cell]]
+def of_measures(found: Iterable[Measure]) -> tuple[Curve, ...]:
+    """Sort numbers of experiments into curves, those of the paper first, and give each its style.
+
+    Args:
+        found: of several for one place the first counts.
+    """
+    own: _Groups = {}
+    of_paper: _Groups = {}
+    for measure in found:
+        groups = of_paper if measure.source in published.SOURCES.values() else own
+        group = groups.setdefault((measure.source, measure.model), {})
+        group.setdefault((measure.dataset, measure.key), measure)
+    return _curves(own, of_paper)
+
+
+_Groups = dict[tuple[str, str], dict[tuple[str, Any], Any]]
 
 
 def _group(cells: Iterable[Cell], metric: str) -> _Groups:

@@ -41,7 +41,7 @@ _NOTE_ROW = 0.105
 _MAX_DIRECT = 6
 _MAX_DIRECT_WIDTH = 0.75
 
-_ROW_HEIGHTS = {"fig3": 1.42, "drop": 1.42, "fig4": 1.6, "fig10": 1.12, "fig11": 1.12}
+_ROW_HEIGHTS = {"fig3": 1.42, "drop": 1.42, "fig4": 1.6, "fig10": 1.12, "fig11": 1.12, "v1_fig8": 1.3, "knn": 1.5}
 _ALONE_HEIGHT = 2.4
 _ONE_ROW_HEIGHT = 2.0
 
@@ -256,7 +256,7 @@ class _Plan:
 
     def _direct(self, panel: Panel | None) -> tuple[Series, ...]:
         """Return the curves to name where they end: the user's, in a lead rather than in the grid beside it."""
-        if panel is None or self._chart.lead not in (None, panel):
+        if panel is None or panel.plane or self._chart.lead not in (None, panel):
             return ()
         own = [series for series in panel.series if series.own]
         return tuple(own) if len(own) <= _MAX_DIRECT else ()
@@ -386,7 +386,7 @@ def _draw_panel(axes: Axes, place: _Place, limits: tuple[float, float], *, width
 
 
 def _draw_series(axes: Axes, panel: Panel, series: Series, *, gid: str, zorder: float, scale: float) -> None:
-    x, value, std = series.columns(panel.ticks)
+    x, value, std = series.columns([p.x for p in series.points] if panel.plane else panel.ticks)
     bars_x: list[float] = []
     bars_y: list[float] = []
     for at, middle, half in zip(x, value, std, strict=True):

@@ -1,0 +1,486 @@
+"""Charts of other experiments than the protocol's: the remaining figures of the first version, and what it lacks.
+
+Each function takes all numbers there are (:class:`Source`) and raises CogError when its own are not among them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from cog import experiments, measures
+from cog.cells import dataset_key
+from cog.errors import CogError
+from cog.figures import curves as curve_sorting
+from cog.figures.chart import Chart, Panel, Point, Series, std_of
+from cog.figures.curves import BASELINE, Curve
+from cog.figures.points import dataset_label
+from cog.measures import LOGREG, Measure
+from cog.published import MODELS
+
+Key = tuple[str, str, int]
+
+#: Of a curve and a number of it: value, deviation, and what it is compared with; None when that is not there.
+_Value = Callable[[Curve, Measure], tuple[float, float, Measure | None] | None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What can be drawn.
+
+    Attributes:
+        curves: models, with their numbers by data set and key.
+        baseline: model that differences are taken to, or None.
+        datasets: wanted by the user; None: all.
+    """
+
+    curves: tuple[Curve, ...]
+    baseline: str | None
+    datasets: tuple[str, ...] | None
+
+    def on(self, keys: Iterable[Key]) -> list[str]:
+        """Return the data sets that have one of these numbers, in order."""
+        wanted = set(keys)
+        found = {dataset for curve in self.curves for dataset, key in curve.cells if key in wanted}
+        if self.datasets is not None:
+            found &= set(self.datasets)
+        return sorted(found, key=dataset_key)
+
+    def keys(self) -> set[Key]:
+        """Return which numbers there are."""
+        return {key for curve in self.curves for _, key in curve.cells}
+
+
+def source(
+    found: Iterable[Measure], *, baseline: str | None = None, datasets: Sequence[str] | None = None
+) -> Source:
+    """Sort numbers into curves.
+
+    Args:
+        found: all numbers, with what is derived among them.
+        baseline: model; None: the paper's, if it is there.
+        datasets: to draw.
+    """
+    curves = curve_sorting.of_measures(found)
+    if baseline is None and any(curve.model == BASELINE for curve in curves):
+        baseline = BASELINE
+    return Source(curves, baseline, None if datasets is None else tuple(datasets))
+
+
+def purity(found: Source) -> Chart:
+    """Fig. 5 of the first version: purity of k-means clusters."""
+    return _levels_chart(
+        found,
+        [("kmeans", "purity_v1", 0), ("kmeans", "purity", 0)],
+        figure="v1_fig5",
+        stem="v1_fig5_purity",
+        what="Purity of k-means clusters",
+        titles=["Largest cluster of a class", "Largest class of a cluster"],
+        y_labels=["purity", "purity"],
+    )
+
+
+def clustering(found: Source) -> Chart:
+    """Fig. 9 of the first version: AMI, NMI and ARI of k-means clusters."""
+    return _levels_chart(
+        found,
+        [("kmeans", name, 0) for name in ("ami", "nmi", "ari")],
+        figure="v1_fig9",
+        stem="v1_fig9_clustering",
+        what="Agreement of k-means clusters with the classes",
+        titles=["AMI", "NMI", "ARI"],
+        y_labels=["agreement (0 to 1)"] * 3,
+    )
+
+
+def alignment_ratio(found: Source) -> Chart:
+    """Fig. 6 of the first version: alignment and uniformity relative to the model's own on IN-1K."""
+    return _levels_chart(
+        found,
+        [("alignment", f"{name}_{measures.RATIO_TO_IN1K}", 0) for name in ("alignment", "uniformity")],
+        figure="v1_fig6",
+        stem="v1_fig6_alignment_ratio",
+        what="Alignment and uniformity relative to IN-1K",
+        titles=["Alignment", "Uniformity"],
+        y_labels=["relative to IN-1K", "relative to IN-1K"],
+    )
+
+
+def alignment(found: Source) -> Chart:
+    """Fig. 10 of the first version: alignment, uniformity, and both in a plane."""
+    keys: list[Key] = [("alignment", "alignment", 0), ("alignment", "uniformity", 0)]
+    chart = _levels_chart(
+        found,
+        keys,
+        figure="v1_fig10",
+        stem="v1_fig10_alignment",
+        what="Alignment and uniformity",
+        titles=["Alignment", "Uniformity"],
+        y_labels=["", ""],
+    )
+    plane = _plane(found, x_key=keys[1], y_key=keys[0])
+    note = (
+        "The paper's first version gives ranges of uniformity over the six data sets, as positive numbers: "
+        "ResNet50 1.8-1.9, SwAV 1.9-2.1, the five others 2.6-3.1."
+    )
+    panels = [panel for row in chart.grid for panel in row]
+    return dataclasses.replace(
+        chart, grid=((*panels, plane),), single=False, notes=(*chart.notes, note)
+    )
+
+
+def mlp(found: Source) -> Chart:
+    """Table 3 of the first version: MLPs relative to logistic regression."""
+    return _levels_chart(
+        found,
+        [(name, measures.RELATIVE_TO_LOGREG, 0) for name in ("mlp", "mlp_noact")],
+        figure="mlp",
+        stem="mlp",
+        what="MLPs relative to logistic regression",
+        titles=["MLP", "MLP without activation"],
+        y_labels=["change of top-1 (%)", "change of top-1 (%)"],
+        quantity="relative",
+        unit="percent of the LogReg score",
+        share_y=True,
+    )
+
+
+def fine_tuned(found: Source) -> Chart:
+    """Fig. 6 of the final version: logistic regression on frozen features relative to the fine-tuned network."""
+    return _levels_chart(
+        found,
+        [("finetune", measures.LOGREG_RELATIVE, 0), ("finetune", "top1", 0)],
+        figure="fig6",
+        stem="fig6_finetune",
+        what="Frozen features and fine-tuning",
+        titles=["Frozen, relative to fine-tuned", "Fine-tuned"],
+        y_labels=["change of top-1 (%)", "top-1 accuracy (%)"],
+        quantity="relative",
+        unit="percent of the fine-tuned score",
+        absolute=("top1",),
+    )
+
+
+def _levels_chart(
+    found: Source,
+    keys: Sequence[Key],
+    *,
+    figure: str,
+    stem: str,
+    what: str,
+    titles: Sequence[str],
+    y_labels: Sequence[str],
+    quantity: str = "absolute",
+    unit: str = "",
+    share_y: bool = False,
+    absolute: Sequence[str] = (),
+) -> Chart:
+    """Draw numbers over the data sets, a panel for each that is there.
+
+    Raises:
+        CogError: when none is there.
+    """
+    datasets = found.on(keys)
+    panels: list[Panel | None] = []
+    for key, title, y_label in zip(keys, titles, y_labels, strict=True):
+        places = [(float(x), dataset, key) for x, dataset in enumerate(datasets)]
+        series = _series(found, found.curves, places, _own)
+        if not series:
+            continue
+        kind = quantity if key[1] not in absolute else "absolute"
+        panels.append(
+            Panel(
+                key=f"{key[0]}_{key[1]}",
+                title=title,
+                quantity=kind,
+                unit=unit if kind != "absolute" and unit else experiments.describe(*key).unit,
+                y_label=y_label,
+                x_label="",
+                ticks=tuple(place[0] for place in places),
+                tick_labels=tuple(map(dataset_label, datasets)),
+                series=series,
+                y_group=kind if share_y else f"{key[0]}_{key[1]}",
+            )
+        )
+    if not panels:
+        raise CogError(f"there is no number of {' or '.join(dict.fromkeys(key[0] for key in keys))} to draw")
+    if len(panels) == 1:
+        panels = [dataclasses.replace(panel, title="") for panel in panels if panel is not None]
+    title = f"{what} on {', '.join(map(dataset_label, datasets))}"
+    return Chart(
+        figure=figure,
+        stem=stem,
+        title=title,
+        caption=f"{title}. Error bars: standard deviation over seeds, where there are several.",
+        metric="",
+        grid=(tuple(panels),),
+        single=len(panels) == 1,
+        notes=_notes(panels),
+    )
+
+
+def _plane(found: Source, *, x_key: Key, y_key: Key) -> Panel | None:
+    """Draw two numbers against each other, a point for each data set, joined in their order."""
+    datasets = found.on([x_key])
+    series = []
+    for curve in found.curves:
+        there = []
+        for dataset in datasets:
+            x, y = curve.cells.get((dataset, x_key)), curve.cells.get((dataset, y_key))
+            if x is not None and y is not None:
+                there.append(Point(x.value, y.value, math.nan, y, x))
+        if there:
+            series.append(_one(curve, there, found.baseline))
+    if not series:
+        return None
+    low = min(point.x for one in series for point in one.points)
+    high = max(point.x for one in series for point in one.points)
+    ticks = _round_numbers(low, high)
+    return Panel(
+        key="plane",
+        title=f"{y_key[1].capitalize()} over {x_key[1]}",
+        quantity="absolute",
+        unit="",
+        y_label="",
+        x_label="",
+        ticks=ticks,
+        tick_labels=tuple(f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in ticks),
+        series=tuple(series),
+        y_group=f"{y_key[0]}_{y_key[1]}_plane",
+        plane=True,
+    )
+
+
+def _round_numbers(low: float, high: float) -> tuple[float, ...]:
+    """Return three to six round numbers that enclose an interval."""
+    span = high - low or abs(high) or 1.0
+    step = 10.0 ** math.floor(math.log10(span))
+    for factor in (0.2, 0.5, 1, 2, 5):
+        size = step * factor
+        first, last = math.floor(low / size), math.ceil(high / size)
+        last = max(last, first + 1)
+        if last - first <= 5:
+            return tuple(round(index * size, 12) for index in range(first, last + 1))
+    return (low, high)
+
+
+def pca(found: Source) -> Chart:
+    """Fig. 8 of the first version: accuracy by number of principal components, absolute and relative.
+
+    Raises:
+        CogError: when there are no runs on principal components.
+    """
+    dims: dict[int, Key] = {}
+    for key in found.keys():
+        one = experiments.classifier(key[0])
+        if one is not None and one.type == LOGREG and one.pca_dim and not one.max_per_class and key[1:] == ("top1", 0):
+            dims[one.pca_dim] = key
+    datasets = found.on(dims.values())
+    if not datasets:
+        raise CogError("there is no result on principal components to draw (CLF.PCA_DIM)")
+    places = [(math.log2(dim), dims[dim]) for dim in sorted(dims)]
+    x_break = places[-1][0] + 0.5
+    labels = [str(dim) for dim in sorted(dims)]
+    whole: Key = (LOGREG, "top1", 0)
+    if any((dataset, whole) in curve.cells for curve in found.curves for dataset in datasets):
+        places.append((places[-1][0] + 1.0, whole))
+        labels.append("all")
+    return _by_dataset(
+        found,
+        datasets,
+        places,
+        labels,
+        figure="v1_fig8",
+        stem="v1_fig8_pca",
+        what="Top-1 accuracy on principal components",
+        x_label="principal components",
+        x_break=x_break if labels[-1] == "all" else None,
+    )
+
+
+def nearest_neighbours(found: Source) -> Chart:
+    """Accuracy of the k-nearest-neighbour classifier by k.
+
+    Raises:
+        CogError: when there is none.
+    """
+    votes: dict[str, dict[int, Key]] = {}
+    for key in found.keys():
+        one = experiments.neighbours(key[1]) if key[0] == "knn" else None
+        if one is not None:
+            votes.setdefault(one[1], {})[one[0]] = key
+    if not votes:
+        raise CogError("there is no result of nearest neighbours to draw")
+    vote = "weighted" if "weighted" in votes else min(votes)
+    by_k = votes[vote]
+    labels = [str(k) for k in sorted(by_k)]
+    return _by_dataset(
+        found,
+        found.on(by_k.values()),
+        [(math.log2(k), by_k[k]) for k in sorted(by_k)],
+        labels,
+        figure="knn",
+        stem="knn",
+        what=f"Top-1 accuracy of the k nearest neighbours{f', {vote} vote' if vote else ''}",
+        x_label="k",
+        x_break=None,
+        relative=False,
+    )
+
+
+def _by_dataset(
+    found: Source,
+    datasets: Sequence[str],
+    places: Sequence[tuple[float, Key]],
+    labels: Sequence[str],
+    *,
+    figure: str,
+    stem: str,
+    what: str,
+    x_label: str,
+    x_break: float | None,
+    relative: bool = True,
+) -> Chart:
+    """Draw a panel for each data set, three in a row, absolute; below the same relative to the baseline."""
+
+    def panels(value: _Value, kind: str, curves: Sequence[Curve]) -> list[Panel | None]:
+        made: list[Panel | None] = []
+        for dataset in datasets:
+            series = _series(found, curves, [(x, dataset, key) for x, key in places], value)
+            if not series:
+                continue
+            against = "" if kind == "absolute" else "difference (points)"
+            made.append(
+                Panel(
+                    key=f"{dataset}_{kind}",
+                    title=dataset_label(dataset),
+                    quantity=kind,
+                    unit="percent" if kind == "absolute" else "points",
+                    y_label=against or "top-1 (%)",
+                    x_label=x_label,
+                    ticks=tuple(x for x, _ in places),
+                    tick_labels=tuple(labels),
+                    series=series,
+                    y_group=f"{kind}_{len(made) // 3}",
+                    x_break=x_break,
+                )
+            )
+        return made
+
+    def rows(made: Sequence[Panel | None]) -> list[tuple[Panel | None, ...]]:
+        n = max(1, min(3, len(made)))
+        padded = [*made, *([None] * (-len(made) % n))]
+        return [tuple(padded[start : start + n]) for start in range(0, len(padded), n)]
+
+    above = panels(_own, "absolute", found.curves)
+    below: list[Panel | None] = []
+    base = _first(found.curves, found.baseline)
+    if relative and base is not None:
+        kept = [curve for curve in found.curves if curve.model != found.baseline or curve is base]
+        below = [
+            panel
+            for panel in panels(_difference(found), "relative", kept)
+            if panel is not None and any(not series.baseline for series in panel.series)
+        ]
+    title = f"{what} on {', '.join(map(dataset_label, datasets))}"
+    label = _label(found.baseline) if below else ""
+    return Chart(
+        figure=figure,
+        stem=stem,
+        title=title,
+        caption=f"{title}{f', absolute and relative to {label}' if below else ''}. Error bars: standard deviation over "
+        "seeds.",
+        metric="top1",
+        grid=(*rows(above), *rows(below)),
+        single=len(above) == 1 and not below,
+        notes=_notes([*above, *below]),
+    )
+
+
+def _own(curve: Curve, measure: Measure) -> tuple[float, float, Measure | None]:
+    return measure.value, std_of(measure.score()), None
+
+
+def _difference(found: Source) -> _Value:
+    """Difference to the baseline of the same source, else of the first that has one, in points."""
+
+    def value(curve: Curve, measure: Measure) -> tuple[float, float, Measure | None] | None:
+        for base in sorted(
+            (one for one in found.curves if one.model == found.baseline), key=lambda one: one.source != curve.source
+        ):
+            other = base.cells.get((measure.dataset, measure.key))
+            if other is not None:
+                return measure.value - other.value, std_of(measure.score()), other
+        return None
+
+    return value
+
+
+def _series(
+    found: Source, curves: Iterable[Curve], places: Sequence[tuple[float, str, Key]], value: _Value
+) -> tuple[Series, ...]:
+    made = []
+    for curve in curves:
+        there = []
+        for x, dataset, key in places:
+            measure = curve.cells.get((dataset, key))
+            result = value(curve, measure) if measure is not None else None
+            if measure is not None and result is not None:
+                there.append(Point(x, result[0], result[1], measure, result[2]))
+        if there:
+            made.append(_one(curve, there, found.baseline))
+    return tuple(made)
+
+
+def _one(curve: Curve, there: Sequence[Point], baseline: str | None) -> Series:
+    return Series(
+        model=curve.model,
+        source=curve.source,
+        label=curve.label,
+        group=curve.group,
+        style=curve.style,
+        points=tuple(there),
+        own=curve.own,
+        baseline=curve.model == baseline,
+    )
+
+
+def _first(curves: Sequence[Curve], model: str | None) -> Curve | None:
+    return next((curve for curve in curves if curve.model == model), None)
+
+
+def _label(model: str | None) -> str:
+    if model is None:
+        return ""
+    return MODELS[model].label if model in MODELS else curve_sorting.shorten(model)
+
+
+def _notes(panels: Iterable[Panel | None]) -> tuple[str, ...]:
+    """Name what is incomplete."""
+    incomplete: dict[str, set[str]] = {}
+    for panel in panels:
+        for series in panel.series if panel is not None else ():
+            for point in series.points:
+                if point.cell.missing_seeds:
+                    incomplete.setdefault(series.label, set()).add(dataset_label(point.cell.dataset))
+    if not incomplete:
+        return ()
+    listed = [f"{label} ({', '.join(sorted(where))})" for label, where in incomplete.items()]
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return (f"Seeds are missing: {', '.join(listed[:3])}{more}; see the CSV file.",)
+
+
+__all__ = [
+    "Source",
+    "alignment",
+    "alignment_ratio",
+    "clustering",
+    "fine_tuned",
+    "mlp",
+    "nearest_neighbours",
+    "pca",
+    "purity",
+    "source",
+]
