@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Run a study on this machine: what submit_study.sh submits to a cluster, several tasks at a time, each with a GPU of
+# its own or a part of the processors. ^C lets the tasks save; the same command continues, and repeats what failed.
+# --dry_run shows the tasks; --check verifies all inputs. Nothing is done then. Example:
+#   bash bash-scripts/study.sh models_root_dir=/models log_dir=/models-logs n_processes=2 \
+#       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
+#       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl model_names="sup_resnet50 dino_resnet50"
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# Holds <model_title>/<architecture_name>/model.ckpt; features and results are written beside it.
+models_root_dir="${models_root_dir:-None}"
+# Several, separated by spaces; patterns such as deit_* mean folders under the root. None: all models there.
+model_names="${model_names:-None}"
+datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
+splits="${splits:-train test}"
+seeds="${seeds:-22 37 45 77 93}"
+# Training images per class; 0 stands for all.
+shots="${shots:-0 1 2 4 8 16 32 64 128}"
+in1k_images_root="${in1k_images_root:-None}"
+imagenet_images_root="${imagenet_images_root:-None}"
+cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
+cog_concepts_split_file="${cog_concepts_split_file:-None}"
+# A data set of your own: holds {train,test}/<class>/*; name it in datasets.
+images_root="${images_root:-None}"
+# Models of your own: FILE.py:load_my_model.
+model_loader="${model_loader:-None}"
+# Logs, task lists, and in the end results.txt and report.html.
+log_dir="${log_dir:-None}"
+stages="${stages:-extract logreg results}"
+# One extraction task: both splits of a data set with the network loaded once (dataset), or a split (split).
+extract_task="${extract_task:-dataset}"
+# One classifier task: all runs of a data set with the features loaded once (dataset), or those of a seed (seed), of a
+# number of shots (shot), or a single one (run).
+logreg_task="${logreg_task:-dataset}"
+# Further arguments of one script only, such as "--allow_failures 10". All others: at the end of the command line.
+extract_args="${extract_args:-None}"
+logreg_args="${logreg_args:-None}"
+# Tasks at a time; None: one per GPU, or one without. Without GPUs, each gets its part of the processors.
+n_processes="${n_processes:-None}"
+# GPUs to use, in turn; None: all that are visible.
+gpu_ids="${gpu_ids:-None}"
+# -------------------------------------------------------------------------------------------
+
+read_command_line models_root_dir model_names datasets splits seeds shots in1k_images_root \
+    imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader log_dir \
+    stages extract_task logreg_task extract_args logreg_args n_processes gpu_ids -- "$@"
+[[ "${models_root_dir}" != "None" ]] || die "no models: give models_root_dir=<folder of all models>"
+[[ "${log_dir}" != "None" ]] || die "no place for logs: give log_dir=<folder>"
+
+# --dry_run and --check are for this script, the rest for the Python scripts.
+own=()
+passed=()
+for argument in ${extra[@]+"${extra[@]}"}; do
+    case "${argument}" in
+        --dry_run | --check) own+=("${argument}") ;;
+        *) passed+=("${argument}") ;;
+    esac
+done
+
+set -f # patterns in model_names are for folders under the root, not here
+PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" exec "${python}" -m cog.commands.study ${own[@]+"${own[@]}"} \
+    --models_root_dir="${models_root_dir}" \
+    --models ${model_names} \
+    --datasets ${datasets} \
+    --splits ${splits} \
+    --seeds ${seeds} \
+    --shots ${shots} \
+    --in1k_images_root="${in1k_images_root}" \
+    --imagenet_images_root="${imagenet_images_root}" \
+    --cog_levels_mapping_file="${cog_levels_mapping_file}" \
+    --cog_concepts_split_file="${cog_concepts_split_file}" \
+    --images_root="${images_root}" \
+    --model_loader="${model_loader}" \
+    --log_dir="${log_dir}" \
+    --stages ${stages} \
+    --extract_task="${extract_task}" \
+    --logreg_task="${logreg_task}" \
+    --extract_args="${extract_args}" \
+    --logreg_args="${logreg_args}" \
+    --n_processes="${n_processes}" \
+    --gpu_ids ${gpu_ids} \
+    -- ${passed[@]+"${passed[@]}"}
