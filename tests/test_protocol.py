@@ -34,8 +34,8 @@ class Spy(CpuEngine):
         self.tested = []
         self.batch_sizes = []
 
-    def fit(self, features, y, runs, recipe, *, test=None, on_epoch=None, monitor=None):
-        fits = super().fit(features, y, runs, recipe, test=test, on_epoch=on_epoch, monitor=monitor)
+    def fit(self, features, y, runs, recipe, *, test=None, **options):
+        fits = super().fit(features, y, runs, recipe, test=test, **options)
         self.runs += runs
         self.fits += fits
         self.tested += [test is not None] * len(runs)

@@ -177,7 +177,7 @@ class Watcher(CpuEngine):
         self.epochs = []
         self.search_fits = []
 
-    def fit(self, features, y, runs, recipe, *, test=None, on_epoch=None, monitor=None):
+    def fit(self, features, y, runs, recipe, *, test=None, monitor=None, **options):
         epochs = [recipe.n_epochs] * len(runs)
 
         def watch(epoch, live):
@@ -187,7 +187,7 @@ class Watcher(CpuEngine):
             return stop
 
         fits = super().fit(
-            features, y, runs, recipe, test=test, on_epoch=on_epoch, monitor=watch if monitor else None
+            features, y, runs, recipe, test=test, monitor=watch if monitor else None, **options
         )
         if test is None:
             self.epochs += epochs

@@ -13,12 +13,13 @@ drawn again from the run's seed (an engine draws and drops the orders of the epo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
 
 import torch
 
@@ -26,6 +27,8 @@ from cog import files, interruption
 from cog.logreg.sgd import Fit
 
 logger = logging.getLogger(__name__)
+
+AnyFit = TypeVar("AnyFit", bound=Fit)
 
 #: Seconds of training between two saves: what SIGKILL may cost.
 SAVE_SECONDS = 120.0
@@ -92,21 +95,30 @@ class Ledger:
 
     def __init__(self, checkpoint: Checkpoint | None, n_runs: int) -> None:
         self._checkpoint = checkpoint
-        self.states = [None] * n_runs if checkpoint is None else checkpoint.restore(n_runs)
+        self.states: list[RunState | None] = (
+            [None] * n_runs if checkpoint is None else checkpoint.restore(n_runs)
+        )
 
     def epochs(self, index: int) -> int:
         """Return how many epochs of a run are finished."""
         state = self.states[index]
         return 0 if state is None else state.epochs
 
-    def ended(self, device: torch.device | None = None) -> dict[int, Fit]:
+    @overload
+    def ended(self, device: torch.device | None = None) -> dict[int, Fit]: ...
+
+    @overload
+    def ended(self, device: torch.device | None, kind: type[AnyFit]) -> dict[int, AnyFit]: ...
+
+    def ended(self, device: torch.device | None = None, kind: type[Any] = Fit) -> dict[int, Any]:
         """Return the classifiers of runs that ended in an earlier session, by their position.
 
         Args:
             device: where to put them; default: the CPU.
+            kind: their class.
         """
         return {
-            index: Fit(**(state.values if device is None else moved(state.values, device)))
+            index: kind(**(state.values if device is None else moved(state.values, device)))
             for index, state in enumerate(self.states)
             if state is not None and state.ended
         }
@@ -200,6 +212,11 @@ class FileCheckpoint:
         )
         self._saved = time.monotonic()
         self._interval = max(SAVE_SECONDS, (self._saved - start) / _MAX_SHARE)
+
+    def remove(self) -> None:
+        """Delete the file: what it holds is finished."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
 
 
 class JointCheckpoint:

@@ -28,17 +28,19 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from cog.device import exact_float32
 from cog.errors import CogError
+from cog.logreg import checkpoint as checkpoint_file
 from cog.logreg import metrics, tune
+from cog.logreg.checkpoint import Checkpoint, Ledger, RunState, moved
 from cog.logreg.engine import Engine, Live, Monitor, OnEpoch
 from cog.logreg.matrix import FeatureMatrix
 from cog.logreg.sgd import Fit, History, Recipe, Run
@@ -68,8 +70,34 @@ _SCALE = 2.0**20
 CHUNK = 4096
 
 
+@dataclass(eq=False)
+class PathFit(Fit):
+    """A solution, from which another one may start.
+
+    Attributes:
+        scale: norm of the objective's gradient at zero weights.
+    """
+
+    scale: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class PathRun(Run):
+    """A problem to solve.
+
+    Attributes:
+        after: where to start from; None: from zero weights.
+    """
+
+    after: PathFit | None = None
+
+
 class WeightDecayPath:
     """The search over weight decay, in one round; stands where :class:`cog.logreg.tune.Search` does.
+
+    Args:
+        settings: of the protocol.
+        saved: file for the results so far and the last solution; None: nothing is saved.
 
     Attributes:
         trials: what is finished, in order; trial 0 has the strongest penalty.
@@ -78,9 +106,10 @@ class WeightDecayPath:
 
     study = None
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, saved: Path | None = None) -> None:
+        self._settings, self._saved = settings, saved
         self.trials: list[tune.Trial] = []
+        self._last: PathFit | None = None
 
     @property
     def done(self) -> bool:
@@ -94,26 +123,62 @@ class WeightDecayPath:
         inner = [high * (low / high) ** (i / (n - 1)) for i in range(1, n - 1)]
         return [(LEARNING_RATE, wd) for wd in [high, *inner, low][:n]]
 
-    def tell(self, results: Sequence[tune.Result]) -> None:
-        """Record the results, in the order of :meth:`ask`.
+    def replay(self) -> int:
+        """Take over what an earlier session finished; returns how many trials that is."""
+        data = None if self._saved is None else checkpoint_file.read(self._saved)
+        for row in () if data is None else data["results"]:
+            self._note(tune.Result(**row))
+        if data is not None and data["last"] is not None:
+            self._last = PathFit(**data["last"])
+        if self.trials:
+            logger.info(
+                "%s%d of %d trials were finished before", self._settings.label, len(self.trials),
+                self._settings.n_trials,
+            )  # fmt: skip
+        self._require_hope()
+        return len(self.trials)
+
+    def next_run(self, run: Run) -> Run:
+        """Let a run start from where the one before it ended."""
+        return PathRun(**vars(run), after=self._last)
+
+    def add(self, result: tune.Result, fit: Fit) -> None:
+        """Record the result of the next trial, and its solution.
 
         Raises:
-            CogError: when every one of them diverged.
+            CogError: when all of them diverged.
         """
-        for number, ((lr, wd), result) in enumerate(zip(self.ask(), results, strict=True)):
-            val_top1 = 0.0 if result.diverged else result.val_top1
-            self.trials.append(
-                tune.Trial(number, lr, wd, val_top1, result.diverged, round(result.seconds, 3))
-            )
-            logger.info(
-                "%strial %2d: wd %8.2e, validation top-1 %6.2f%s (best %.2f)", self._settings.label, number, wd,
-                val_top1, ", diverged" if result.diverged else "", tune.best(self.trials).val_top1,
-            )  # fmt: skip
-        if all(trial.diverged for trial in self.trials):
+        if not fit.diverged:
+            assert isinstance(fit, PathFit)
+            self._last = PathFit(fit.weight, fit.bias, False, scale=fit.scale)
+        self._note(result)
+        self._log()
+        if self._saved is not None:
+            keys = ("val_top1", "diverged", "seconds")
+            rows = [{key: getattr(trial, key) for key in keys} for trial in self.trials]
+            last = None if self._last is None else vars(self._last)
+            checkpoint_file.write(self._saved, {"results": rows, "last": last})
+        self._require_hope()
+
+    def _require_hope(self) -> None:
+        if self.done and all(trial.diverged for trial in self.trials):
             raise CogError(
                 f"training diverged in all {len(self.trials)} trials (weight decays {self.trials[0].wd:.3g} to "
                 f"{self.trials[-1].wd:.3g}); set CLF.NORM_FTS True"
             )
+
+    def _note(self, result: tune.Result) -> None:
+        number = len(self.trials)
+        lr, wd = self.ask()[number]
+        val_top1 = 0.0 if result.diverged else result.val_top1
+        self.trials.append(tune.Trial(number, lr, wd, val_top1, result.diverged, round(result.seconds, 3)))
+
+    def _log(self) -> None:
+        trial = self.trials[-1]
+        logger.info(
+            "%strial %2d: wd %8.2e, validation top-1 %6.2f%s (best %.2f)", self._settings.label, trial.number, trial.wd,
+            trial.val_top1, ", diverged" if trial.diverged else "", tune.best(self.trials).val_top1,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,8 +263,8 @@ class LbfgsEngine:
         self.device = base.device
 
     def together(self, n_classes: int) -> int:
-        """All: they are one path. At full scale 30 classifiers of 8 MB are kept until they are scored."""
-        return sys.maxsize
+        """One: each starts from where the one before it ended, and is recorded when it is solved."""
+        return 1
 
     def load(self, x: torch.Tensor, norms: torch.Tensor | None = None) -> FeatureMatrix:
         """See :meth:`cog.logreg.engine.Engine.load`."""
@@ -225,43 +290,53 @@ class LbfgsEngine:
         test: tuple[torch.Tensor, torch.Tensor] | None = None,
         on_epoch: OnEpoch | None = None,
         monitor: Monitor | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Fit]:
         """Solve one problem per run; see :meth:`cog.logreg.engine.Engine.fit`.
 
-        Runs with the same ``rows`` object are a path: each starts from where the one before it ended. Learning rate,
-        seeds and batch size play no part.
+        Runs with the same ``rows`` object are a path: each starts from where the one before it ended; the first from
+        where its :attr:`PathRun.after` did. Learning rate, seeds and batch size play no part.
         """
         assert monitor is None, "only SGD trials can be pruned"
-        ends: dict[int, _End] = {}
-        fits = []
+        ledger = Ledger(checkpoint, len(runs))
+        fits = ledger.ended(self.device, PathFit)
+        ends: dict[int, PathFit] = {}
         with exact_float32():
-            for run in runs:
-                objective = Objective(
-                    features,
-                    y,
-                    run.rows,
-                    recipe.n_classes,
-                    wd=run.wd,
-                    device=self.device,
-                    ranks=test is not None,
-                )
-                fit, end = _fit(objective, ends.get(id(run.rows)), recipe.n_epochs, test, on_epoch)
-                fits.append(fit)
-                if not end.diverged:
-                    ends[id(run.rows)] = end
-        return fits
+            for index, run in enumerate(runs):
+                if index not in fits:
+                    objective = Objective(
+                        features,
+                        y,
+                        run.rows,
+                        recipe.n_classes,
+                        wd=run.wd,
+                        device=self.device,
+                        ranks=test is not None,
+                    )
+                    start = ends.get(id(run.rows), run.after if isinstance(run, PathRun) else None)
+                    fits[index] = _fit(objective, start, recipe.n_epochs, test, on_epoch, ledger, index)
+                    ledger.end({index: fits[index]})
+                if not fits[index].diverged:
+                    ends[id(run.rows)] = fits[index]
+        return [fits[index] for index in range(len(runs))]
 
 
 def _fit(
     objective: Objective,
-    start: _End | None,
+    start: PathFit | None,
     n_iterations: int,
     test: tuple[torch.Tensor, torch.Tensor] | None,
     on_epoch: OnEpoch | None,
-) -> tuple[Fit, _End]:
+    ledger: Ledger,
+    index: int,
+) -> PathFit:
     """Solve one problem, with a history when there is a test set."""
     began = time.monotonic()
+    saved = ledger.states[index]
+    before = 0.0 if saved is None else saved.seconds
     history = History() if test is not None else None
+    if history is not None and saved is not None and saved.logs is not None:
+        history.logs = saved.logs
     predictions = None
 
     def record(iteration: int, theta: torch.Tensor, value: _Value) -> None:
@@ -274,10 +349,17 @@ def _fit(
         if on_epoch is not None:
             on_epoch(iteration, history)
 
-    end = _solve(objective, start, n_iterations, record)
+    def offer(iterations: int, values: dict[str, Any]) -> None:
+        logs = None if history is None else history.logs
+        seconds = before + time.monotonic() - began
+        ledger.offer(lambda: {index: RunState(iterations, values, "", seconds, logs)})
+
+    end = _solve(objective, start, n_iterations, record, saved, offer)
     _report(end, objective.wd, final=test is not None)
-    seconds = time.monotonic() - began
-    return Fit(*objective.split(end.theta), end.diverged, history, predictions, seconds=seconds), end
+    seconds = before + time.monotonic() - began
+    return PathFit(
+        *objective.split(end.theta), end.diverged, history, predictions, seconds=seconds, scale=end.scale
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,17 +385,34 @@ def _report(end: _End, wd: float, *, final: bool) -> None:
 
 def _solve(
     objective: Objective,
-    start: _End | None,
+    start: PathFit | None,
     n_iterations: int,
     record: Callable[[int, torch.Tensor, _Value], None],
+    saved: RunState | None,
+    offer: Callable[[int, dict[str, Any]], None],
 ) -> _End:
     """Minimise from the end of another minimisation, or from zero weights.
 
     ``torch.optim.LBFGS`` with the strong Wolfe line search, one iteration per call. Between calls it evaluates
     the objective again where the line search has just been; the last value is kept to spare that. At least one
     iteration is made from zero weights, so that there is one to record.
+
+    Args:
+        objective: what to minimise.
+        start: where to start.
+        n_iterations: at most.
+        record: called after every iteration.
+        saved: what ``offer`` was given in an earlier session; its pairs of step and gradient change come back too, so
+            that the iterations after it are the same.
+        offer: called after every iteration but the last with the number of iterations and all that the next one needs.
     """
-    theta = objective.zeros() if start is None else start.theta.clone()
+    theta = objective.zeros()
+    if saved is not None:
+        theta.copy_(saved.values["theta"])
+    elif start is not None:
+        weight, bias = objective.split(theta)
+        weight.copy_(start.weight)
+        bias.copy_(start.bias)
     at: torch.Tensor | None = None
     value: _Value | None = None
 
@@ -327,15 +426,20 @@ def _solve(
         theta.grad = _SCALE * evaluate().gradient
         return _SCALE * evaluate().loss
 
-    scale = _norm(evaluate().gradient) if start is None else start.scale
     # One iteration per step. Its own rules for ending are absolute, and the scale of the problem is not fixed.
     optimizer = torch.optim.LBFGS(
         [theta], lr=1.0, max_iter=1, max_eval=25, history_size=_HISTORY, tolerance_grad=0.0,
         tolerance_change=0.0, line_search_fn="strong_wolfe",
     )  # fmt: skip
+    n_done = 0
+    if saved is not None:
+        scale, n_done = saved.values["scale"], saved.epochs
+        optimizer.state[theta].update(moved(saved.values["optimizer"], theta.device))
+    else:
+        scale = _norm(evaluate().gradient) if start is None else start.scale
 
-    gradient, n_done, diverged = _norm(evaluate().gradient), 0, False
-    converged = start is not None and gradient <= _TOLERANCE * scale
+    gradient, diverged = _norm(evaluate().gradient), False
+    converged = start is not None and saved is None and gradient <= _TOLERANCE * scale
     while n_done < n_iterations and not (converged or diverged):
         before = evaluate()
         optimizer.step(closure)  # type: ignore[arg-type]
@@ -345,6 +449,8 @@ def _solve(
         gradient = _norm(now.gradient)
         diverged = not (math.isfinite(now.loss) and math.isfinite(gradient))
         converged = gradient <= _TOLERANCE * scale or before.loss - now.loss <= _PRECISION * before.loss
+        if n_done < n_iterations and not (converged or diverged):
+            offer(n_done, {"theta": theta, "scale": scale, "optimizer": dict(optimizer.state[theta])})
     return _End(theta, scale, gradient, n_done, converged and not diverged, diverged)
 
 

@@ -16,25 +16,31 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from cog import features, randomness
+from cog import features, interruption, randomness
 from cog.errors import CogError
 from cog.features import FeatureSet
 from cog.logreg import tune
+from cog.logreg.checkpoint import FileCheckpoint, JointCheckpoint
 from cog.logreg.engine import Engine, Live, Monitor, OnEpoch
 from cog.logreg.lbfgs import LbfgsEngine, WeightDecayPath
 from cog.logreg.matrix import FeatureMatrix
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import Fit, History, Recipe, Run
+from cog.logreg.trial_journal import TrialJournal
 from cog.progress import Progress
 
 if TYPE_CHECKING:
     import optuna
 
 logger = logging.getLogger(__name__)
+
+#: In the folder for work in progress: finished trials, finished weight decays, the training in progress.
+JOURNAL_FILE, PATH_FILE, CHECKPOINT_FILE = "study.journal", "path.pt", "checkpoint.pt"
 
 #: Epochs between two looks of the pruner (``CLF.PRUNER median``).
 _PRUNE_EVERY = 10
@@ -97,12 +103,14 @@ class Request:
         val_rows: rows to score them on afterwards; None in the final training, which scores the test set.
         on_epoch: of the final training.
         monitor: of a search with pruning.
+        checkpoint: where the training is saved now and then.
     """
 
     runs: list[Run]
     val_rows: torch.Tensor | None
     on_epoch: OnEpoch | None = None
     monitor: Monitor | None = None
+    checkpoint: FileCheckpoint | None = None
 
 
 #: Yields requests, receives classifiers and their validation accuracies (percent), returns the outcome.
@@ -153,8 +161,12 @@ def run_all(
     *,
     print_freq: int = 10,
     on_start: Callable[[int], None] | None = None,
+    resume: Sequence[Path] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """Run the protocol for several seeds and shots on the same features.
+
+    With ``resume``, every finished trial and now and then the state of the training is on the disk, and a second call
+    with the same folders gives the outcome that the first one would have given.
 
     Args:
         data: from :func:`prepare`.
@@ -163,12 +175,15 @@ def run_all(
             that (see :mod:`cog.logreg.engine`).
         print_freq: epochs between log lines of the final training; 0 prints none.
         on_start: called with the position of each run before it begins.
+        resume: folder of each run for work in progress, which has to exist when the run begins; the caller keeps it
+            to runs with the same settings and features.
 
     Yields:
         Position in ``study`` and outcome of each run, as they finish.
 
     Raises:
-        CogError: nothing to validate on, all trials diverged.
+        CogError: nothing to validate on, all trials diverged; the work in progress cannot be written.
+        Interrupted: with ``resume``, when the process was asked to end (:mod:`cog.interruption`) and work is left.
     """
     if any(settings.solver == "lbfgs" for settings in study):
         engine = LbfgsEngine(engine)
@@ -185,6 +200,7 @@ def run_all(
                     engine,
                     print_freq=print_freq,
                     bar=len(study) == 1 or engine.side_by_side == 1,
+                    resume=None if resume is None else resume[position],
                 )
                 active.append((position, job, next(job)))
             del waiting[: engine.side_by_side]
@@ -201,6 +217,7 @@ def run_all(
             test=data.test if requests[0].val_rows is None else None,
             on_epoch=requests[0].on_epoch,
             monitor=requests[0].monitor,
+            checkpoint=JointCheckpoint([(request.checkpoint, len(request.runs)) for request in requests]),
         )
         still_active = [entry for entry in active if entry not in together]
         for position, job, request in together:
@@ -217,13 +234,17 @@ def run_all(
             except StopIteration as finished:
                 yield position, finished.value
         active = sorted(still_active, key=lambda entry: entry[0])
+        if resume is not None and (waiting or active):
+            interruption.check("what is finished is saved")
 
 
 def _recipe(data: Data, settings: Settings) -> Recipe:
     return Recipe(len(data.labels), settings.n_epochs, settings.batch_size, settings.momentum)
 
 
-def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int, bar: bool) -> Job:
+def _job(
+    data: Data, settings: Settings, engine: Engine, *, print_freq: int, bar: bool, resume: Path | None
+) -> Job:
     """One run of the protocol."""
     sizes = {"search_train": 0, "search_val": 0, "final_train": 0, "test": len(data.test[1])}
     seconds = {"search": 0.0, "final": 0.0}
@@ -231,8 +252,9 @@ def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int, bar
     study = None
     if settings.n_trials:
         search, sizes["search_train"], sizes["search_val"] = yield from _search(
-            data, settings, engine, seconds, bar=bar
+            data, settings, engine, bar=bar, resume=resume
         )
+        seconds["search"] = sum(trial.seconds for trial in search.trials)
         trials, study = search.trials, search.study
         lr, wd = tune.best(trials).lr, tune.best(trials).wd
         logger.info(
@@ -247,51 +269,82 @@ def _job(data: Data, settings: Settings, engine: Engine, *, print_freq: int, bar
         lr, wd = settings.lr, settings.wd
     rows = _draw(data, settings, torch.arange(len(data.y)), stage="final")
     sizes["final_train"] = len(rows)
-    start = time.monotonic()
+    runs = [_spec(settings, rows, lr, wd, "final")]
     with Progress(settings.n_epochs, f"{settings.label}final training", unit="epochs", bar=bar) as progress:
         on_epoch = _narrator(settings, progress, print_freq)
-        ((fit,), _) = yield Request([_spec(settings, rows, lr, wd, "final")], None, on_epoch)
-    seconds["final"] = time.monotonic() - start
+        checkpoint = _checkpoint(resume, "final", runs, engine, settings)
+        ((fit,), _) = yield Request(runs, None, on_epoch, checkpoint=checkpoint)
+    seconds["final"] = fit.seconds
     if fit.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
     return Outcome(fit, lr, wd, trials, study, data.labels, sizes, seconds, engine.precision, data.projection)
 
 
 def _search(
-    data: Data, settings: Settings, engine: Engine, seconds: dict[str, float], *, bar: bool
+    data: Data, settings: Settings, engine: Engine, *, bar: bool, resume: Path | None
 ) -> Generator[Request, tuple[list[Fit], list[float]], tuple[tune.Search | WeightDecayPath, int, int]]:
     """Tune hyper-parameters on a part of the training set, scored on the rest."""
     train_rows, val_rows = features.split_train_val(
         data.y, val_frac=settings.val_frac, rng=randomness.numpy_rng(settings.seed, "split")
     )
     train_rows = _draw(data, settings, train_rows, stage="search")
-    search = WeightDecayPath(settings) if settings.solver == "lbfgs" else tune.Search(settings)
+    search = _open_search(settings, resume)
     with Progress(
         settings.n_trials, f"{settings.label}hyper-parameter search", unit="trials", bar=bar
     ) as progress:
         while not search.done:
-            runs = [_spec(settings, train_rows, lr, wd, "search") for lr, wd in search.ask()]
-            results: list[tune.Result] = []
+            pairs = search.ask()
+            first = search.replay()
+            progress.update(first)
             # In parts: a classifier of full scale takes 8 MB, which are given back once it is scored.
-            for part in _parts(runs, engine.together(len(data.labels))):
+            for part in _parts(pairs[first:], engine.together(len(data.labels))):
+                runs = [search.next_run(_spec(settings, train_rows, lr, wd, "search")) for lr, wd in part]
+                checkpoint = _checkpoint(resume, "search", runs, engine, settings)
                 monitor = None
                 if isinstance(search, tune.Search) and settings.pruner != "none":
-                    monitor = _pruner(data, settings, engine, search, val_rows, first=len(results))
-                fits, scores = yield Request(part, val_rows, monitor=monitor)
-                results += [
-                    tune.Result(score, fit.diverged, fit.seconds, fit.stopped)
-                    for fit, score in zip(fits, scores, strict=True)
-                ]
-                del fits
-            search.tell(results)
-            seconds["search"] += sum(result.seconds for result in results)
-            progress.update(len(runs))
+                    monitor = _pruner(data, settings, engine, search, val_rows, first=first)
+                    if checkpoint is not None:
+                        checkpoint.extra, checkpoint.on_restore = search.reports, search.report_again
+                fits, scores = yield Request(runs, val_rows, monitor=monitor, checkpoint=checkpoint)
+                for fit, score in zip(fits, scores, strict=True):
+                    search.add(tune.Result(score, fit.diverged, fit.seconds, fit.stopped), fit)
+                if checkpoint is not None:
+                    checkpoint.remove()
+                first += len(part)
+                progress.update(len(part))
+                del fits, fit
     return search, len(train_rows), len(val_rows)
 
 
-def _parts(runs: Sequence[Run], size: int) -> Iterator[list[Run]]:
-    for start in range(0, len(runs), size):
-        yield list(runs[start : start + size])
+def _open_search(settings: Settings, resume: Path | None) -> tune.Search | WeightDecayPath:
+    """Return the search, with what an earlier session finished of it."""
+    if settings.solver == "lbfgs":
+        return WeightDecayPath(settings, None if resume is None else resume / PATH_FILE)
+    if resume is None:
+        return tune.Search(settings)
+    journal = TrialJournal(
+        resume / JOURNAL_FILE, lr_interval=settings.lr_interval, wd_interval=settings.wd_interval
+    )
+    return tune.Search(settings, journal)
+
+
+def _checkpoint(
+    resume: Path | None, stage: str, runs: Sequence[Run], engine: Engine, settings: Settings
+) -> FileCheckpoint | None:
+    """Return where the training of these runs is saved."""
+    if resume is None:
+        return None
+    key = {
+        "stage": stage,
+        "runs": [[run.lr, run.wd] for run in runs],
+        "engine": f"{type(engine).__name__} {engine.precision}",
+    }
+    return FileCheckpoint(resume / CHECKPOINT_FILE, key, settings.label)
+
+
+def _parts(pairs: Sequence[tuple[float, float]], size: int) -> Iterator[Sequence[tuple[float, float]]]:
+    for start in range(0, len(pairs), size):
+        yield pairs[start : start + size]
 
 
 def _pruner(
@@ -350,7 +403,7 @@ def _narrator(settings: Settings, progress: Progress, print_freq: int) -> OnEpoc
     """Return what to do after an epoch of the final training: advance the progress, log now and then."""
 
     def on_epoch(epoch: int, history: History) -> None:
-        progress.update()
+        progress.update(epoch + 1 - progress.done)  # the first ones may be of an earlier session
         if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
             logs = history.logs
             logger.info(
