@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Fine-tune a model on every data set, with one seed or several, and print the averages (the paper's Fig. 6 takes the
+# differences to the classifiers on frozen features). What is complete is skipped; what was interrupted goes on. Example:
+#   bash bash-scripts/finetune.sh model_name=sup_resnet50 models_root_dir=/models n_processes=8 \
+#       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
+#       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 12
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+model_name="${model_name:-sup_resnet50}"
+# Holds <model_title>/<architecture_name>/model.ckpt; results go to <dataset>/eval_finetune/seed-<seed>/ beside it.
+models_root_dir="${models_root_dir:-None}"
+dataset="${dataset:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
+seeds="${seeds:-22}"
+# Processes on this machine: one per GPU.
+n_processes="${n_processes:-1}"
+in1k_images_root="${in1k_images_root:-None}"
+imagenet_images_root="${imagenet_images_root:-None}"
+cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
+cog_concepts_split_file="${cog_concepts_split_file:-None}"
+# A model of your own: FILE.py:load_my_model.
+model_loader="${model_loader:-None}"
+# A data set of your own: holds {train,test}/<class>/*; name it in dataset.
+images_root="${images_root:-None}"
+# -------------------------------------------------------------------------------------------
+
+read_command_line model_name models_root_dir dataset seeds n_processes in1k_images_root imagenet_images_root \
+    cog_levels_mapping_file cog_concepts_split_file model_loader images_root -- "$@"
+
+n_steps=$(($(count_words ${dataset}) * $(count_words ${seeds})))
+for seed in ${seeds}; do
+    for dataset_ in ${dataset}; do
+        run_step "fine-tuning ${model_name} on ${dataset_}, seed ${seed}" \
+            "${python}" "${repository}/finetune.py" \
+            --model="${model_name}" \
+            --dataset="${dataset_}" \
+            --models_root_dir="${models_root_dir}" \
+            --model_loader="${model_loader}" \
+            --in1k_images_root="${in1k_images_root}" \
+            --imagenet_images_root="${imagenet_images_root}" \
+            --cog_levels_mapping_file="${cog_levels_mapping_file}" \
+            --cog_concepts_split_file="${cog_concepts_split_file}" \
+            --images_root="${images_root}" \
+            --n_processes="${n_processes}" \
+            ${extra[@]+"${extra[@]}"} \
+            EVAL.SEED "${seed}"
+    done
+done
+
+echo "Fine-tuned ${model_name}, average over seeds ${seeds}"
+"${python}" "${repository}/print_results.py" \
+    --models_root_dir="${models_root_dir}" \
+    --model="${model_name}" \
+    --dataset ${dataset} \
+    --seeds ${seeds} \
+    EVAL.NAME finetune

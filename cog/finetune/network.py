@@ -1,0 +1,119 @@
+"""A registered backbone that is no longer frozen, with a new linear classifier."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import nn
+
+from cog.errors import CogError
+from cog.finetune import streams
+from cog.models.backbone import Backbone
+
+logger = logging.getLogger(__name__)
+
+#: Standard deviation of the classifier's initial weights; its bias starts at 0.
+_INIT_STD = 0.01
+
+
+class FineTuned(nn.Module):
+    """Images ``(B, 3, H, W)`` to logits ``(B, C)``.
+
+    Args:
+        backbone: of :func:`cog.models.backbone.load_backbone`; taken over and made trainable.
+        feature_dim: D.
+        n_classes: C.
+        seed: of the classifier's initial weights.
+    """
+
+    def __init__(self, backbone: Backbone, *, feature_dim: int, n_classes: int, seed: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(feature_dim, n_classes)
+        rng = torch.Generator().manual_seed(streams.torch_seed(seed, "head"))
+        with torch.no_grad():
+            self.head.weight.normal_(0, _INIT_STD, generator=rng)
+            self.head.bias.zero_()
+        backbone.requires_grad_(True)
+
+    def train(self, mode: bool = True) -> FineTuned:
+        """Set training mode, of the backbone's network too (which a :class:`Backbone` itself refuses)."""
+        super().train(mode)
+        self.backbone.network.train(mode)
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        return self.head(self.backbone(x))
+
+
+def build(
+    backbone: Backbone, *, n_classes: int, seed: int, crop: int, device: torch.device
+) -> tuple[FineTuned, torch.memory_format]:
+    """Put a new classifier on a backbone and find out what can be trained.
+
+    One backward pass shows the width of the features, which parameters have a part in them (a network may hold a
+    classifier that features bypass; such parameters stay as they are), and whether the network works with the channels
+    innermost, which convolutions prefer.
+
+    Args:
+        backbone: on ``device``.
+        n_classes: C.
+        seed: of the classifier's initial weights.
+        crop: side of the images, in pixels.
+        device: where the backbone is.
+
+    Returns:
+        The network on ``device``, and the memory layout of its input.
+
+    Raises:
+        CogError: a network that cannot be trained.
+    """
+    if not list(backbone.parameters()):
+        raise CogError(f"model {backbone.name} has no parameters: nothing can be fine-tuned")
+    x = torch.zeros((2, 3, crop, crop), device=device)
+    before = {name: buffer.clone() for name, buffer in backbone.named_buffers()}
+    backbone.requires_grad_(True)
+    backbone.network.train()
+    failure: Exception | None = None
+    for memory_format in (torch.channels_last, torch.contiguous_format):
+        backbone.to(memory_format=memory_format)
+        try:
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                torch.manual_seed(0)
+                y = backbone(x.contiguous(memory_format=memory_format))
+                y.float().sum().backward()
+            break
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            failure = error  # x.view(...) inside cannot work on the first layout
+    else:
+        first = (str(failure).strip().splitlines() or [""])[0]
+        raise CogError(
+            f"model {backbone.name} cannot be trained on images of {crop} x {crop}: "
+            f"{type(failure).__name__}: {first}"
+        ) from failure
+    unused = []
+    for name, parameter in backbone.named_parameters():
+        if parameter.grad is None:
+            parameter.requires_grad_(False)
+            unused.append(name)
+        parameter.grad = None
+    with torch.no_grad():
+        for name, buffer in backbone.named_buffers():
+            buffer.copy_(before[name])
+    used = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
+    if not used:
+        raise CogError(
+            f"model {backbone.name} has no parameter that its features depend on: nothing can be fine-tuned"
+        )
+    if unused:
+        logger.info(
+            "%s: %d parameter tensors have no part in the features and stay as they are (%s%s)",
+            backbone.name, len(unused), ", ".join(unused[:3]), ", ..." if len(unused) > 3 else "",
+        )  # fmt: skip
+    kept = {id(parameter) for parameter in used}
+    network = FineTuned(backbone, feature_dim=y.shape[1], n_classes=n_classes, seed=seed)
+    for parameter in backbone.parameters():
+        parameter.requires_grad_(id(parameter) in kept)
+    return network.to(device).eval(), memory_format

@@ -1,0 +1,245 @@
+"""Several processes that fine-tune one network together: what they tell each other, and starting them.
+
+Processes come from torchrun (or a scheduler that sets the same variables: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+MASTER_PORT), or from :func:`launch`, which passes signals on and keeps the exit codes that torchrun turns into 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TypeVar
+
+from cog.errors import CogError
+
+T = TypeVar("T")
+
+#: Exit code of a process that only lost the others: what one of those says is the reason.
+_LOST = 70
+
+#: Seconds that the other processes get to end by themselves when one has failed.
+_GRACE_SECONDS = 10.0
+
+
+class LostProcessError(CogError):
+    """Another process is gone."""
+
+    exit_code = _LOST
+
+
+class SharedError(CogError):
+    """Something that every process finds at the same time: process 0 says it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands among the others.
+
+    Attributes:
+        rank: of all processes; 0 writes and reports.
+        size: number of processes.
+        local_rank: of those on this machine: the index of its GPU.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+
+def place() -> Place:
+    """Return this process's place, from the environment.
+
+    Raises:
+        CogError: variables that contradict each other.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return Place()
+    texts = [os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ.get("LOCAL_RANK", os.environ["RANK"])]
+    if not all(text.isdecimal() for text in texts) or int(texts[0]) >= int(texts[1]):
+        raise CogError(
+            f"RANK {texts[0]}, WORLD_SIZE {texts[1]}, LOCAL_RANK {texts[2]} in the environment are not the place of a "
+            "process; start with torchrun, or unset them"
+        )
+    return Place(*map(int, texts))
+
+
+class Group:
+    """The processes of a run; of a single one, everything is trivially agreed.
+
+    Args:
+        where: this process's place.
+        device: where its tensors are.
+    """
+
+    def __init__(self, where: Place, device: Any) -> None:
+        self.rank = where.rank
+        self.size = where.size
+        self.device = device
+
+    def sum_(self, tensor: Any) -> Any:
+        """Replace ``tensor`` by the sum over all processes; returns it."""
+        return self._reduce(tensor, "SUM")
+
+    def max_(self, tensor: Any) -> Any:
+        """Replace ``tensor`` by the maximum over all processes; returns it."""
+        return self._reduce(tensor, "MAX")
+
+    def _reduce(self, tensor: Any, operation: str) -> Any:
+        if self.size > 1:
+            import torch.distributed as dist
+
+            with _others_may_be_gone():
+                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation))
+        return tensor
+
+    def agree(self, decide: Callable[[], T]) -> T:
+        """Return what process 0 decides; when that fails, all fail, and only process 0 says why.
+
+        Args:
+            decide: called in process 0 only; returns something small that can be pickled.
+
+        Raises:
+            CogError: of ``decide``, in process 0.
+            SystemExit: in the others.
+        """
+        if self.size == 1:
+            return decide()
+        import torch.distributed as dist
+
+        answer: list[Any] = [None, 0]
+        error: CogError | None = None
+        if self.rank == 0:
+            try:
+                answer[0] = decide()
+            except CogError as problem:
+                error = problem
+                answer[1] = problem.exit_code
+        with _others_may_be_gone():
+            dist.broadcast_object_list(answer, src=0, device=self.device)
+        if error is not None:
+            raise error
+        if answer[1]:
+            raise SystemExit(answer[1])
+        return answer[0]
+
+
+@contextlib.contextmanager
+def _others_may_be_gone() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise LostProcessError(f"lost the connection to another process ({first[:200]})") from error
+
+
+@contextlib.contextmanager
+def joined(where: Place, device: Any) -> Iterator[Group]:
+    """Meet the other processes.
+
+    Args:
+        where: this process's place.
+        device: a CPU communicates through gloo, a GPU through NCCL.
+
+    Raises:
+        CogError: when they cannot be reached.
+    """
+    if where.size == 1:
+        yield Group(where, device)
+        return
+    import torch.distributed as dist
+
+    try:
+        if device.type == "cuda":
+            dist.init_process_group("nccl", rank=where.rank, world_size=where.size, device_id=device)
+        else:
+            dist.init_process_group("gloo", rank=where.rank, world_size=where.size)
+    except (RuntimeError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise CogError(f"process {where.rank} of {where.size} cannot join the others: {first}") from error
+    try:
+        yield Group(where, device)
+    finally:
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def launch(command: Sequence[str], n_processes: int) -> int:
+    """Run the same command in several processes on this machine.
+
+    SIGTERM and SIGUSR1 are passed on, so that they save what they have. When one fails, the others are ended.
+
+    Args:
+        command: to run; each process gets the variables that torchrun sets.
+        n_processes: how many.
+
+    Returns:
+        0, or the exit code of the process that failed (of several, the first by rank).
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = os.environ | {
+        "WORLD_SIZE": str(n_processes),
+        "LOCAL_WORLD_SIZE": str(n_processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    shared.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does: the processes share the processors
+    children: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            with contextlib.suppress(OSError):
+                child.send_signal(number)
+
+    previous = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        for rank in range(n_processes):
+            children.append(
+                subprocess.Popen(list(command), env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            )
+        return _wait(children)
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _wait(children: Sequence[subprocess.Popen[bytes]]) -> int:
+    deadline: float | None = None
+    while any(child.poll() is None for child in children):
+        failed = any(child.poll() not in (None, 0) for child in children)
+        if failed and deadline is None:
+            deadline = time.monotonic() + _GRACE_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            for child in children:
+                if child.poll() is None:
+                    child.terminate()
+            deadline = time.monotonic() + _GRACE_SECONDS
+            while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+        time.sleep(0.05)
+    codes = [child.returncode for child in children if child.returncode]
+    if not codes:
+        return 0
+    code = next((code for code in codes if code not in (_LOST, -signal.SIGTERM, -signal.SIGKILL)), codes[0])
+    return code if code > 0 else 128 - code
+
+
+def command_line(argv: Sequence[str]) -> list[str]:
+    """Return the command that runs ``finetune.py`` with ``argv`` in a process of its own."""
+    return [sys.executable, "-m", "cog.commands.finetune", *argv]

@@ -1,0 +1,108 @@
+"""The state of an unfinished fine-tuning run: tensors in ``.resume/state.pth``, replaced atomically."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cog import files
+from cog.errors import CogError
+from cog.safe_load import load_torch
+
+STATE_FILE = "state.pth"
+
+#: One value per epoch each, as in ``logs.pkl`` of a classifier run.
+LOG_KEYS = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr")
+
+
+@dataclass
+class Position:
+    """How far training is.
+
+    Attributes:
+        epoch: that goes on, counted from 0.
+        step: the next one in that epoch; the number of steps when only its test is missing.
+        sums: float64 ``(4,)`` over the steps of that epoch: loss, top-1 hits, top-5 hits, images.
+        logs: one value per finished epoch.
+        failed: rows of the training images that could not be decoded.
+        seconds: of work so far, over all attempts.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    sums: torch.Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
+    logs: dict[str, list[float]] = field(default_factory=lambda: {key: [] for key in LOG_KEYS})
+    failed: set[int] = field(default_factory=set)
+    seconds: float = 0.0
+
+
+def save(
+    path: Path,
+    position: Position,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> None:
+    """Write everything that the following steps depend on.
+
+    Raises:
+        CogError: when it cannot be written.
+    """
+    scale = scaler.state_dict()
+    state = {
+        "network": {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()},
+        "momentum": {
+            name: optimizer.state[parameter]["momentum_buffer"].cpu()
+            for name, parameter in network.named_parameters()
+            if optimizer.state.get(parameter, {}).get("momentum_buffer") is not None
+        },
+        "scaler": torch.tensor(
+            [scale["scale"], scale["_growth_tracker"]] if scale else [], dtype=torch.float64
+        ),
+        "position": torch.tensor([position.epoch, position.step]),
+        "sums": position.sums.cpu(),
+        "logs": {key: torch.tensor(values, dtype=torch.float64) for key, values in position.logs.items()},
+        "failed": torch.tensor(sorted(position.failed), dtype=torch.int64),
+        "seconds": torch.tensor(position.seconds, dtype=torch.float64),
+    }
+    with files.atomic_write(path) as handle:
+        torch.save(state, handle)
+
+
+def load(
+    path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+) -> Position:
+    """Put a saved state into network, optimizer and scaler, and return how far training was.
+
+    Raises:
+        CogError: a damaged file, or one of another network.
+    """
+    state: Any = load_torch(path)
+    parameters = dict(network.named_parameters())
+    try:
+        epoch, step = state["position"].tolist()
+        position = Position(
+            epoch=epoch,
+            step=step,
+            sums=state["sums"].double(),
+            logs={key: state["logs"][key].tolist() for key in LOG_KEYS},
+            failed=set(state["failed"].tolist()),
+            seconds=float(state["seconds"]),
+        )
+        network.load_state_dict(state["network"])
+        for name, momentum in state["momentum"].items():
+            parameter = parameters[name]
+            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+        if len(state["scaler"]) and scaler.is_enabled():
+            scale, growth = state["scaler"].tolist()
+            scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": int(growth)})
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CogError(
+            f"{path} is not the state of this run ({first[:200]}); add --overwrite to start again"
+        ) from error
+    return position
