@@ -18,6 +18,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--slow", action="store_true", help="run the tests marked slow as well (always when CI=true)"
     )
+    parser.addoption(
+        "--slurm", action="store_true", help="run the tests marked slurm as well (with --slow and CI=true, too)"
+    )
 
 
 def pytest_configure(config):
@@ -27,6 +30,7 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     slow = config.getoption("--slow") or os.environ.get("CI", "").lower() in ("true", "1")
+    slurm = slow or config.getoption("--slurm")
     needs_gpu = [item for item in items if "gpu" in item.keywords]
     cuda = False
     if needs_gpu:
@@ -36,6 +40,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "slow" in item.keywords and not slow:
             item.add_marker(pytest.mark.skip(reason="slow; give --slow"))
+        if "slurm" in item.keywords and not slurm:
+            item.add_marker(pytest.mark.skip(reason="starts a SLURM; give --slurm"))
         if "gpu" in item.keywords and not cuda:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 

@@ -21,7 +21,10 @@ if ! line="$(sed -n "$((${SLURM_ARRAY_TASK_ID:-0} + 1))p" "${task_list}")" || [[
     echo "error: ${task_list} has no command for task ${SLURM_ARRAY_TASK_ID:-0}; submit the study again" >&2
     exit 2
 fi
-eval "command=(${line})"
+if ! eval "command=(${line})"; then
+    echo "error: ${task_list} is damaged; submit the study again" >&2
+    exit 2
+fi
 
 # Without a binding of processes to processors each would start a thread for every processor of the node.
 if [[ -z "${OMP_NUM_THREADS:-}" && -n "${SLURM_CPUS_PER_TASK:-}" ]]; then
