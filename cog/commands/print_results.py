@@ -157,6 +157,9 @@ def _write_products(
             cells=own,
             published=published.cells(args.paper),
             problems=found.problems,
+            measures=found.all_measures,
+            analyses=found.analyses,
+            variants=found.variants,
             root=selected.models_root_dir or selected.logreg_root_dir,
             overwrite=args.overwrite,
         )

@@ -114,7 +114,7 @@ def charts(
     found: list[Chart] = []
     cells, published, measures = list(cells), list(published), list(measures)
     selection = None
-    if cells or published or any(name in _VIEWS for name in which or ()):
+    if cells or published or not measures or any(name in _VIEWS for name in which or ()):
         selection = curves.select(
             cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots
         )
@@ -141,8 +141,6 @@ def charts(
         found.append(chart)
         if singles and name in _WITH_SINGLES:
             found += views.singles(chart)
-    if not found and selection is None:
-        raise CogError("no number to draw: there are no results")
     return found
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cog
 from cog import files, record
+from cog.analysis.records import AnalysisRecord
 from cog.cells import Cell, Problem, Run
 from cog.errors import CogError
+from cog.measures import Measure
 
 
 def check_output(path: str | os.PathLike[str], *, overwrite: bool, flag: str = "--report") -> Path:
@@ -50,6 +52,9 @@ def write(
     cells: Sequence[Cell] = (),
     published: Sequence[Cell] = (),
     problems: Sequence[Problem] = (),
+    measures: Sequence[Measure] = (),
+    analyses: Sequence[AnalysisRecord] = (),
+    variants: Mapping[str, Sequence[Run]] | None = None,
     root: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     created: str | None = None,
@@ -62,6 +67,9 @@ def write(
         cells: their averages (:func:`cog.results.summarise`), and imported ones of other sources.
         published: the paper's results (:func:`cog.published.cells`).
         problems: folders that were not counted.
+        measures: numbers of all experiments, with what is derived among them (:func:`cog.measures.derive`).
+        analyses: results of analyses.
+        variants: runs of other evaluations, by the name of these.
         root: the folder that was read, to name it.
         overwrite: replace an existing file.
         created: date and time to show; default: now.
@@ -74,8 +82,12 @@ def write(
     """
     from cog.published import MODELS
     from cog.report import facts, page, pictures
+    from cog.report.experiments import Experiments
 
     target = check_output(path, overwrite=overwrite)
+    experiments = Experiments(measures, analyses, variants or {})
+    if experiments.present and not cells:  # the published classifiers are not what this is about
+        published = ()
     found = facts.collect(
         runs=runs,
         cells=cells,
@@ -83,8 +95,11 @@ def write(
         problems=problems,
         labels={name: model.label for name, model in MODELS.items()},
         root=None if root is None else str(root),
+        experiments=experiments,
     )
-    drawn, hint = pictures.draw(cells, published if found.compared or not cells else ())
+    drawn, hint = pictures.draw(
+        cells, published if found.compared or not cells else (), found.experiments.measures
+    )
     text = page.render(
         found,
         pictures=drawn,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,8 +11,9 @@ from cog import comparison, names
 from cog.cells import RUNS, Cell, Problem, Run, dataset_key, natural_key
 from cog.comparison import Difference
 from cog.published import SOURCES
-from cog.report import counts, notices, records, standing
+from cog.report import counts, experiment_notices, notices, records, standing
 from cog.report.counts import Counts
+from cog.report.experiments import Experiments
 from cog.report.notices import Evidence, Notice
 from cog.report.records import Features
 from cog.report.standing import Place
@@ -62,6 +64,7 @@ class Facts:
         baseline: index in ``own`` of the model the others are compared with; None with fewer than two.
         notices: what to know, the most severe first.
         problems: folders that are not counted.
+        experiments: what the section on other experiments shows.
     """
 
     own: tuple[OwnModel, ...]
@@ -72,6 +75,7 @@ class Facts:
     baseline: int | None
     notices: tuple[Notice, ...]
     problems: tuple[Problem, ...]
+    experiments: Experiments = Experiments()
 
 
 def collect(
@@ -82,6 +86,7 @@ def collect(
     problems: Sequence[Problem],
     labels: Mapping[str, str],
     root: str | None = None,
+    experiments: Experiments | None = None,
 ) -> Facts:
     """Derive everything that the page states.
 
@@ -92,6 +97,7 @@ def collect(
         problems: what was not counted.
         labels: names of the published models, as the paper has them.
         root: the folder of all models, for commands.
+        experiments: numbers of all experiments.
     """
     features = records.features_of(runs)
     groups: dict[tuple[str, str], list[Cell]] = {}
@@ -132,15 +138,23 @@ def collect(
             root=root or "<models_root_dir>",
         )
     )
+    shown = experiments or Experiments()
+    if not compared and own:  # published numbers are on other data
+        shown = dataclasses.replace(
+            shown, measures=[one for one in shown.measures if one.source not in SOURCES.values()]
+        )
+    found_notices += experiment_notices.collect(shown, runs, root=root or "<models_root_dir>")
+    found_notices.sort(key=lambda notice: notices.SEVERITIES.index(notice.severity))
     return Facts(
         own=tuple(own),
         published=tuple(published),
         compared=compared,
-        headline=tuple(_headline(own, published, compared=compared)),
+        headline=tuple(_headline(own, published, compared=compared, others=shown.present)),
         differences=_differences(own, baseline),
         baseline=baseline,
         notices=tuple(found_notices),
         problems=tuple(problems),
+        experiments=shown,
     )
 
 
@@ -237,7 +251,11 @@ def _certainty(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _headline(own: Sequence[OwnModel], published: Sequence[Cell], *, compared: bool) -> list[str]:
+def _headline(
+    own: Sequence[OwnModel], published: Sequence[Cell], *, compared: bool, others: bool
+) -> list[str]:
+    if not own and not published and others:
+        return ["There are no linear classifiers here; what follows are the results of other experiments."]
     if not own:
         return ["There are no results of your own here: the tables and figures show the published ones."]
     if compared:

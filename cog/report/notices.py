@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cog import names
-from cog.cells import Cell, Problem, Run
+from cog.cells import INTERRUPTED, RUNNING, Cell, Problem, Run
 from cog.report.counts import Counts, Match
 from cog.report.records import Features, plain
 from cog.report.standing import dataset_label
@@ -149,6 +149,8 @@ def _driver(model: str, dataset: Sequence[str], shots: Sequence[int], seeds: Seq
 
 
 def _problem_folders(problems: Sequence[Problem]) -> Iterable[Notice]:
+    unfinished = [problem for problem in problems if problem.state in (RUNNING, INTERRUPTED)]
+    problems = [problem for problem in problems if problem not in unfinished]
     if problems:
         yield Notice(
             "warning",
@@ -159,6 +161,16 @@ def _problem_folders(problems: Sequence[Problem]) -> Iterable[Notice]:
             "them.",
             "Look at the reason of each; finish the run, or move the folder away.",
             items=_shorten(f"{problem.path}: {problem.reason}" for problem in problems),
+        )
+    if unfinished:
+        yield Notice(
+            "note",
+            "",
+            "unfinished runs",
+            f"{_amount(len(unfinished), 'run')} not finished yet",
+            "These are in progress, or were interrupted; no score here includes them.",
+            "Wait for those in progress; the command that began an interrupted one continues it.",
+            items=_shorten(f"{problem.path}: {problem.reason}" for problem in unfinished),
         )
 
 

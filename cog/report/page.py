@@ -8,7 +8,7 @@ import importlib.resources
 from collections.abc import Sequence
 
 from cog import published
-from cog.report import answer, provenance, score_tables
+from cog.report import answer, experiments, provenance, score_tables
 from cog.report.counts import Match
 from cog.report.facts import Facts
 from cog.report.markup import date, esc, listing, prose
@@ -42,8 +42,9 @@ def render(
     sections = [
         ("answer", "The answer" if facts.own else "About this page", answer.render(facts, labels)),
         ("tables", "Tables", _tables(facts, official=official)),
+        ("experiments", "Other experiments", experiments.render(facts.experiments)),
         ("figures", "Figures", _figures(pictures, pictures_hint)),
-        ("warnings", "Warnings", _notices(facts.notices) if facts.own else ""),
+        ("warnings", "Warnings", _notices(facts.notices) if facts.own or facts.notices else ""),
         ("runs", "Runs and provenance", provenance.render_runs(facts)),
         ("search", "Hyper-parameter search", provenance.render_searches(facts)),
         ("method", "How to read this", _method(facts)),
@@ -64,6 +65,8 @@ def render(
     n_runs = sum(len(model.runs) for model in facts.own)
     read = f" from <span class='path'>{esc(root)}</span>" if root is not None else ""
     summary = f"written {esc(date(created))}"
+    if not facts.own and facts.experiments.analyses:
+        summary = f"{len(facts.experiments.analyses):,} analyses{read}, {summary}"
     if facts.own:
         models = f"{len(facts.own)} model{'s' * (len(facts.own) != 1)}"
         summary = f"{n_runs:,} run{'s' * (n_runs != 1)} of {models}{read}, {summary}"
@@ -95,7 +98,7 @@ def _hash(text: str) -> str:
 
 def _title(facts: Facts) -> str:
     if not facts.own:
-        return "The published results"
+        return "The published results" if facts.published else "Results of other experiments"
     if len(facts.own) == 1:
         only = facts.own[0].label
         return f"How well does {only} generalise?" if facts.compared else f"Results of {only}"
@@ -108,6 +111,8 @@ def _title(facts: Facts) -> str:
 
 def _tables(facts: Facts, *, official: bool) -> str:
     rows = score_tables.rows_of(facts)
+    if not rows:
+        return ""
     text = "<p class='needs-script'>Click a column title to sort by it, again for the other direction.</p>"
     if facts.own and not facts.compared and facts.published:
         text += (

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from cog.cells import Cell
 from cog.errors import CogError
+from cog.measures import LOGREG, Measure
 
 # The others repeat these for every model or data set, and are large; --figures writes all.
 _WHICH = ("fig3", "fig4", "drop")
+
+# Of other experiments; those left out repeat these.
+_EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn")
 
 # With more own models than this every figure is crowded and large: the first must do.
 _MANY_MODELS = 8
@@ -34,12 +38,15 @@ class Picture:
     wide: bool
 
 
-def draw(cells: Sequence[Cell], published: Sequence[Cell]) -> tuple[list[Picture], str]:
+def draw(
+    cells: Sequence[Cell], published: Sequence[Cell], measures: Sequence[Measure] = ()
+) -> tuple[list[Picture], str]:
     """Draw the figures for which there are results, if matplotlib is there.
 
     Args:
         cells: of own models.
         published: of the paper; empty where they may not be compared.
+        measures: numbers of all experiments.
 
     Returns:
         The figures; and a hint for the reader: why there are none, or "".
@@ -53,9 +60,11 @@ def draw(cells: Sequence[Cell], published: Sequence[Cell]) -> tuple[list[Picture
     pictures = []
     reason = ""
     many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
-    for which in _WHICH[:1] if many else _WHICH:
+    experiments = any(measure.experiment != LOGREG for measure in measures)
+    wanted = (_WHICH[:1] if many else _WHICH) + (_EXPERIMENTS if experiments and not many else ())
+    for which in wanted:
         try:
-            for chart in figures.charts(cells, published, which=[which], singles=False):
+            for chart in figures.charts(cells, published, measures=measures, which=[which], singles=False):
                 svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
                 pictures.append(Picture(chart.caption, svg, _points_wide(svg) > _WIDE_POINTS))
         except CogError as error:  # too few results for this one

@@ -26,7 +26,7 @@
       head.setAttribute("aria-sort", index === column ? direction : "none");
     });
     const title = table.tHead.rows[0].cells[column].textContent;
-    said.textContent = `Sorted by ${title}, ${direction}`;
+    if (said) said.textContent = `Sorted by ${title}, ${direction}`;
   }
 
   for (const table of document.querySelectorAll("table.sortable")) {
@@ -45,7 +45,7 @@
   // Cells keep the accuracy in data-v; a baseline only changes what they show, so the order stays valid.
   const minus = (text) => text.replace("-", "\u2212");
   function show(baseline) {
-    for (const table of document.querySelectorAll("table.sortable")) {
+    for (const table of document.querySelectorAll("table.sortable:not(.experiments)")) {
       const base = Array.from(table.tBodies[0].rows).find((row) => row.dataset.key === baseline);
       for (const row of table.tBodies[0].rows) {
         Array.from(row.cells).forEach((cell, column) => {

@@ -1,0 +1,221 @@
+"""The page's section on other experiments than the protocol's: an overview, tables, and how analyses were made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cog import experiments, measures
+from cog.analysis.records import AnalysisRecord
+from cog.cells import Run, dataset_key, natural_key
+from cog.errors import CogError
+from cog.experiments import Kind
+from cog.measures import Measure
+from cog.report.markup import breakable, date, duration, esc, hidden, prose, scroll, table
+from cog.report.records import plain
+from cog.report.standing import dataset_label
+from cog.tables import Entry, Table
+from cog.views import overview
+from cog.views.experiments import ALL, Numbers, entry, of_analyses, of_variants
+from cog.views.layout import Style, View
+
+# What ends the name under which an analysis records the features it used.
+_FEATURES = "_features"
+
+_LONGEST_SETTING = 40
+
+# With more rows than this a table is folded.
+_MANY_ROWS = 40
+
+
+@dataclass(frozen=True)
+class Experiments:
+    """Everything the section is made of.
+
+    Attributes:
+        measures: numbers of all experiments, with what is derived among them.
+        analyses: results of analyses found on disk.
+        variants: runs of other evaluations, by the name of these.
+    """
+
+    measures: Sequence[Measure] = ()
+    analyses: Sequence[AnalysisRecord] = ()
+    variants: Mapping[str, Sequence[Run]] = field(default_factory=dict)
+
+    @property
+    def present(self) -> bool:
+        """Whether there is more than logistic regression on all features."""
+        return any(measure.experiment != measures.LOGREG for measure in self.measures)
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models, in natural order."""
+        return sorted({measure.model for measure in self.measures}, key=natural_key)
+
+
+def render(found: Experiments) -> str:
+    """Return the section; "" without any such experiment."""
+    if not found.present:
+        return ""
+    numbers = Numbers(found.measures)
+    style = Style()
+    parts = [
+        "<p>The main numbers of every experiment side by side. ↑: higher speaks for the features, ↓: lower; "
+        "without either, the number describes them.</p>"
+        "<p class='needs-script'>Click a column title to sort by it, again for the other direction.</p>"
+    ]
+    parts += [_overview(numbers, dataset, style) for dataset in numbers.datasets]
+    for title, view in (
+        ("Analyses of features", _attempt(of_analyses, numbers, style)),
+        ("Variants of the classifier", _attempt(of_variants, numbers, style)),
+    ):
+        if view is not None:
+            drawn = "".join(map(_draw, view.tables))
+            count = f"{len(view.tables)} table{'s' * (len(view.tables) != 1)}"
+            parts.append(
+                f"<details class='experiments-of print'><summary><h3>{title}</h3> <span class='of'>{count}</span>"
+                f"</summary>{drawn}</details>"
+            )
+    parts.append(_made(found.analyses))
+    return "".join(parts)
+
+
+def _attempt(view, numbers: Numbers, style: Style) -> View | None:
+    try:
+        made: View = view(numbers, [ALL], style=style, decimals=None)
+    except CogError:  # none of these there
+        return None
+    return made
+
+
+def _overview(numbers: Numbers, dataset: str, style: Style) -> str:
+    """Models by experiments, so that each experiment can be sorted by."""
+    keys = [key for key in overview.headlines(numbers.keys) if dataset in numbers.on(key)]
+    if len(keys) < 2:
+        return ""
+    kinds = [experiments.describe(*key) for key in keys]
+    rows = []
+    sources = {row.source for row in numbers.rows}
+    for row in numbers.rows:
+        found = [numbers.get(row, dataset, key) for key in keys]
+        if any(measure is not None for measure in found):
+            cells = [None if measure is None else entry(measure, decimals=None) for measure in found]
+            rows.append((style.label(row, sources=sources), cells))
+    head = [f"{kind.short_title} {kind.arrow}".strip() for kind in kinds]
+    drawn = _table(f"All experiments on {dataset_label(dataset)}", "model", head, rows, ())
+    return _folded(drawn, f"All experiments on {dataset_label(dataset)}", len(rows))
+
+
+def _folded(drawn: str, title: str, n_rows: int) -> str:
+    if n_rows <= _MANY_ROWS:
+        return drawn
+    return f"<details class='print'><summary>{esc(title)} ({n_rows} models)</summary>{drawn}</details>"
+
+
+def _draw(one: Table) -> str:
+    drawn = _table(one.title, one.corner, one.columns, one.rows, one.words)
+    notes = "".join(
+        f"<p class='legend'>{prose(note.text)}{': ' if note.items else ''}"
+        f"{esc('; '.join(f'{where}: {what}' for where, what in note.items))}</p>"
+        for note in one.notes
+    )
+    return _folded(drawn + notes, one.title, len(one.rows))
+
+
+def _table(
+    title: str,
+    corner: str,
+    columns: Sequence[str],
+    rows: Sequence[tuple[str, Sequence[Entry | None]]],
+    words: frozenset[int] | tuple[()],
+) -> str:
+    head = "".join(
+        f'<th scope="col" aria-sort="none"><button type="button" disabled>{esc(text)}</button></th>'
+        for text in (corner[:1].upper() + corner[1:], *columns)
+    )
+    body = "".join(
+        f'<tr><th scope="row"><span class="name">{breakable(label)}</span></th>{"".join(map(_cell, cells))}</tr>'
+        for label, cells in rows
+    )
+    drawn = (
+        f'<table class="scores sortable experiments"><caption><span>{prose(title)}</span></caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+    return scroll(drawn, title)
+
+
+def _cell(found: Entry | None) -> str:
+    if found is None:
+        return '<td class="none">–</td>'
+    value = re.fullmatch(r"[+-]?\d+(\.\d+)?", found.number)
+    attribute = f' data-v="{float(found.number):g}"' if value else ""
+    text = f"<b>{esc(found.number.replace('-', '−'))}</b>"
+    if found.deviation:
+        text += f" <i>± {esc(found.deviation)}</i>"
+    if found.mark:
+        text += f' <span class="part">{esc(found.mark.strip("()"))}{hidden(" seeds")}</span>'
+    return f"<td{attribute}>{text}</td>"
+
+
+def _made(analyses: Sequence[AnalysisRecord]) -> str:
+    """How analyses were made: settings, device, time."""
+    if not analyses:
+        return ""
+    groups: dict[tuple[str, str], list[AnalysisRecord]] = {}
+    for record in analyses:
+        groups.setdefault((record.model or "", record.analysis), []).append(record)
+    rows = []
+    for (model, analysis), members in groups.items():
+        settings = {describe_settings(record) for record in members}
+        finished = sorted(record.finished for record in members if record.finished)
+        datasets = sorted({record.dataset or "" for record in members}, key=dataset_key)
+        rows.append(
+            (
+                f"{breakable(model)}, {esc(analysis)}",
+                [
+                    esc(", ".join(map(dataset_label, datasets))),
+                    esc(" / ".join(sorted(settings)) or "none recorded"),
+                    esc(", ".join(sorted({record.device for record in members if record.device})) or "?"),
+                    duration(sum(record.seconds for record in members if record.seconds > 0)),
+                    esc(date(finished[-1]) if finished else "?"),
+                ],
+            )
+        )
+    caption = "How the analyses were made"
+    drawn = table(
+        caption=caption,
+        head=["Analysis", "Data sets", "Settings", "Device", "Time", "Finished"],
+        rows=rows,
+        cls="details",
+    )
+    return f"<details class='provenance'><summary><h3>{caption}</h3></summary>{scroll(drawn, caption)}</details>"
+
+
+def settings_of(record: AnalysisRecord) -> dict[str, str]:
+    """Return what an analysis was told, without the features and files it was given."""
+    found = {}
+    for key, value in record.identity.items():
+        shown = plain(value)
+        # Digests say that inputs differ, which is not a setting.
+        if not key.endswith(_FEATURES) and shown is not None and len(shown) < _LONGEST_SETTING:
+            found[key] = shown
+    return found
+
+
+def features_of(record: AnalysisRecord) -> dict[str, str]:
+    """Return the digest of the features of each split that an analysis used."""
+    found = {}
+    for key, value in record.identity.items():
+        digest = value.get("sample_sha256") if isinstance(value, dict) else None
+        if key.endswith(_FEATURES) and isinstance(digest, str):
+            found[key.removesuffix(_FEATURES)] = digest
+    return found
+
+
+def describe_settings(record: AnalysisRecord) -> str:
+    """Return the settings of an analysis in one line."""
+    return ", ".join(f"{key} {value}" for key, value in settings_of(record).items())
+
+
+__all__ = ["Experiments", "Kind", "describe_settings", "features_of", "render", "settings_of"]
