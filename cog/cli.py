@@ -169,6 +169,16 @@ def add_common(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 
 
+def add_check(group: argparse._ArgumentGroup) -> None:
+    """Add the flag that asks whether the command can start."""
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="only look: inputs, images that are missing, output, disk, memory, GPU; exit code 0 when it can start, "
+        "else 2. Computes and writes nothing",
+    )
+
+
 class _Formatter(logging.Formatter):
     """Plain messages; warnings and errors carry their level, coloured on a terminal."""
 

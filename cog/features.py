@@ -72,6 +72,42 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
             whole numbers, NaN or infinite values (the first rows are named).
     """
+    found = open_file(path, mapped=mapped)
+    x, y = found.x, found.y
+    # detached and contiguous: they are normalised in place below
+    mapped = mapped and x.dtype == torch.float32 and x.is_contiguous()
+    x = x.detach().float().contiguous()
+    norms = _check_and_normalize_(x, str(found.path), normalize=normalize, in_place=not mapped)
+    return FeatureSet(x, y.long(), found.name, norms)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureFile:
+    """What a feature file holds, as it is there; values are not checked.
+
+    Attributes:
+        path: the file.
+        x: ``(n, d)``, any floating type.
+        y: ``(n,)``, any integer type.
+        name: ``<model>_<dataset>_<split>``.
+    """
+
+    path: Path
+    x: torch.Tensor
+    y: torch.Tensor
+    name: str
+
+
+def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
+    """Open ``X_Y.pth`` and check its form.
+
+    Args:
+        path: the file, or the folder that holds it.
+        mapped: see :func:`load`.
+
+    Raises:
+        CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.
+    """
     path = Path(path)
     if path.is_dir():
         path = path / names.FEATURES_FILE
@@ -96,12 +132,8 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
         raise CogError(f"{path}: X is {x.dtype}, expected float32")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise CogError(f"{path}: Y is {y.dtype}, expected whole-number labels (int64)")
-    # detached and contiguous: they are normalised in place below
-    mapped = mapped and x.dtype == torch.float32 and x.is_contiguous()
-    x = x.detach().float().contiguous()
-    norms = _check_and_normalize_(x, str(path), normalize=normalize, in_place=not mapped)
     name = data.get("name")
-    return FeatureSet(x, y.long(), name if isinstance(name, str) else path.parent.name, norms)
+    return FeatureFile(path, x, y, name if isinstance(name, str) else path.parent.name)
 
 
 def _open(path: Path, *, mapped: bool) -> Any:

@@ -33,6 +33,9 @@ LEVELS.N_WORKERS 8. `build_levels.py --compare A.pkl B.pkl` tells how far two le
 
 # Repeated here, and compared by a test, because importing their homes would make --help slow.
 SIMILARITIES = ("lin", "lin_max_ic", "resnik", "jcn", "wup", "path", "lch", "embedding", "random")
+#: Of all files together: the split file of 5000 concepts has 680 MB.
+_MOST_BYTES = 800 << 20
+
 _SHOWN_MOVES = 20
 
 
@@ -139,6 +142,7 @@ def _parser() -> command_line.Parser:
         help="compare two levels files, and do nothing else; with --output_dir the list of all moves is "
         "written there",
     )
+    command_line.add_check(output)
     return parser
 
 
@@ -162,6 +166,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         CogError: bad arguments or input; nothing is written then.
     """
     args = _parser().parse_args(argv)
+    if args.check:
+        return _preflight(args)
     if args.compare is not None:
         return _compare(args)
     cfg = _configuration(args)
@@ -196,6 +202,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     split = _split(args, cfg, built, inputs)
     _write(output_dir, _Run(args, cfg, graph, options, inputs, built, rows, split))
     return 0
+
+
+def _preflight(args: argparse.Namespace) -> int:
+    """Look at everything that the command needs, print a summary, and return the exit code."""
+    from cog.levels import read_levels
+    from cog.preflight import machine
+    from cog.preflight.report import Report
+    from cog.wordnet import load_wordnet
+
+    report = Report()
+    if args.compare is not None:
+        for path in args.compare:
+            with report.step("levels"):
+                report.ok("levels", f"{path}: {len(read_levels(path))} levels")
+        return report.finish()
+    with report.step("input"):
+        cfg = _configuration(args)
+        root = _check_flags(args)
+        graph = load_wordnet(args.wordnet_dir)
+        report.ok("wordnet", f"{len(graph):,} noun synsets, {graph.source}")
+        _, given_levels = _options(args, cfg)
+        inputs = _read_inputs(args, cfg, graph, root, given_levels)
+        counts = inputs.counts or {}
+        report.ok(
+            "input", f"{len(counts):,} concepts with {sum(counts.values()):,} images" if counts else "levels"
+        )
+    with report.step("output"):
+        folder = _check_output(args)
+        if folder is not None and machine.check_writable(report, folder):
+            report.ok("output", str(folder))
+            machine.check_disk(report, [(folder, _MOST_BYTES)])
+    return report.finish()
 
 
 def _configuration(args: argparse.Namespace) -> CfgNode:

@@ -78,6 +78,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="epochs between log lines of the final training, 0 for none (default: 10)",
     )
     cli_tools.add_common(run)
+    cli_tools.add_check(run)
     return parser.parse_args(argv)
 
 
@@ -239,7 +240,7 @@ def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Pa
     from cog import record
     from cog.logreg.study import RunPlan
 
-    flags = {key: value for key, value in vars(args).items() if key not in ("opts", "seeds", "n_shots")}
+    flags = {key: value for key, value in vars(args).items() if key not in ("opts", "seeds", "n_shots", "check")}
     plans = []
     for one, opts in configs:
         label = f"[seed {one.EVAL.SEED}, {one.CLF.N_SHOT or 'all'}] " if len(configs) > 1 else ""
@@ -282,6 +283,10 @@ def warn_of_changed_protocol(args: argparse.Namespace, cfg: CfgNode) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
+    if args.check:
+        from cog.preflight import classifier
+
+        return classifier.check(args)
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
     plans, train, test = plan_runs(args, cfg)
 

@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         CogError: bad arguments, or no result that can be shown.
     """
     args = flags.parser().parse_args(argv)
+    if args.check:
+        return _preflight(args)
     selected = flags.select(args)
     outputs = flags.check_outputs(args)
     found = selection.gather(selected, on_problems=_warn_of_problems, needs_in1k=args.drop)
@@ -44,6 +46,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             _print(text)
     _write_products(found, selected, args, outputs)
     return 0
+
+
+def _preflight(args: argparse.Namespace) -> int:
+    """Look at results and outputs, print a summary, and return the exit code."""
+    from cog.preflight import machine
+    from cog.preflight.report import Report
+
+    report = Report()
+    with report.step("output"):
+        outputs = flags.check_outputs(args)
+        for path in (outputs.table, outputs.export, outputs.report, outputs.figures, outputs.diagnostics):
+            if path is not None and machine.check_writable(report, path if path.is_dir() else path.parent):
+                report.ok("output", str(path))
+    with report.step("results"):
+        found = selection.gather(flags.select(args), on_problems=_warn_of_problems, needs_in1k=args.drop)
+        _check_epochs((*found.cells, *found.others), allow=args.allow_mixed_epochs)
+        report.ok("results", f"{len(found.runs):,} runs in {len(found.cells):,} groups of seeds")
+    return report.finish()
 
 
 def _show(found: Found, selected: Selection, args: argparse.Namespace) -> str:

@@ -162,6 +162,7 @@ def parser() -> command_line.Parser:
     add("--figure_names", nargs="+", type=_many(str), metavar="NAME", help="fig3, fig4, ...; default: all")
     add("--report", metavar="FILE", help="write a self-contained HTML page")
     add("--diagnostics", metavar="DIR", help="draw search and training curves of every run")
+    command_line.add_check(made.add_argument_group("beforehand"))
     return made
 
 

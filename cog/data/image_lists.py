@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cog import names
+from cog.data import root_layout
 from cog.errors import CogError
 
 #: Suffixes (lower case) of what counts as an image in a class folder.
@@ -203,7 +204,7 @@ def cog_level(
     if lost:
         raise CogError(
             f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "
-            f"{dataset} ({', '.join(lost[:3])}); expected {root}/<wnid>/*.JPEG"
+            f"{dataset} ({', '.join(lost[:3])}); {root_layout.explain(root) or f'expected {root}/<wnid>/*.JPEG'}"
         )
     return _image_list(dataset, split, root, concepts, files)
 

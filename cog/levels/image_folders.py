@@ -9,6 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from cog import files
+from cog.data import root_layout
 from cog.data.image_lists import IMAGE_SUFFIXES
 from cog.errors import CogError
 from cog.progress import Progress
@@ -83,7 +84,7 @@ def count_images(root: Path, *, n_workers: int) -> tuple[dict[str, int], list[st
         raise CogError(
             f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per "
             f"synset such "
-            f"as {Path(root) / 'n02084071'}"
+            f"as {Path(root) / 'n02084071'}{root_layout.hint(root)}"
         )
     counts: dict[str, int] = {}
     with Progress(len(wnids), "Counting images", unit="folders") as progress:

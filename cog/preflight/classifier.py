@@ -1,0 +1,157 @@
+"""``logreg.py --check``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from cog import config, features
+from cog.commands import logreg as command
+from cog.errors import CogError
+from cog.logreg.plan import stays_in_file
+from cog.preflight import machine
+from cog.preflight.report import Report
+from cog.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from cog.logreg.study import RunPlan
+
+_SHOWN = 5
+
+#: Bytes of a finished run beside its classifier: study, logs, settings.
+_RUN_BYTES = 1 << 20
+
+
+def check(args: argparse.Namespace) -> int:
+    """Look at everything that the runs need, print a summary, and return the exit code.
+
+    Args:
+        args: flags of ``logreg.py``.
+    """
+    report = Report()
+    cfg = None
+    with report.step("configuration"):
+        cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
+    train = test = None
+    with report.step("features"):
+        train, test, _ = command.resolve_features(args)
+    sets = [_check_features(report, path) for path in (train, test) if path is not None]
+    plans: list[RunPlan] = []
+    if cfg is not None and train is not None and test is not None:
+        with report.step("runs"):
+            plans, _, _ = command.plan_runs(args, cfg)
+            command.warn_of_changed_protocol(args, cfg)
+        if len(sets) == 2 and sets[0] is not None and sets[1] is not None:
+            _check_together(report, sets[0], sets[1], plans)
+        todo = _check_outputs(report, args, plans)
+        with report.step("memory"):
+            if not stays_in_file(train, test):
+                report.ok("memory", "the features of both splits fit into what is available")
+        if sets[0] is not None and sets[1] is not None and todo:
+            with report.step("disk"):
+                _check_space(report, todo, sets[0], len(sets[1].y))
+    with report.step("device"):
+        machine.check_device(report, args.device)
+    return report.finish()
+
+
+def _check_features(report: Report, path: Path) -> features.FeatureFile | None:
+    """Read what describes a feature file (its values stay in the file)."""
+    with report.step("features"):
+        found = features.open_file(path, mapped=True)
+        n_classes = len(torch.unique(found.y))
+        report.ok(
+            "features",
+            f"{path}: {len(found.x):,} x {found.x.shape[1]} {str(found.x.dtype).rpartition('.')[2]}, "
+            f"{n_classes:,} classes",
+        )
+        return found
+    return None
+
+
+def _check_together(
+    report: Report, train: features.FeatureFile, test: features.FeatureFile, plans: list[RunPlan]
+) -> None:
+    with report.step("features"):
+        if train.x.shape[1] != test.x.shape[1]:
+            raise CogError(
+                f"the training features have {train.x.shape[1]} dimensions, the test features {test.x.shape[1]}; "
+                "extract both with the same model"
+            )
+        y, _, _ = features.to_consecutive_labels(train.y.long(), test.y.long())
+        counts = torch.bincount(y)
+        for n_shot in sorted({plan.settings.n_shot for plan in plans}):
+            short = int((counts < n_shot).sum())
+            if short:
+                report.warn(
+                    "features", f"{short} classes have fewer than {n_shot} images, of which all are taken"
+                )
+        if any(plan.settings.n_trials for plan in plans) and int(counts.max()) < 2:
+            report.problem(
+                "features",
+                "every class has a single training image, so none can be held out to tune on; give --lr and --wd with "
+                "CLF.N_TRIALS 0",
+            )
+
+
+def _check_outputs(report: Report, args: argparse.Namespace, plans: list[RunPlan]) -> list[RunPlan]:
+    """Say what would happen with each run; returns those to do."""
+    todo, complete, refused = [], 0, 0
+    for plan in plans:
+        before = report.n_problems
+        if refused < _SHOWN:
+            with report.step("output"):
+                if not machine.check_state(report, plan.output):
+                    refused += 1
+                    continue
+                if _is_kept(plan, skip_complete=args.skip_complete, overwrite=args.overwrite):
+                    complete += 1
+                elif machine.check_writable(report, plan.output):
+                    todo.append(plan)
+        refused += report.n_problems > before
+    begun = sum((plan.output / ".resume").is_dir() for plan in todo)
+    where = plans[0].output if len(plans) == 1 else plans[0].output.parent if plans else None
+    if where is not None:
+        parts = [f"{len(todo)} to do" + (f" ({begun} begun)" if begun else "")]
+        parts += [f"{complete} complete, skipped"] if complete else []
+        parts += [f"{refused} cannot be done"] if refused else []
+        report.ok(
+            "runs", f"{len(plans)} in {where}{' and beside it' if len(plans) > 1 else ''}: {', '.join(parts)}"
+        )
+    return todo
+
+
+def _is_kept(plan: RunPlan, *, skip_complete: bool, overwrite: bool) -> bool:
+    """Whether a run is complete and would be skipped.
+
+    Raises:
+        CogError: when the folder holds another run, or one of unknown settings.
+    """
+    folder = RunFolder(plan.output)
+    if overwrite:
+        return False
+    if not folder.is_complete():
+        folder.check_free(overwrite=False)
+        return False
+    if folder.results() is None and not skip_complete:
+        folder.check_free(overwrite=False)
+    changed = folder.differences(plan.identity)
+    if changed:
+        raise CogError(
+            f"{plan.output} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
+        )
+    return True
+
+
+def _check_space(report: Report, todo: list[RunPlan], train: features.FeatureFile, n_test: int) -> None:
+    n_classes, dim = len(torch.unique(train.y)), train.x.shape[1]
+    classifier = 4 * n_classes * dim
+    needs = []
+    for plan in todo:
+        # what is saved of trainings in progress: weights, momentum and the best so far of each
+        at_once = plan.settings.trials_per_round if plan.settings.search == "batched" else 1
+        needs.append((plan.output, classifier * (1 + 3 * at_once) + 8 * n_test + _RUN_BYTES))
+    machine.check_disk(report, needs)
