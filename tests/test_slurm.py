@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import tempfile
@@ -189,3 +188,140 @@ def test_throttle_and_gpus(slurm, task):
         same_time = [other for other in spans if other[0] < end and other[1] > begin]
         assert len(same_time) <= 2
         assert [other[2] for other in same_time].count(gpu) == 1
+
+
+# ---- studies ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(workshop, tmp_path):
+    """Variables of a study of one model on two data sets, three classifier runs each."""
+    return [
+        f"models_root_dir={workshop.models}", f"log_dir={tmp_path / 'study logs'}", "model_names=tiny_net",
+        f"model_loader={workshop.loader}:load_my_model", f"in1k_images_root={workshop.in1k}",
+        f"imagenet_images_root={workshop.in21k}", f"cog_levels_mapping_file={workshop.levels_file}",
+        f"cog_concepts_split_file={workshop.split_file}", "datasets=in1k cog_l1", "seeds=1 2 3", "shots=0", "gpus=0",
+        *QUICK,
+    ]  # fmt: skip
+
+
+def states_of(slurm, root: Path, repository, python, *arguments: str) -> dict[tuple[str, str], set[str]]:
+    """Return the states that status.sh shows, by kind and data set."""
+    done = subprocess.run(
+        ["bash", str(repository / "bash-scripts/status.sh"), str(root), "--models", "tiny_net", "--datasets", "in1k",
+         "cog_l1", "--seeds", "1", "2", "3", "--shots", "0", "--format", "csv", *arguments],
+        env=slurm.environment | {"COG_PYTHON": python}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    found: dict[tuple[str, str], set[str]] = {}
+    for line in done.stdout.splitlines()[1:]:
+        kind, _, dataset, _, _, _, state = line.split(",")[:7]
+        found.setdefault((kind, dataset), set()).add(state)
+    return found
+
+
+def test_study_fails_once_and_is_completed(slurm, submit_study, study, workshop, tmp_path, repository, python):
+    """One extraction fails: its classifiers are cancelled, the others run; only the missing part is submitted again."""
+    broken = workshop.in1k / "val" / "n01440764" / "n01440764_0.JPEG"
+    image = broken.read_bytes()
+    broken.write_bytes(b"broken")
+    jobs = jobs_of(submit_study(*study))
+    assert sorted(jobs) == ["extract", "logreg", "results"]
+    again = submit_study(*study)  # everything is on its way
+    assert "nothing to submit" in again.stderr and not again.stdout
+    shown = states_of(slurm, workshop.models, repository, python, "--log_dir", str(tmp_path / "study logs"))
+    assert shown[("run", "in1k")] == {"queued"}
+    states = slurm.wait(*jobs.values(), timeout=180)
+    assert states == {
+        f"{jobs['extract']}_0": "FAILED", f"{jobs['extract']}_1": "COMPLETED",
+        f"{jobs['logreg']}_0": "CANCELLED", f"{jobs['logreg']}_1": "COMPLETED",
+        jobs["results"]: "COMPLETED",
+    }  # fmt: skip
+    assert slurm.show(f"{jobs['extract']}_0")["ExitCode"] == "3:0"
+    table = tmp_path / "study logs" / "results.txt"
+    assert "3 of 6 classifier runs are missing" in table.read_text()
+    shown = states_of(slurm, workshop.models, repository, python)
+    assert shown[("features", "in1k")] == {"done", "failed"}
+    assert shown[("run", "in1k")] == {"missing"}
+    assert shown[("features", "cog_l1")] == shown[("run", "cog_l1")] == {"done"}
+
+    broken.write_bytes(image)
+    done = submit_study(*study)
+    jobs = jobs_of(done)
+    assert "extract: 1 tasks" in done.stdout and "logreg: 1 tasks" in done.stdout
+    states = slurm.wait(*jobs.values(), timeout=180)
+    assert set(states.values()) == {"COMPLETED"} and len(states) == 3
+    text = table.read_text()
+    assert "missing" not in text and "(" not in text.splitlines()[-1]
+    assert (tmp_path / "study logs" / "report.html").is_file()
+    again = submit_study(*study)
+    assert "nothing to submit" in again.stderr and not again.stdout
+
+
+def test_one_run_per_task_and_a_part_cancelled(slurm, submit_study, study, workshop, repository, python):
+    """Single runs as tasks; a cancelled one is submitted again, alone."""
+    variables = [*study, "datasets=cog_l1", "logreg_task=run", "extract_task=split", "shots=0 1", "throttle=4"]
+    slurm.run("scontrol", "update", "partitionname=main", "state=DOWN")
+    try:
+        done = submit_study(*variables)
+        lines = done.stdout.splitlines()
+        assert [line.split()[1:4] for line in lines[:-1]] == [
+            [f"{kind}:", "1", "tasks"] for kind in ["extract"] * 2 + ["logreg"] * 6
+        ]
+        logreg = [line.split()[0] for line in lines if "logreg:" in line]
+        slurm.run("scancel", logreg[2])
+        # More seeds while the features are still to come: their tasks wait for the tasks of the earlier submission.
+        more = submit_study(*variables, "seeds=1 2 3 4", "shots=0", "logreg_task=dataset")
+        assert [line.split()[1] for line in more.stdout.splitlines()] == ["logreg:", "results:"]
+        assert f"afterok:{lines[0].split()[0]}_0" in slurm.show(more.stdout.split()[0])["Dependency"]
+    finally:
+        slurm.run("scontrol", "update", "partitionname=main", "state=UP")
+    slurm.wait(*(line.split()[0] for line in (*lines, *more.stdout.splitlines())), timeout=300)
+    runs = sorted(path.parent.name for path in workshop.models.glob("tiny/net/cog_l1/eval_logreg/*/results.json"))
+    assert runs == ["seed-1", "seed-2", "seed-3", "seed-4"]
+    runs = sorted(path.parent.name for path in workshop.models.glob("tiny/net/cog_l1/eval_logreg_N1/*/results.json"))
+    assert runs == ["seed-1", "seed-2", "seed-3"]
+
+
+def test_dry_run_is_what_is_submitted(slurm, submit_study, study, workshop, tmp_path):
+    """The commands are those of the real submission, but for the numbers of jobs; and nothing is written."""
+    variables = [
+        *study, "throttle=3", "partition=main", "cpus=1", "mem=100", "extract_time=0:30:00", "logreg_time=20",
+        "sbatch_args=--comment='a b' --nice=5", "requeue=no", "signal_seconds=60",
+    ]  # fmt: skip
+    shown = submit_study(*variables, "--dry_run").stdout
+    assert not (tmp_path / "study logs").exists()
+    assert not slurm.run("squeue", "--noheader").strip()
+    script = tmp_path / "script.sh"
+    script.write_text(shown)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    line = next(line for line in shown.splitlines() if line.startswith("job_logreg="))
+    assert line.startswith("job_logreg=$(sbatch --parsable --job-name=cog-logreg --array=0-1%3 ")
+    for word in ("--dependency=aftercorr:${job_extract} --kill-on-invalid-dep=yes", "--partition=main", "--mem=100",
+                 "--time=20", "--cpus-per-task=1", "--no-requeue", "--signal=B:USR1@60", "'--comment=a b' --nice=5"):  # fmt: skip
+        assert word in line
+    assert "--gres" not in line
+    assert "--dependency=afterany:${job_extract}:${job_logreg}" in shown
+    slurm.run("scontrol", "update", "partitionname=main", "state=DOWN")
+    try:
+        jobs = jobs_of(submit_study(*variables))
+        job = slurm.show(f"{jobs['logreg']}_0")
+    finally:
+        slurm.cancel_all()
+        slurm.run("scontrol", "update", "partitionname=main", "state=UP")
+    assert (job["ArrayTaskThrottle"], job["TimeLimit"], job["Requeue"], job["Comment"]) == ("3", "00:20:00", "0", "a")
+    for kind in ("extract", "logreg", "results"):
+        assert (tmp_path / "study logs/submissions/0001" / f"{kind}.txt").read_text() in shown
+
+
+def test_more_tasks_than_an_array_may_have(slurm, submit_study, study):
+    shown = submit_study(*study, "max_array_size=1", "--dry_run").stdout
+    assert "job_extract=$(" in shown and "job_extract_2=$(" in shown
+    assert "job_logreg_2=$(sbatch --parsable --job-name=cog-logreg --array=0 " in shown
+    assert "aftercorr:${job_extract_2}" in shown
+
+
+def test_refused_submission(slurm, submit_study, study):
+    """SLURM's own reason, in one line."""
+    done = submit_study(*study, "partition=none_such", code=2)
+    assert "sbatch failed" in done.stderr and "invalid partition" in done.stderr
+    assert "Traceback" not in done.stderr

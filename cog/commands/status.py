@@ -18,7 +18,7 @@ from cog import study_units as units
 from cog.errors import CogError
 from cog.study_units import Status, Study, Unit
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("cog")  # also when run with python -m
 
 FORMATS = ("text", "csv", "json")
 

@@ -28,7 +28,7 @@ from cog.slurm import Array, Resources
 from cog.study_tasks import EXTRACT, LOGREG, Commands, Plan
 from cog.study_units import Study
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("cog")  # also when run with python -m
 
 RESULTS = "results"
 STAGES = (EXTRACT, LOGREG, RESULTS)

@@ -16,7 +16,7 @@ from cog.commands import print_results, status
 from cog.errors import CogError
 from cog.study_units import Study
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("cog")  # also when run with python -m
 
 TABLE_FILE = "results.txt"
 REPORT_FILE = "report.html"
