@@ -247,6 +247,8 @@ def check_values(cfg: CfgNode) -> None:
         expect(key, lambda value: 1 <= value < 2**16, "a whole number of at least 1")
     for key in ("CLF.PCA_DIM", "CLF.MAX_PER_CLASS"):
         expect(key, lambda value: 0 <= value < 2**31, "a whole number, 0 for none")
+    expect("FT_EXTRACT.SHARD_ROWS", lambda value: 1 <= value < 2**31, "a whole number of at least 1")
+    expect("FT_EXTRACT.SHARD_SECONDS", lambda value: _finite(value) and value >= 0, "a number of at least 0")
     for key in ("FT_EXTRACT.N_WORKERS", "CLF.N_TRIALS", "CLF.N_SHOT", "EVAL.SEED"):
         expect(key, lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
     expect("FT_EXTRACT.IMAGE_NORM.MEAN", lambda v: len(v) == 3 and all(map(_finite, v)), "three numbers")

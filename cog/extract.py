@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +53,27 @@ class Extraction:
     failures: list[tuple[str, str]]
     seconds: float
     n_left_to_cpu: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Features of consecutive rows of an image list.
+
+    Attributes:
+        first: first row.
+        n: number of rows, failed ones included.
+        x: ``(len(rows), d)``, float32; float16 where the network returns that (exact, half the memory).
+        rows: int64, those of the decoded images.
+        failures: ``(row, reason)`` of the others, in row order.
+        n_left_to_cpu: see :class:`Extraction`.
+    """
+
+    first: int
+    n: int
+    x: torch.Tensor
+    rows: np.ndarray
+    failures: list[tuple[int, str]]
+    n_left_to_cpu: int
 
 
 def normalizer(
@@ -107,33 +130,15 @@ def _to_input_row_by_row(pixels: torch.Tensor, mean: torch.Tensor, std: torch.Te
     return x.permute(0, 3, 1, 2)
 
 
-def extract(
-    backbone: Backbone,
-    images: ImageList,
-    *,
-    resize: int,
-    crop: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    device: str | torch.device,
-    batch_size: int = 128,
-    n_workers: int = 0,
-    precision: str = "fp32",
-    decode: str = "exact",
-    compiled: bool = False,
-    load_truncated: bool = False,
-    start_method: str | None = None,
-    label: str | None = None,
-) -> Extraction:
-    """Compute the features of every image.
+class Extractor:
+    """A frozen network, ready to compute the features of any rows of any list of images.
 
     All forward passes have the same shape (failed images, and what the last one lacks, are black), and an image's place
-    in its pass depends on its row alone: neither other images, nor workers, nor on a CPU the batch size, change
-    the last bit of its features.
+    in its pass depends on its row alone: neither other images, nor workers, nor which rows are asked for, nor on a CPU
+    the batch size, change the last bit of its features. (On a CPU the number of PyTorch's threads does.)
 
     Args:
         backbone: frozen network, already on ``device``; its weights may change their memory layout.
-        images: what to extract, in which order.
         resize: length of the shortest image side after bicubic resizing, in pixels.
         crop: side of the centre crop, in pixels.
         mean: per-channel mean of pixels in [0, 1].
@@ -146,51 +151,151 @@ def extract(
         compiled: run the network through ``torch.compile``.
         load_truncated: see :func:`cog.data.pixels.load_rgb`.
         start_method: see :func:`cog.data.loader.batches`.
+
+    Attributes:
+        device: as given.
+        rows_per_pass: images per forward pass; ranges of rows begin at multiples of it.
+
+    Raises:
+        CogError: when ``decode`` is ``cuda`` and the device cannot.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        resize: int,
+        crop: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: str | torch.device,
+        batch_size: int = 128,
+        n_workers: int = 0,
+        precision: str = "fp32",
+        decode: str = "exact",
+        compiled: bool = False,
+        load_truncated: bool = False,
+        start_method: str | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        if decode == "cuda":
+            require_decoder(self.device)
+        self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
+        self._how: dict[str, Any] = {
+            "resize": resize,
+            "crop": crop,
+            "decode": decode,
+            "load_truncated": load_truncated,
+        }
+        self._precision = precision
+        self._n_workers = n_workers
+        self._start_method = start_method
+        self._network = _Network(
+            backbone,
+            mean=mean,
+            std=std,
+            device=self.device,
+            precision=precision,
+            compiled=compiled,
+            per_pass=self.rows_per_pass,
+        )
+
+    def stream(
+        self,
+        images: ImageList,
+        ranges: Iterable[tuple[int, int]] | None = None,
+        *,
+        stop: Callable[[], object] = lambda: False,
+    ) -> Generator[Features, None, None]:
+        """Yield the features of rows, a batch at a time. Close the generator to stop before the end.
+
+        Args:
+            images: what to extract.
+            ranges: ``(first, stop)`` of the rows wanted (default: all). They begin at multiples of ``rows_per_pass``
+                and end at such, or at the end of the list; each is asked for a few batches ahead of its computation.
+            stop: asked between forward passes; once it returns something true, what is computed is yielded and the
+                generator ends.
+
+        Raises:
+            CogError: when the network fails or returns NaN or infinite values (the image is named), a decoding process
+                dies, or the images' folder vanishes.
+        """
+        decoder = Decoder(images, **self._how)
+        cuda = self.device.type == "cuda"
+        with (
+            exact_float32(),
+            torch.inference_mode(),
+            torch.cuda.device(self.device) if cuda else contextlib.nullcontext(),
+            contextlib.closing(
+                batches(
+                    decoder,
+                    batch_size=self._batch_size,
+                    n_workers=self._n_workers,
+                    start_method=self._start_method,
+                    pin_memory=cuda,
+                    ranges=ranges,
+                )
+            ) as stream,
+        ):
+            in_flight: deque[tuple[Batch, int, Callable[[], torch.Tensor]]] = deque()
+            for batch in stream:
+                in_flight.append(
+                    (batch, *self._network.start(_on_device(batch, decoder, self.device), batch.n, stop))
+                )
+                if len(in_flight) > (_IN_FLIGHT if cuda else 0):
+                    yield self._features(images, *in_flight.popleft())
+                if stop():
+                    break
+            while in_flight:
+                yield self._features(images, *in_flight.popleft())
+
+    def _features(
+        self, images: ImageList, batch: Batch, n: int, wait: Callable[[], torch.Tensor]
+    ) -> Features:
+        end = batch.first + n
+        _require_folders(images, batch)
+        failures = [(row, reason) for row, reason in batch.failures if row < end]
+        rows = batch.rows
+        rows = rows[rows < end]
+        x = wait()
+        if len(rows) < len(x):
+            x = x[torch.from_numpy(rows - batch.first)]
+        if len(rows):
+            _check_features(x, images, rows, self._precision)
+        return Features(batch.first, n, x, rows, failures, sum(row < end for row in batch.left_to_cpu))
+
+
+def extract(
+    backbone: Backbone, images: ImageList, *, label: str | None = None, **settings: Any
+) -> Extraction:
+    """Compute the features of every image, in this process and in memory.
+
+    Args:
+        backbone: see :class:`Extractor`.
+        images: what to extract, in which order.
         label: what the progress is called (default: data set and split).
+        **settings: the other arguments of :class:`Extractor`.
 
     Returns:
         Features of the images that could be decoded, and the list of the others.
 
     Raises:
-        CogError: when the network fails or returns NaN or infinite values (the image is named), or a
-            decoding process dies.
+        CogError: see :class:`Extractor` and :meth:`Extractor.stream`.
     """
-    device = torch.device(device)
-    if decode == "cuda":
-        require_decoder(device)
-    batch_size, per_pass = _sizes(device, crop=crop, batch_size=batch_size)
-    decoder = Decoder(images, resize=resize, crop=crop, decode=decode, load_truncated=load_truncated)
-    network = _Network(
-        backbone, mean=mean, std=std, device=device, precision=precision, compiled=compiled, per_pass=per_pass
-    )
-    table = _Table(images, precision)
+    extractor = Extractor(backbone, **settings)
+    table = _Table(images)
     with (
-        exact_float32(),
-        torch.inference_mode(),
-        torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext(),
         Progress(len(images), label or f"{images.dataset} {images.split}") as progress,
-        contextlib.closing(
-            batches(
-                decoder,
-                batch_size=batch_size,
-                n_workers=n_workers,
-                start_method=start_method,
-                pin_memory=device.type == "cuda",
-            )
-        ) as stream,
+        contextlib.closing(extractor.stream(images)) as stream,
     ):
-        in_flight: deque[tuple[Batch, Callable[[], torch.Tensor]]] = deque()
-        for batch in stream:
-            in_flight.append((batch, network.start(_on_device(batch, decoder, device), batch.n)))
-            if len(in_flight) > (_IN_FLIGHT if device.type == "cuda" else 0):
-                progress.update(table.add(*in_flight.popleft()))
-        while in_flight:
-            progress.update(table.add(*in_flight.popleft()))
+        for found in stream:
+            table.add(found)
+            progress.update(found.n)
         seconds = progress.seconds
     return table.extraction(seconds)
 
 
-def _sizes(device: torch.device, *, crop: int, batch_size: int) -> tuple[int, int]:
+def pass_sizes(device: torch.device, *, crop: int, batch_size: int) -> tuple[int, int]:
     """Return the images per batch and per forward pass; the first is a multiple of the second."""
     if device.type != "cpu":
         return batch_size, batch_size
@@ -251,20 +356,31 @@ class _Network:
         if self._compiled:
             self._run = torch.compile(self._backbone, dynamic=False)
 
-    def start(self, pixels: torch.Tensor, n: int) -> Callable[[], torch.Tensor]:
+    def start(
+        self, pixels: torch.Tensor, n: int, stop: Callable[[], object]
+    ) -> tuple[int, Callable[[], torch.Tensor]]:
         """Begin to compute the features of the first ``n`` images.
 
         Args:
             pixels: uint8 ``(batch_size, crop, crop, 3)`` on the device.
             n: how many of them are images.
+            stop: asked between passes; once it returns something true, the others are left out.
 
         Returns:
-            A function that waits for the features and returns them, float32 ``(n, d)`` on the CPU.
+            How many images that are (``n``, or the whole passes before the stop), and a function that waits for their
+            features and returns them on the CPU: ``(n, d)``, float32 or float16.
         """
-        parts = [self._forward(part) for part in pixels.split(self._per_pass)[: -(-n // self._per_pass)]]
-        y = torch.cat(parts)[:n].float()
+        parts = []
+        for first in range(0, n, self._per_pass):
+            parts.append(self._forward(pixels[first : first + self._per_pass]))
+            if stop():
+                n = min(n, first + self._per_pass)
+                break
+        y = torch.cat(parts)[:n]
+        if y.dtype is not torch.float16:
+            y = y.float()
         if self._device.type != "cuda":
-            return y.cpu
+            return n, y.cpu
         host = torch.empty(y.shape, dtype=y.dtype, pin_memory=True)
         host.copy_(y, non_blocking=True)
         done = torch.cuda.Event()
@@ -274,7 +390,7 @@ class _Network:
             done.synchronize()
             return host
 
-        return wait
+        return n, wait
 
     def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
         shape = (len(pixels), 3, *pixels.shape[1:3])
@@ -309,31 +425,24 @@ class _Network:
 class _Table:
     """Collects the features in row order."""
 
-    def __init__(self, images: ImageList, precision: str) -> None:
+    def __init__(self, images: ImageList) -> None:
         self._images = images
-        self._precision = precision
         self._x: torch.Tensor | None = None
         self._rows: list[np.ndarray] = []
         self._failures: list[tuple[str, str]] = []
         self._filled = 0
         self._left_to_cpu = 0
 
-    def add(self, batch: Batch, wait: Callable[[], torch.Tensor]) -> int:
-        """Append the features of a batch; returns how many images that were, failed ones included."""
-        self._failures += [(self._images.file(row), reason) for row, reason in batch.failures]
-        self._left_to_cpu += len(batch.left_to_cpu)
-        rows = batch.rows
-        y = wait()
-        if len(rows) < len(y):
-            y = y[torch.from_numpy(rows - batch.first)]
-        if len(rows):
-            _check_features(y, self._images, rows, self._precision)
+    def add(self, found: Features) -> None:
+        """Append the features of a batch."""
+        self._failures += [(self._images.file(row), reason) for row, reason in found.failures]
+        self._left_to_cpu += found.n_left_to_cpu
+        if len(found.rows):
             if self._x is None:  # allocated once, when D is known: no second copy at the end
-                self._x = torch.empty((len(self._images), y.shape[1]), dtype=torch.float32)
-            self._x[self._filled : self._filled + len(y)] = y
-            self._filled += len(y)
-            self._rows.append(rows)
-        return batch.n
+                self._x = torch.empty((len(self._images), found.x.shape[1]), dtype=torch.float32)
+            self._x[self._filled : self._filled + len(found.x)] = found.x
+            self._filled += len(found.x)
+            self._rows.append(found.rows)
 
     def extraction(self, seconds: float) -> Extraction:
         """Return everything."""
@@ -345,6 +454,17 @@ class _Table:
             seconds=seconds,
             n_left_to_cpu=self._left_to_cpu,
         )
+
+
+def _require_folders(images: ImageList, batch: Batch) -> None:
+    """Tell a file that is missing from a file system that is: each folder was there when the images were listed."""
+    for row, reason in batch.failures:
+        folder = (images.root / images.file(row)).parent
+        if not os.path.isdir(folder):
+            raise CogError(
+                f"{folder} cannot be read any more ({reason}); when it is back (a network file system?), the same "
+                "command continues"
+            )
 
 
 def _check_features(y: torch.Tensor, images: ImageList, rows: np.ndarray, precision: str) -> None:

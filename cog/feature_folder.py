@@ -6,6 +6,7 @@
     features.json      how they were made; "status" tells whether all images are in them
     image_paths.txt    one image path per row of X
     failed_images.txt  "<path>\\t<reason>" per image that could not be decoded (only when there are any)
+    .resume/           what is finished of an extraction that is not, see cog/shards.py
 
 When more images failed than were allowed, the features of the others are kept as ``X_Y.incomplete.pth``,
 which nothing mistakes for a result; the same command with ``--allow_failures`` turns it into ``X_Y.pth``
@@ -78,25 +79,57 @@ class FeatureFolder:
         """Whether ``X_Y.pth`` is there; it only ever appears whole."""
         return self.features_file.is_file()
 
+    def has_incomplete(self) -> bool:
+        """Whether features were kept that lack failed images."""
+        return (self.path / INCOMPLETE_FILE).is_file() and not self.is_complete()
+
+    def is_finished(self) -> bool:
+        """Whether an extraction has ended here: it is complete, or says which images failed."""
+        return self.is_complete() or (self.metadata() or {}).get("status") == "incomplete"
+
     def differences(self, identity: dict[str, Any]) -> list[str]:
         """Compare what is on disk with what is asked for; one ``key: old -> new`` per difference."""
         stored = self.metadata() or {}
         found = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
         return [f"{key}: {found[key]} -> {identity[key]}" for key in IDENTITY if found[key] != identity[key]]
 
-    def check_free(self, *, overwrite: bool) -> None:
-        """Refuse to write over existing features.
+    def check_usable(self, *, overwrite: bool, skip_complete: bool) -> None:
+        """Find out, before anything else is looked at, that features cannot go here.
 
         Raises:
-            CogError: when there are features and ``overwrite`` is False.
+            CogError: when something is in the way, or there are features of unknown making and neither flag is given.
         """
         for name in (names.FEATURES_FILE, METADATA_FILE, PATHS_FILE, FAILURES_FILE, INCOMPLETE_FILE):
             if (self.path / name).is_dir():
                 raise CogError(f"{self.path / name} is a folder, and a file of that name has to go there")
-        if self.is_complete() and not overwrite:
+        if overwrite:
+            return
+        if self.metadata() is None and self.is_complete() and not skip_complete:
             raise CogError(
-                f"{self.features_file} exists; add --overwrite to replace it, or --skip_complete to keep it"
+                f"{self.features_file} exists, and no {METADATA_FILE} tells how it was made; add --overwrite to "
+                "replace it, or --skip_complete to keep it"
             )
+
+    def keeps(self, identity: dict[str, Any], *, overwrite: bool, skip_complete: bool) -> bool:
+        """Whether complete features are there, made in the same way, so that nothing is to be done.
+
+        Args:
+            identity: the entries named in ``IDENTITY`` of what is asked for.
+            overwrite: nothing is kept.
+            skip_complete: features of unknown making (the original toolkit's) are kept, too.
+
+        Raises:
+            CogError: when there are features that were made differently.
+        """
+        self.check_usable(overwrite=overwrite, skip_complete=skip_complete)
+        if overwrite or not self.is_complete():
+            return False
+        changed = self.differences(identity) if self.metadata() else []
+        if changed:
+            raise CogError(
+                f"{self.features_file} was made differently ({'; '.join(changed)}); add --overwrite to replace it"
+            )
+        return True
 
     def accept_incomplete(
         self, identity: dict[str, Any], *, allow_failures: int, is_broken: Callable[[str], bool]
@@ -112,9 +145,9 @@ class FeatureFolder:
         Returns:
             The metadata, or None when there is nothing to accept.
         """
-        stored = self.metadata()
         kept = self.path / INCOMPLETE_FILE
-        if not stored or stored.get("status") != "incomplete" or not kept.is_file() or self.is_complete():
+        stored = self.metadata() if self.has_incomplete() else None
+        if not stored:
             return None
         failed = self._failed_files()
         if (

@@ -16,7 +16,7 @@ class Progress:
     """Counts units of work and shows the count, the rate and the time left.
 
     Args:
-        total: number of units.
+        total: number of units; None when it is not known: units are counted, and no time left is told.
         label: what is being done.
         unit: plural name of a unit.
         interval: seconds between plain lines when there is no bar.
@@ -25,7 +25,7 @@ class Progress:
 
     def __init__(
         self,
-        total: int,
+        total: int | None,
         label: str,
         *,
         unit: str = "images",
@@ -51,7 +51,14 @@ class Progress:
             self._bar.update(count)
             return
         now = time.monotonic()
-        if now - self._last_line >= self._interval and self.done < self.total:
+        if now - self._last_line < self._interval:
+            return
+        if self.total is None:
+            self._last_line = now
+            logger.info(
+                "%s: %d %s, %.1f %s/s", self._label, self.done, self._unit, self.rate, self._unit
+            )  # fmt: skip
+        elif self.done < self.total:
             self._last_line = now
             left = (self.total - self.done) / max(self.rate, 1e-9)
             logger.info(

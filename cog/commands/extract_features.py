@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import cli as cli_tools
-from cog import config, files, names
+from cog import config, files, interruption, names, ranks
 from cog.errors import CogError, FailedImagesError
-from cog.feature_folder import MARKERS, FeatureFolder
+from cog.feature_folder import FeatureFolder
 from cog.models.formats.detect import checkpoint_files, require_checkpoint
 from cog.models.zoo import MODELS, get_spec
 from cog.paths import ModelDir, check_dataset_name, split_model_name
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.data.image_lists import ImageList
-    from cog.models.backbone import Backbone
-    from cog.staging import Stage
+    from cog.extract_job import Job, Options
 
 logger = logging.getLogger(__name__)
 
@@ -98,23 +98,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
     return parser.parse_args(argv)
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """One data set and split to extract.
-
-    Attributes:
-        images: what to extract.
-        folder: where the features go.
-        identity: the part of features.json that says which features these are.
-        label: how messages call it.
-    """
-
-    images: ImageList
-    folder: FeatureFolder
-    identity: dict[str, Any]
-    label: str
 
 
 def resolve_paths(args: argparse.Namespace) -> tuple[Path | None, ModelDir | None]:
@@ -279,13 +262,56 @@ def check_hash(model: str, digest: str | None, *, strict: bool) -> bool | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
-    args = parse_args(argv)
+    since = time.time()
+    rank = ranks.this_rank()
+    log = ranks.label_log(rank)
+    with ranks.only_one_speaks(rank):
+        args = parse_args(argv)
+    with interruption.deferred():
+        cfg, where, jobs = check_input(args)
+        log.speak()
+        options = options_of(args, cfg, rank, since)
+        todo = [
+            (f"[{number}/{len(jobs)}] " if len(jobs) > 1 else "", job)
+            for number, job in enumerate(jobs, 1)
+            if not is_done(job, options)
+        ]
+        if todo:
+            extract_all(args, cfg, where, todo, options)
+    return 0
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the network is.
+
+    Attributes:
+        checkpoint: None: the custom loader does without.
+        model_dir: the model's folder, None without ``--models_root_dir``.
+    """
+
+    checkpoint: Path | None
+    model_dir: ModelDir | None
+
+
+def check_input(args: argparse.Namespace) -> tuple[CfgNode, Where, list[Job]]:
+    """Check everything that can be checked before something is done.
+
+    Returns:
+        Configuration, network, and all jobs, those that are complete included.
+
+    Raises:
+        CogError: at the first fault.
+    """
+    from cog.extract_job import Job
+
     spec = MODELS.get(args.model) if args.model_loader else get_spec(args.model)
     cfg = config.get_cfg(model=spec, model_name=args.model, config_file=args.config, opts=args.opts)
     checkpoint, model_dir = resolve_paths(args)
     folders = feature_folders(args, model_dir)
+    flags = {"overwrite": args.overwrite, "skip_complete": args.skip_complete}
     for folder in folders.values():
-        folder.check_free(overwrite=args.overwrite or args.skip_complete)
+        folder.check_usable(**flags)
     images = {pair: list_images(args, *pair) for pair in folders}
     model = describe_model(args, checkpoint)
     if args.model_loader is not None and cfg.FT_EXTRACT.VARIANT:
@@ -296,127 +322,102 @@ def main(argv: Sequence[str] | None = None) -> int:
         Job(images[pair], folder, model | describe_images(cfg, images[pair]), " ".join(pair))
         for pair, folder in folders.items()
     ]
-    complete = [args.skip_complete and not args.overwrite and job.folder.is_complete() for job in jobs]
-    for job, skipped in zip(jobs, complete, strict=True):
-        changed = job.folder.differences(job.identity) if skipped and job.folder.metadata() else []
-        if changed:
-            raise CogError(
-                f"{job.folder.features_file} was made differently ({'; '.join(changed)}); add --overwrite to replace it"
-            )
-    # All input is checked; from here on something is done.
-    todo = []
-    for number, (job, skipped) in enumerate(zip(jobs, complete, strict=True), 1):
-        if skipped:
-            logger.info("%s is complete, skipped", job.folder.features_file)
-        elif not accept_failures(args, cfg, job):
-            todo.append((f"[{number}/{len(jobs)}] " if len(jobs) > 1 else "", job))
-    if todo:
-        extract_all(args, cfg, checkpoint, model_dir, todo)
-    return 0
+    for job in jobs:
+        job.folder.keeps(job.identity, **flags)
+    return cfg, Where(checkpoint, model_dir), jobs
 
 
-def accept_failures(args: argparse.Namespace, cfg: CfgNode, job: Job) -> bool:
-    """Whether an earlier run's features, which lack failed images, are accepted now as they are."""
-    from cog.data.pixels import can_decode
+def options_of(args: argparse.Namespace, cfg: CfgNode, rank: ranks.Rank, since: float) -> Options:
+    """Return how to work."""
+    from cog.extract_job import Options
 
-    load_truncated = cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
-    accepted = job.folder.accept_incomplete(
-        job.identity,
+    fx = cfg.FT_EXTRACT
+    return Options(
+        overwrite=args.overwrite,
+        skip_complete=args.skip_complete,
         allow_failures=args.allow_failures,
-        is_broken=lambda file: not can_decode(job.images.root / file, load_truncated=load_truncated),
+        load_truncated=fx.LOAD_TRUNCATED_IMAGES,
+        compiled=fx.COMPILE,
+        shard_rows=fx.SHARD_ROWS,
+        shard_seconds=fx.SHARD_SECONDS,
+        rank=rank,
+        since=since,
     )
-    if accepted:
-        logger.info("%s: accepted without %d failed images", job.folder.features_file, accepted["n_failed"])
-    return accepted is not None
+
+
+def is_done(job: Job, options: Options) -> bool:
+    """Whether the features of a job are complete, or become so without the network.
+
+    Raises:
+        LockedError: when another start is at work there.
+        CogError: when there are features that were made differently.
+    """
+    from cog import extract_job, locks
+    from cog.unit_status import failures_noted
+
+    path = job.folder.path
+    if options.rank.leads and extract_job.needs_settling(job):
+        with locks.locked(path, flag="--output_dir"), failures_noted(path):
+            return extract_job.settle(job, options)
+    if job.folder.keeps(job.identity, overwrite=options.overwrite, skip_complete=options.skip_complete):
+        logger.info("%s is complete, skipped", job.folder.features_file)
+        return True
+    if options.rank.leads and (holder := locks.live_holder(path)):
+        raise locks.LockedError(f"{path} is being written by {holder}; wait for it to end")
+    return False
 
 
 def extract_all(
     args: argparse.Namespace,
     cfg: CfgNode,
-    checkpoint: Path | None,
-    model_dir: ModelDir | None,
+    where: Where,
     jobs: Sequence[tuple[str, Job]],
+    options: Options,
 ) -> None:
     """Load the network once and extract one job after the other.
 
     Args:
         args: flags.
         cfg: configuration.
-        checkpoint: see :func:`resolve_paths`.
-        model_dir: see :func:`resolve_paths`.
+        where: where the network is.
         jobs: each with what comes before its label, such as ``"[2/12] "``; empty when it is the only one.
+        options: how to work.
 
     Raises:
+        Interrupted: when a signal asked to end.
         CogError: after all jobs have been tried, when some failed: a :class:`FailedImagesError` when it was only
             because of images.
     """
+    from cog import extract, extract_job, shards
     from cog.data.loader import usable_workers
     from cog.device import resolve_device
     from cog.models.backbone import load_backbone
-    from cog.staging import staged
 
     fx = cfg.FT_EXTRACT
-    device = resolve_device(args.device)
+    device = resolve_device(ranks.device_name(options.rank, args.device))
     if fx.DECODE == "cuda":
         from cog.data.jpeg import require_decoder
 
         require_decoder(device)
+    _, rows_per_pass = extract.pass_sizes(device, crop=fx.IMAGE_CROP_SIZE, batch_size=fx.BATCH_SIZE)
+    for _, job in jobs:
+        identity = extract_job.work_identity(
+            job, device=device, rows_per_pass=rows_per_pass, compiled=fx.COMPILE
+        )
+        if options.rank.leads:
+            shards.check(job.folder.path, identity, overwrite=options.overwrite)
     workers = usable_workers(fx.N_WORKERS)
     backbone = load_backbone(
         args.model,
-        checkpoint,
+        where.checkpoint,
         device,
         args.model_loader,
-        model_dir=model_dir.path if model_dir else None,
+        model_dir=where.model_dir.path if where.model_dir else None,
         profile=fx.PROFILE,
         variant=fx.VARIANT,
     )
-    failed: list[tuple[Job, CogError]] = []
-    for number, job in jobs:
-        if number:
-            print(f"{number}features of {args.model}: {job.label}", flush=True)
-        try:
-            with staged(job.folder.path, marker=MARKERS, flag="--output_dir") as stage:
-                run(args, cfg, backbone, job, stage, workers=workers, label=f"{number}{job.label}")
-            job.folder.require_complete()
-        except CogError as error:
-            if not number:
-                raise
-            logger.error("%s: %s", job.label, error)
-            failed.append((job, error))
-    if failed:
-        only_images = all(isinstance(error, FailedImagesError) for _, error in failed)
-        raise (FailedImagesError if only_images else CogError)(
-            f"{len(failed)} of {len(jobs)} extractions failed ({', '.join(job.label for job, _ in failed)}), for the "
-            "reasons above; the others are complete, and the same command with --skip_complete goes on from here"
-        )
-
-
-def run(
-    args: argparse.Namespace,
-    cfg: CfgNode,
-    backbone: Backbone,
-    job: Job,
-    stage: Stage,
-    *,
-    workers: int,
-    label: str,
-) -> None:
-    """Extract one job and stage its files."""
-    import torch
-
-    from cog import extract, features, record
-
-    fx = cfg.FT_EXTRACT
-    images = job.images
-    device = next(backbone.parameters(), torch.empty(0)).device
-    logger.info(
-        "%s on %s: %d images of %d classes, %s, %s, %d workers",
-        args.model, job.label, len(images), len(images.classes), device, fx.PRECISION, workers,
-    )  # fmt: skip
-    result = extract.extract(
+    extractor = extract.Extractor(
         backbone,
-        images,
         resize=fx.IMAGE_RESIZE_SIZE,
         crop=fx.IMAGE_CROP_SIZE,
         mean=fx.IMAGE_NORM.MEAN,
@@ -429,38 +430,31 @@ def run(
         compiled=fx.COMPILE,
         load_truncated=fx.LOAD_TRUNCATED_IMAGES,
         start_method=fx.WORKER_START_METHOD or None,
-        label=label,
     )
-    rate = len(images) / max(result.seconds, 1e-9)
-    labels = torch.from_numpy(images.labels[result.rows])
-    more = {"n_left_to_cpu": result.n_left_to_cpu} if fx.DECODE == "cuda" else {}
-    job.folder.write(
-        stage,
-        features.FeatureSet(result.x, labels, f"{args.model}_{images.dataset}_{images.split}"),
-        metadata=job.identity
-        | {
-            "n_rows": len(result.rows),
-            "feature_dim": result.x.shape[1],
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-            "compiled": fx.COMPILE,
-            "versions": record.versions(("torch", "torchvision", "pillow", "numpy")),
-            "seconds": round(result.seconds, 3),
-            "images_per_second": round(rate, 1),
-            "finished": record.now(),
-        }
-        | more,
-        image_paths=[images.file(row) for row in result.rows],
-        failures=result.failures,
-        allow_failures=args.allow_failures,
-    )
-    if result.n_left_to_cpu:
+    failed: list[tuple[Job, CogError]] = []
+    for number, job in jobs:
+        interruption.check(f"{job.label} is not begun")
+        if number and options.rank.leads:
+            print(f"{number}features of {args.model}: {job.label}", flush=True)
         logger.info(
-            "%s: %d of %d images were left to Pillow", job.label, result.n_left_to_cpu, len(images)
+            "%s on %s: %d images of %d classes, %s, %s, %d workers",
+            args.model, job.label, len(job.images), len(job.images.classes), device, fx.PRECISION, workers,
         )  # fmt: skip
-    logger.info(
-        "%s: %d x %d features, %d failed images, %.1f images/s",
-        job.folder.path, *result.x.shape, len(result.failures), rate,
-    )  # fmt: skip
+        try:
+            extract_job.run(job, extractor, options, model=args.model, label=f"{number}{job.label}")
+        except interruption.Interrupted:
+            raise
+        except CogError as error:
+            if not number:
+                raise
+            logger.error("%s: %s", job.label, error)
+            failed.append((job, error))
+    if failed:
+        only_images = all(isinstance(error, FailedImagesError) for _, error in failed)
+        raise (FailedImagesError if only_images else CogError)(
+            f"{len(failed)} of {len(jobs)} extractions failed ({', '.join(job.label for job, _ in failed)}), for the "
+            "reasons above; the others are complete, and the same command goes on from here"
+        )
 
 
 def cli() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cog.data.image_lists import ImageList
 from cog.data.jpeg import Encoded, read_for_device
@@ -138,6 +138,7 @@ def batches(
     n_workers: int,
     start_method: str | None = None,
     pin_memory: bool = False,
+    ranges: Iterable[tuple[int, int]] | None = None,
 ) -> Generator[Batch, None, None]:
     """Yield the images in row order. Close the generator (``contextlib.closing``) to stop before the end.
 
@@ -147,30 +148,42 @@ def batches(
         n_workers: decoding threads; 0 decodes in this one. The result does not depend on it.
         start_method: decode in processes instead, started by ``fork``, ``spawn`` or ``forkserver``.
         pin_memory: put pixels where a GPU can fetch them without waiting.
+        ranges: ``(first, stop)`` of the rows wanted (default: all), each asked for when its decoding is to begin, a few
+            batches ahead of the one in use. No batch reaches over the end of a range.
 
     Raises:
         CogError: when a decoding process dies.
     """
+    spans = _spans([(0, len(decoder.images))] if ranges is None else ranges, batch_size)
     if n_workers and start_method:
         yield from _from_processes(
-            decoder, batch_size=batch_size, n_workers=n_workers, start_method=start_method
+            decoder, spans, batch_size=batch_size, n_workers=n_workers, start_method=start_method
         )
     else:
-        yield from _from_threads(decoder, batch_size=batch_size, n_workers=n_workers, pin_memory=pin_memory)
+        yield from _from_threads(
+            decoder, spans, batch_size=batch_size, n_workers=n_workers, pin_memory=pin_memory
+        )
+
+
+def _spans(ranges: Iterable[tuple[int, int]], batch_size: int) -> Iterator[range]:
+    """Cut ranges of rows into batches."""
+    for first, stop in ranges:
+        for start in range(first, stop, batch_size):
+            yield range(start, min(start + batch_size, stop))
 
 
 class _Job:
     """A batch being decoded: whoever has time takes the next of its rows."""
 
-    def __init__(self, decoder: Decoder, first: int, *, batch_size: int, pin_memory: bool) -> None:
-        n = min(batch_size, len(decoder.images) - first)
+    def __init__(self, decoder: Decoder, rows: range, *, batch_size: int, pin_memory: bool) -> None:
+        n = len(rows)
         shape = (batch_size, decoder.crop, decoder.crop, 3)
         # PyTorch keeps pinned memory for the next batch, and knows when the GPU is done with it.
-        self.batch = Batch(torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory), first, n)
+        self.batch = Batch(torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory), rows[0], n)
         self.batch.pixels[n:] = 0
         self.helpers: list[Future[None]] = []
         self._decoder = decoder
-        self._todo = deque(range(first, first + n))
+        self._todo = deque(rows)
 
     def work(self) -> None:
         """Decode rows until none is left to begin."""
@@ -195,7 +208,7 @@ class _Job:
 
 
 def _from_threads(
-    decoder: Decoder, *, batch_size: int, n_workers: int, pin_memory: bool
+    decoder: Decoder, spans: Iterable[range], *, batch_size: int, n_workers: int, pin_memory: bool
 ) -> Generator[Batch, None, None]:
     """Decode in threads: Pillow lets go of the interpreter lock while it decodes and resizes.
 
@@ -205,8 +218,8 @@ def _from_threads(
     pool = ThreadPoolExecutor(n_workers, thread_name_prefix="cog-decode") if n_workers else None
     jobs: deque[_Job] = deque()
     try:
-        for first in range(0, len(decoder.images), batch_size):
-            job = _Job(decoder, first, batch_size=batch_size, pin_memory=pin_memory)
+        for rows in spans:
+            job = _Job(decoder, rows, batch_size=batch_size, pin_memory=pin_memory)
             if pool is None:
                 yield job.result()
                 continue
@@ -253,12 +266,22 @@ def _collate(
     return np.stack(decoded) if decoded else np.empty((0, 0, 0, 3), np.uint8), others
 
 
+class _Batches(Sampler[list[int]]):
+    """The rows of each batch, in the form that a DataLoader takes."""
+
+    def __init__(self, spans: Iterable[range]) -> None:
+        self._spans = spans
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return map(list, self._spans)
+
+
 def _from_processes(
-    decoder: Decoder, *, batch_size: int, n_workers: int, start_method: str
+    decoder: Decoder, spans: Iterable[range], *, batch_size: int, n_workers: int, start_method: str
 ) -> Generator[Batch, None, None]:
     loader = DataLoader(
         _Rows(decoder),
-        batch_size=batch_size,
+        batch_sampler=_Batches(spans),
         num_workers=n_workers,
         prefetch_factor=PREFETCH,
         collate_fn=_collate,
@@ -266,18 +289,16 @@ def _from_processes(
         # The iterator draws a base seed; ours must not touch the caller's global random state.
         generator=torch.Generator().manual_seed(0),
     )
-    first = 0
     try:
         for stacked, samples in loader:
             pixels = torch.empty((batch_size, decoder.crop, decoder.crop, 3), dtype=torch.uint8)
-            batch = Batch(pixels, first, len(samples))
+            batch = Batch(pixels, samples[0][0], len(samples))
             pixels[batch.n :] = 0
             decoded = iter(stacked)
             for row, found in samples:
                 batch.add(
                     row, next(decoded) if found is None else found, asked_device=decoder.decode == "cuda"
                 )
-            first += batch.n
             yield batch
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
