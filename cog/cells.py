@@ -161,10 +161,10 @@ def natural_key(name: str) -> tuple[Any, ...]:
 
 
 def dataset_key(dataset: str) -> tuple[Any, ...]:
-    """Sort key: in1k, then cog_l1, cog_l2 ... by level, then a user's own data sets by name."""
+    """Sort key: in1k, its blurred version, then cog_l1, cog_l2 ... by level, then a user's own data sets by name."""
     level = names.cog_level(dataset)
-    if dataset == names.IN1K:
-        return (0, 0, ())
+    if dataset in (names.IN1K, names.IN1K_BLURRED):
+        return (0, int(dataset == names.IN1K_BLURRED), ())
     return (2, 0, natural_key(dataset)) if level is None else (1, level, ())
 
 

@@ -129,9 +129,7 @@ def check_label(label: str) -> str:
     return label
 
 
-def dump(
-    cells: Iterable[Cell], *, label: str | None = None, other_measures: Iterable[Measure] = ()
-) -> str:
+def dump(cells: Iterable[Cell], *, label: str | None = None, other_measures: Iterable[Measure] = ()) -> str:
     """Return the content of a results file.
 
     Args:
@@ -361,7 +359,10 @@ def _file(content: Any, *, name: str) -> Content:
     found: dict[tuple[Any, ...], Measure] = {}
     for index, row in enumerate(more):
         measure = _measure(row, where=f"measures[{index}]", default_source=label)
-        if found.setdefault((measure.model, measure.dataset, measure.key, measure.source), measure) is not measure:
+        if (
+            found.setdefault((measure.model, measure.dataset, measure.key, measure.source), measure)
+            is not measure
+        ):
             raise _Invalid(
                 f"measures[{index}] is a second {measure.experiment} {measure.quantity} of {measure.model} on "
                 f"{measure.dataset}"

@@ -191,14 +191,14 @@ _KMEANS = {
     "ari": ("ARI", "ARI", UNIT, 1, False),
     "inertia": ("inertia", "inertia", NONE, 0, False),
 }
-_CLUSTER_NOTE = (
-    "k-means: of several initialisations the one with the lowest inertia; ±: standard deviation over all of them."
-)
+_CLUSTER_NOTE = "k-means: of several initialisations the one with the lowest inertia; ±: standard deviation over all of them."
 _ALIGNMENT = {
     "alignment": ("alignment, distance of images of a class", -1),
     "uniformity": ("uniformity, of all images", 0),
 }
-_NEIGHBOURS = re.compile(r"(?:top1_)?k(?P<k>\d+)(?:_(?P<vote>[a-z]+))?(?:_top1)?|top1_(?P<vote2>[a-z]+)_k(?P<k2>\d+)")
+_NEIGHBOURS = re.compile(
+    r"(?:top1_)?k(?P<k>\d+)(?:_(?P<vote>[a-z]+))?(?:_top1)?|top1_(?P<vote2>[a-z]+)_k(?P<k2>\d+)"
+)
 
 
 def neighbours(quantity: str) -> tuple[int, str] | None:

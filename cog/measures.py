@@ -223,7 +223,7 @@ def derive(measures: Iterable[Measure]) -> list[Measure]:
             elif base is not None:
                 add(m, RELATIVE_TO_LOGREG, *_relative(m, base))
                 add(m, POINTS_TO_LOGREG, *_points(m, base))
-        if m.dataset == BLURRED and m.quantity == "top1" and is_classifier(m.experiment):
+        if m.dataset == names.IN1K_BLURRED and m.quantity == "top1" and is_classifier(m.experiment):
             base = known.get((*where, names.IN1K, m.key))
             if base is not None:
                 add(m, POINTS_TO_IN1K, *_points(m, base))
@@ -232,10 +232,6 @@ def derive(measures: Iterable[Measure]) -> list[Measure]:
             if base is not None and base.value:
                 add(m, f"{m.quantity}_{RATIO_TO_IN1K}", m.value / base.value, None)
     return found
-
-
-#: IN-1K with the faces of people blurred (final version, supplement C.4).
-BLURRED = "in1k_blurred"
 
 
 def is_classifier(experiment: str) -> bool:

@@ -254,7 +254,8 @@ def _read_analysis(folder: _Analysis) -> AnalysisRecord | Problem:
             return Problem(path, f"{RESULTS_FILE} is not a regular file")
         if status.st_size > _LARGEST_ANALYSIS:
             return Problem(
-                path, f"{RESULTS_FILE} is larger than {_LARGEST_ANALYSIS >> 20} MiB, not the record of an analysis"
+                path,
+                f"{RESULTS_FILE} is larger than {_LARGEST_ANALYSIS >> 20} MiB, not the record of an analysis",
             )
         record = analysis_records.read(path)
     except UnfinishedError as error:
@@ -269,6 +270,11 @@ def _read_analysis(folder: _Analysis) -> AnalysisRecord | Problem:
         return Problem(
             path,
             f"{RESULTS_FILE} holds a result of {record.analysis}, the folder's name says {folder.name}",
+        )
+    odd = [name for name in record.values if not names.is_plain_name(name)]
+    if odd:
+        return Problem(
+            path, f"{RESULTS_FILE} has a value named {odd[0][:40]!r}, expected letters, digits and ._+-"
         )
     return dataclasses.replace(record, model=folder.model, dataset=folder.dataset)
 

@@ -155,7 +155,8 @@ def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False
         traces.append(locks.LOCK_FILE)
     if traces:
         raise UnfinishedError(
-            f"{traces[0]} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted", INTERRUPTED
+            f"{traces[0]} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted",
+            INTERRUPTED,
         )
 
 

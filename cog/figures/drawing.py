@@ -41,7 +41,15 @@ _NOTE_ROW = 0.105
 _MAX_DIRECT = 6
 _MAX_DIRECT_WIDTH = 0.75
 
-_ROW_HEIGHTS = {"fig3": 1.42, "drop": 1.42, "fig4": 1.6, "fig10": 1.12, "fig11": 1.12, "v1_fig8": 1.3, "knn": 1.5}
+_ROW_HEIGHTS = {
+    "fig3": 1.42,
+    "drop": 1.42,
+    "fig4": 1.6,
+    "fig10": 1.12,
+    "fig11": 1.12,
+    "v1_fig8": 1.3,
+    "knn": 1.5,
+}
 _ALONE_HEIGHT = 2.4
 _ONE_ROW_HEIGHT = 2.0
 

@@ -126,9 +126,7 @@ def alignment(found: Source) -> Chart:
         "ResNet50 1.8-1.9, SwAV 1.9-2.1, the five others 2.6-3.1."
     )
     panels = [panel for row in chart.grid for panel in row]
-    return dataclasses.replace(
-        chart, grid=((*panels, plane),), single=False, notes=(*chart.notes, note)
-    )
+    return dataclasses.replace(chart, grid=((*panels, plane),), single=False, notes=(*chart.notes, note))
 
 
 def mlp(found: Source) -> Chart:
@@ -275,7 +273,13 @@ def pca(found: Source) -> Chart:
     dims: dict[int, Key] = {}
     for key in found.keys():
         one = experiments.classifier(key[0])
-        if one is not None and one.type == LOGREG and one.pca_dim and not one.max_per_class and key[1:] == ("top1", 0):
+        if (
+            one is not None
+            and one.type == LOGREG
+            and one.pca_dim
+            and not one.max_per_class
+            and key[1:] == ("top1", 0)
+        ):
             dims[one.pca_dim] = key
     datasets = found.on(dims.values())
     if not datasets:
@@ -408,7 +412,8 @@ def _difference(found: Source) -> _Value:
 
     def value(curve: Curve, measure: Measure) -> tuple[float, float, Measure | None] | None:
         for base in sorted(
-            (one for one in found.curves if one.model == found.baseline), key=lambda one: one.source != curve.source
+            (one for one in found.curves if one.model == found.baseline),
+            key=lambda one: one.source != curve.source,
         ):
             other = base.cells.get((measure.dataset, measure.key))
             if other is not None:

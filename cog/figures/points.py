@@ -11,7 +11,6 @@ from cog.cells import Cell, dataset_key
 from cog.figures import style
 from cog.figures.chart import Point, Series, std_of
 from cog.figures.curves import Curve, Selection, shorten
-from cog.measures import BLURRED
 from cog.tables import printable
 from cog.views.layout import source_key
 
@@ -145,7 +144,7 @@ def dataset_label(dataset: str) -> str:
     level = names.cog_level(dataset)
     if dataset == names.IN1K:
         return "IN-1K"
-    if dataset == BLURRED:
+    if dataset == names.IN1K_BLURRED:
         return "IN-1K-b"
     return shorten(printable(dataset) or "(unnamed)", 14) if level is None else f"L{level}"
 

@@ -39,7 +39,9 @@ def collect(found: Experiments, runs: Sequence[Run], *, root: str) -> list[Notic
 
 def _shorten(items: Iterable[str]) -> tuple[str, ...]:
     items = list(dict.fromkeys(items))
-    return tuple(items) if len(items) <= _MANY else (*items[: _MANY - 1], f"and {len(items) - _MANY + 1} more")
+    return (
+        tuple(items) if len(items) <= _MANY else (*items[: _MANY - 1], f"and {len(items) - _MANY + 1} more")
+    )
 
 
 def _settings(analyses: Sequence[AnalysisRecord]) -> Iterable[Notice]:
@@ -136,7 +138,8 @@ def _missing(found: Experiments, root: str) -> Iterable[Notice]:
     names = [name for name in _LABEL_FREE if any(analysis == name for _, _, analysis in there)]
     own = [measure for measure in found.measures if measure.source == measures.RUNS]
     places = sorted(
-        {(measure.model, measure.dataset) for measure in own}, key=lambda place: (place[0], dataset_key(place[1]))
+        {(measure.model, measure.dataset) for measure in own},
+        key=lambda place: (place[0], dataset_key(place[1])),
     )
     by_model: dict[str, dict[str, list[str]]] = {}
     for model, dataset in places:
@@ -155,5 +158,7 @@ def _missing(found: Experiments, root: str) -> Iterable[Notice]:
             "Other models or data sets have them.",
             "Run them; what is there is skipped.",
             commands=(f"python analyze_features.py {flags}",),
-            items=_shorten(f"{name}: {', '.join(map(dataset_label, where))}" for name, where in absent.items()),
+            items=_shorten(
+                f"{name}: {', '.join(map(dataset_label, where))}" for name, where in absent.items()
+            ),
         )

@@ -189,7 +189,9 @@ def _made(analyses: Sequence[AnalysisRecord]) -> str:
         rows=rows,
         cls="details",
     )
-    return f"<details class='provenance'><summary><h3>{caption}</h3></summary>{scroll(drawn, caption)}</details>"
+    return (
+        f"<details class='provenance'><summary><h3>{caption}</h3></summary>{scroll(drawn, caption)}</details>"
+    )
 
 
 def settings_of(record: AnalysisRecord) -> dict[str, str]:

@@ -147,7 +147,8 @@ def places(own: Iterable[Cell], published: Sequence[Cell]) -> dict[tuple[str, in
 def dataset_label(dataset: str) -> str:
     """Return the paper's name of a data set: ``IN-1K``, ``L3``; others as they are."""
     level = names.cog_level(dataset)
-    return "IN-1K" if dataset == names.IN1K else dataset if level is None else f"L{level}"
+    known = {names.IN1K: "IN-1K", names.IN1K_BLURRED: "IN-1K-b"}
+    return known.get(dataset, dataset) if level is None else f"L{level}"
 
 
 def images_label(n_shot: int) -> str:

@@ -57,7 +57,9 @@ class Numbers:
         for _, dataset, key in self._at:
             self._datasets.setdefault(key, set()).add(dataset)
         present = [row for row, _, _ in self._at]
-        wanted = None if models is None else [model for model in models if any(r.model == model for r in present)]
+        wanted = (
+            None if models is None else [model for model in models if any(r.model == model for r in present)]
+        )
         self.rows = order_rows(present, models=wanted)
         self.datasets = sorted({dataset for _, dataset, _ in self._at}, key=dataset_key)
         self.keys = sorted(self._datasets, key=lambda key: (experiments.describe(*key).order, str(key)))
@@ -88,7 +90,9 @@ def of_analyses(numbers: Numbers, wanted: Sequence[str], *, style: Style, decima
     keys = [key for key in numbers.keys if not measures.is_classifier(key[0])]
     keys = [key for key in keys if ALL in wanted or any(_named(key[0], name) for name in wanted)]
     if not keys:
-        there = sorted({key[0] for key in numbers.keys if not measures.is_classifier(key[0])}, key=natural_key)
+        there = sorted(
+            {key[0] for key in numbers.keys if not measures.is_classifier(key[0])}, key=natural_key
+        )
         what = "any analysis" if ALL in wanted else f"the analysis {' or '.join(wanted)}"
         other = f"; there is {', '.join(there)}" if there else "; analyze_features.py makes them"
         raise CogError(f"nothing to show: no result of {what} among those read{other}")
@@ -192,13 +196,13 @@ def _balanced(made: _Tables) -> None:
 def _blurred(made: _Tables) -> None:
     """IN-1K, IN-1K with blurred faces, and the difference, a table for each number of shots."""
     for key in made.numbers.keys:
-        if key[:2] != (LOGREG, measures.POINTS_TO_IN1K) or measures.BLURRED not in made.numbers.on(key):
+        if key[:2] != (LOGREG, measures.POINTS_TO_IN1K) or names.IN1K_BLURRED not in made.numbers.on(key):
             continue
         top1 = (LOGREG, "top1", key[2])
         changes = [
             measure.value
             for row in made.numbers.rows
-            if (measure := made.numbers.get(row, measures.BLURRED, key)) is not None
+            if (measure := made.numbers.get(row, names.IN1K_BLURRED, key)) is not None
         ]
         mean = format_number(statistics.fmean(changes), 2, signed=True)
         published_mean = " The paper's mean drop, over 31 models, is 0.91 %." if key[2] == 0 else ""
@@ -206,8 +210,8 @@ def _blurred(made: _Tables) -> None:
             f"LogReg, top-1 (%), IN-1K with faces blurred, {shots_label(key[2])}",
             [
                 Column(names.IN1K, names.IN1K, top1),
-                Column(measures.BLURRED, measures.BLURRED, top1),
-                Column("difference", measures.BLURRED, key),
+                Column(names.IN1K_BLURRED, names.IN1K_BLURRED, top1),
+                Column("difference", names.IN1K_BLURRED, key),
             ],
             experiments.describe(*top1),
             notes=[Note(f"Mean difference: {mean} points.{published_mean}")],

@@ -1,0 +1,666 @@
+"""Tables of other experiments: the first version's, parsed back; one's own, against plain arithmetic; bad records."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import statistics
+
+import pytest
+from experiment_records import folder_of, write_record, write_runs
+from result_folders import make_record
+
+from cog import cli, exchange, experiments, measures, names, published, results
+from cog.cells import INTERRUPTED
+from cog.commands import print_results
+from cog.errors import CogError
+
+SEEDS = (22, 37, 45)
+
+
+@pytest.fixture
+def show(capsys):
+    def show_(*argv):
+        capsys.readouterr()
+        cli.set_up_logging()
+        assert print_results.main([str(argument) for argument in argv]) == 0
+        return capsys.readouterr().out
+
+    return show_
+
+
+# --- the first version's tables
+
+
+@pytest.fixture(scope="module")
+def paper(shared_dir):
+    """{(experiment, quantity, data set, model): number as printed} of Tables 3, 5 and 6."""
+    found = {}
+
+    def rows(name):
+        with open(shared_dir / "paper" / name, encoding="utf-8") as handle:
+            return list(csv.DictReader(handle))
+
+    for row in rows("cog_v1_table3_mlp.csv"):
+        quantity = "top1" if row["classifier"] == "logreg" else "relative_to_logreg"
+        found[row["classifier"], quantity, row["dataset"], row["model"]] = row["value"]
+    for row in rows("cog_v1_table5_pca.csv"):
+        name = "logreg" if row["pca_dim"] == "2048" else f"logreg_pca{row['pca_dim']}"
+        known = found.setdefault((name, "top1", row["dataset"], row["model"]), row["top1"])
+        assert known == row["top1"], "2048 components are all of them"
+    purity = {"purity": "purity_v1"}
+    for row in rows("cog_v1_table6_clustering.csv"):
+        quantity = purity.get(row["metric"], row["metric"])
+        found["kmeans", quantity, row["dataset"], row["model"]] = row["value"]
+    assert len(found) == 126 + 294 - 42 + 168
+    return found
+
+
+def drawn_numbers(text, fmt):
+    """Yield (title, label, column, number) of every place of the tables drawn as text, Markdown or LaTeX."""
+    title = columns = None
+    if fmt == "text":
+        for part in re.split(r"\n\n(?=[A-Zk])", "\n\n" + text.replace("\n\n\n", "\n\n")):
+            blocks = part.strip("\n").split("\n\n")
+            title = " ".join(blocks[0].split())
+            for block in blocks[1:]:
+                header, *lines = block.split("\n")
+                columns = header.split()
+                for line in lines:
+                    label, *values = line.split()
+                    for column, value in zip(columns, values, strict=True):
+                        yield title, label, column, value
+        return
+    for line in text.replace(r"\_", "_").replace(r"\%", "%").splitlines():
+        cells = [
+            word.strip(" $")
+            for word in line.removesuffix(r" \\").strip("| ").split("&" if fmt == "latex" else "|")
+        ]
+        if fmt == "markdown" and cells[0].startswith("---"):
+            continue
+        if cells[0] == "model":
+            columns = cells[1:]
+        elif len(cells) > 1:
+            for column, value in zip(columns, cells[1:], strict=True):
+                yield title, cells[0], column, value
+        elif line and not line.startswith("\\"):
+            title = line
+
+
+TITLES = {
+    "LogReg, top-1": ("logreg", "top1"),
+    "MLP relative": ("mlp", "relative_to_logreg"),
+    "MLP without activation relative": ("mlp_noact", "relative_to_logreg"),
+    "k-means purity as in": ("kmeans", "purity_v1"),
+    "k-means AMI": ("kmeans", "ami"),
+    "k-means NMI": ("kmeans", "nmi"),
+    "k-means ARI": ("kmeans", "ari"),
+}
+
+
+def place_of(title, label, column):
+    match = re.search(r"LogReg on principal components, top-1 \(%\), (\w+),", title)
+    if match:
+        name = "logreg" if column == "all" else f"logreg_pca{column}"
+        return name, "top1", match[1], label
+    (found,) = [place for start, place in TITLES.items() if title.removeprefix("% ").startswith(start)]
+    return (*found, column, label)
+
+
+@pytest.mark.parametrize("fmt", ["text", "markdown", "latex"])
+def test_published_tables_are_drawn(paper, show, fmt):
+    argv = ("--published_only", "--paper", "v1", "--format", fmt)
+    found = {}
+    for view in (("--variants", "mlp", "pca"), ("--analysis", "kmeans")):
+        out = show(*argv, *view)
+        for title, label, column, value in drawn_numbers(out, fmt):
+            place = place_of(title, label, column)
+            assert found.setdefault(place, value.lstrip("+")) == value.lstrip("+")
+        number = "Table 6" if view[0] == "--analysis" else "Table 3"
+        assert f"paper v1, {number}" in " ".join(out.split())
+    assert {key: float(value) for key, value in found.items()} == {
+        key: float(value) for key, value in paper.items()
+    }
+    digits = {key: value.partition(".")[2] for key, value in found.items()}
+    assert all(
+        len(digits[key]) == len(value.partition(".")[2] or "0") or float(value) == 0
+        for key, value in paper.items()
+    )
+
+
+@pytest.mark.parametrize("fmt", ["csv", "json"])
+def test_published_tables_as_records(paper, show, fmt):
+    argv = ("--published_only", "--paper", "v1", "--format", fmt)
+    found = {}
+    for view in (("--variants", "all"), ("--analysis", "all")):
+        out = show(*argv, *view)
+        rows = json.loads(out) if fmt == "json" else csv.DictReader(io.StringIO(out))
+        for row in rows:
+            assert row["source"] == "paper v1" and not row["std"]
+            found[row["experiment"], row["quantity"], row["dataset"], row["model"]] = float(row["value"])
+    assert found == {key: float(value) for key, value in paper.items()}
+
+
+def test_an_overview_of_the_published(paper, show):
+    rows = json.loads(
+        show("--published_only", "--paper", "v1", "--overview", "--format", "json", "--dataset", "cog_l5")
+    )
+    found = {
+        (row["experiment"], row["quantity"], row["dataset"], row["model"]): row["value"]
+        for row in rows
+        if not row["n_shot"]
+    }
+    assert {key[:2] for key in found} == {
+        ("logreg", "top1"), ("logreg_pca32", "top1"), ("logreg_pca256", "top1"), ("kmeans", "purity_v1"),
+        ("kmeans", "ami"), ("mlp", "relative_to_logreg"), ("mlp_noact", "relative_to_logreg"),
+    }  # fmt: skip
+    assert found.items() <= {key: float(value) for key, value in paper.items()}.items()
+
+
+def test_the_final_version_has_no_other_experiments():
+    assert measures.of_paper("v2") == []
+    with pytest.raises(CogError, match="no result of any analysis"):
+        print_results.main(["--published_only", "--analysis", "all"])
+    with pytest.raises(CogError, match="no variant of the classifier"):
+        print_results.main(["--published_only", "--variants", "all"])
+
+
+# --- one's own results
+
+TRAINED, UNTRAINED = "mini_trained", "mini_untrained"
+#: Top-1 by evaluation: of the trained model on in1k; the second model has a third, the levels are 10 points lower.
+SCORES = {
+    "logreg": 60.0,
+    "logreg_N1": 20.0,
+    "logreg_N8": 40.0,
+    "logreg_pca32": 45.0,
+    "logreg_pca256": 58.0,
+    "logreg_max732": 57.0,
+    "mlp": 63.0,
+    "mlp_noact": 59.4,
+}
+
+
+def top1_of(model, dataset, evaluation, seed):
+    score = SCORES[evaluation] - {"in1k": 0, "in1k_blurred": 1, "cog_l5": 10}[dataset]
+    return (score if model == TRAINED else score / 3) + 0.1 * SEEDS.index(seed)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Two models, three data sets: every variant, every analysis; fine-tuned: the trained one, one seed."""
+    root = tmp_path_factory.mktemp("study") / "models"
+    for model in (TRAINED, UNTRAINED):
+        share = 1.0 if model == TRAINED else 1 / 3
+        for dataset in ("in1k", "in1k_blurred", "cog_l5"):
+            for evaluation in SCORES:
+                write_runs(
+                    root,
+                    model,
+                    dataset,
+                    evaluation,
+                    {s: top1_of(model, dataset, evaluation, s) for s in SEEDS},
+                )
+            per_seed = {
+                str(s): {"purity": share * (0.6 + 0.01 * s), "purity_v1": share * (0.5 + 0.01 * s), "ami": share * 0.5, "nmi": 0.7, "ari": share * 0.3}
+                for s in range(3)
+            }  # fmt: skip
+            write_record(root, model, dataset, "kmeans", per_seed["1"], per_seed=per_seed)
+            write_record(
+                root, model, dataset, "alignment", {"alignment": 0.8 / share, "uniformity": -2.0 * share}
+            )
+            knn = {
+                f"top1_k{k}_{vote}": share * (50 - k / 10)
+                for k in (1, 20, 200)
+                for vote in ("weighted", "majority")
+            }
+            write_record(root, model, dataset, "knn", knn)
+            write_record(root, model, dataset, "ncm", {"top1": share * 40, "top5": share * 60})
+            write_record(root, model, dataset, "newone", {"something": 1.25, "undefined": None})
+        if model == TRAINED:
+            write_runs(root, model, "cog_l5", "finetune", {22: 80.0})
+    return root
+
+
+def records(show, root, *argv):
+    rows = json.loads(show("--models_root_dir", root, "--format", "json", *argv))
+    found = {(r["model"], r["dataset"], r["experiment"], r["quantity"], r["n_shot"]): r for r in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_analyses_by_data_set(show, root):
+    found = records(show, root, "--analysis", "kmeans")
+    assert {key[2] for key in found} == {"kmeans"} and len(found) == 2 * 3 * 5
+    row = found[TRAINED, "cog_l5", "kmeans", "purity", 0]
+    # The value is that of the initialisation with the lowest inertia, not the mean.
+    assert row["value"] == pytest.approx(0.61) and row["seeds"] == [0, 1, 2]
+    assert row["std"] == pytest.approx(statistics.pstdev([0.60, 0.61, 0.62]))
+    assert row["by_seed"] == pytest.approx([0.60, 0.61, 0.62])
+    out = show("--models_root_dir", root, "--analysis", "kmeans", "--dataset", "cog_l5")
+    assert "lowest inertia" in out and "0.610 ± 0.008" in out
+
+
+def test_all_analyses_and_one_nobody_knows(show, root):
+    found = records(show, root, "--analysis", "all")
+    assert {key[2] for key in found} == {"kmeans", "alignment", "knn", "ncm", "newone"}
+    assert found[UNTRAINED, "in1k", "newone", "something", 0]["value"] == 1.25
+    assert not any(key[3] == "undefined" for key in found)
+    out = show("--models_root_dir", root, "--analysis", "newone")
+    assert "newone: something" in out and "1.250" in out
+    with pytest.raises(
+        CogError, match="no result of the analysis cross among those read; there is alignment, kmeans"
+    ):
+        show("--models_root_dir", root, "--analysis", "cross")
+
+
+def test_nearest_neighbours_by_k(show, root):
+    lines = show("--models_root_dir", root, "--analysis", "knn", "--dataset", "cog_l5").splitlines()
+    start = lines.index("kNN, weighted vote, top-1 (%), cog_l5")
+    assert lines[start + 2].split() == ["k=1", "k=20", "k=200"]
+    assert lines[start + 3].split() == [TRAINED, "49.9", "48.0", "30.0"]
+
+
+def test_alignment_relative_to_in1k(show, root):
+    found = records(show, root, "--analysis", "alignment", "--dataset", "cog_l5")
+    assert found[TRAINED, "cog_l5", "alignment", "alignment_ratio_to_in1k", 0]["value"] == pytest.approx(1.0)
+    assert {key[1] for key in found} == {"cog_l5"}, "in1k is read for the ratio, and not shown"
+
+
+def test_variants_relative_to_logistic_regression(show, root):
+    found = records(show, root, "--variants", "all")
+    for model in (TRAINED, UNTRAINED):
+        for dataset in ("in1k", "cog_l5"):
+            base = statistics.fmean(top1_of(model, dataset, "logreg", s) for s in SEEDS)
+            for name in ("mlp", "mlp_noact"):
+                mean = statistics.fmean(top1_of(model, dataset, name, s) for s in SEEDS)
+                row = found[model, dataset, name, "relative_to_logreg", 0]
+                assert row["value"] == pytest.approx(100 * (mean - base) / base)
+                assert found[model, dataset, name, "top1", 0]["value"] == pytest.approx(mean)
+            row = found[model, dataset, "logreg_max732", "points_to_logreg", 0]
+            assert row["value"] == pytest.approx(-3 if model == TRAINED else -1)
+            assert (model, dataset, "logreg_pca32", "top1", 0) in found
+        row = found[model, "in1k_blurred", "logreg", "points_to_in1k", 8]
+        assert row["value"] == pytest.approx(-1 if model == TRAINED else -1 / 3)
+    # One seed tells no deviation; the frozen features are the ones that are compared here.
+    assert found[TRAINED, "cog_l5", "finetune", "top1", 0]["std"] is None
+    assert found[TRAINED, "cog_l5", "finetune", "logreg_relative", 0]["value"] == pytest.approx(
+        100 * (50.1 - 80) / 80
+    )
+    assert found[TRAINED, "cog_l5", "finetune", "logreg_points", 0]["value"] == pytest.approx(50.1 - 80)
+    assert not found[TRAINED, "cog_l5", "finetune", "top1", 0]["missing_seeds"]
+
+
+def test_deviation_of_a_relative_score_against_a_simulation():
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    one = measures.Measure("a_b", "in1k", "mlp", "top1", 0, 63.0, 0.4)
+    base = measures.Measure("a_b", "in1k", "logreg", "top1", 0, 60.0, 0.3)
+    (made,) = [m for m in measures.derive([one, base]) if m.quantity == "relative_to_logreg"]
+    a, b = generator.normal(63, 0.4, 10**5), generator.normal(60, 0.3, 10**5)
+    assert made.std == pytest.approx((100 * (a - b) / b).std(), rel=0.02)
+
+
+def test_principal_components_by_dimension(show, root):
+    lines = show("--models_root_dir", root, "--variants", "pca", "--dataset", "cog_l5").splitlines()
+    assert lines[2].split() == ["32", "256", "all"]
+    assert [word for word in lines[3].split() if "." in word][::2] == ["35.1", "48.1", "50.1"]
+
+
+def test_blurred_faces(show, root):
+    lines = show("--models_root_dir", root, "--variants", "blurred", "--n_shot", "all").splitlines()
+    assert lines[2].split() == ["in1k", "in1k_blurred", "difference"]
+    assert [word for word in lines[3].split() if "." in word][::2] == ["60.1", "59.1", "-1.0"]
+    assert "Mean difference: -0.67 points. The paper's mean drop" in lines[-1]
+
+
+def test_an_overview_separates_trained_from_untrained(show, root):
+    found = records(show, root, "--overview", "--dataset", "cog_l5")
+    experiments_ = {key[2:] for key in found}
+    assert {name for name, _, _ in experiments_} == {
+        "logreg", "logreg_pca32", "logreg_pca256", "logreg_max732", "mlp", "mlp_noact", "finetune", "kmeans",
+        "alignment", "knn", "ncm",
+    }  # fmt: skip
+    assert ("logreg", "top1", 1) in experiments_ and ("logreg", "top1", 8) in experiments_
+    for key in experiments_ - {("finetune", "top1", 0)}:
+        ours, theirs = (found[model, "cog_l5", *key]["value"] for model in (TRAINED, UNTRAINED))
+        better = experiments.describe(*key).better
+        assert better == 0 or (ours - theirs) * better > 0, key
+    out = show("--models_root_dir", root, "--overview", "--dataset", "cog_l5")
+    assert out.count("all experiments on") == 1 and "fine-tuned (%)" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    "keys, evaluation",
+    [
+        (("CLF.PCA_DIM", 256), "logreg_pca256"),
+        (("CLF.TYPE", "mlp"), "mlp"),
+        (("CLF.TYPE", "mlp_noact"), "mlp_noact"),
+        (("CLF.MAX_PER_CLASS", 732), "logreg_max732"),
+        (("EVAL.NAME", "finetune"), "finetune"),
+    ],
+)
+def test_the_keys_of_a_variant_select_its_folder(show, root, keys, evaluation):
+    rows = json.loads(show("--models_root_dir", root, "--format", "json", "--model", TRAINED, *keys))
+    found = {row["dataset"]: row["mean"] for row in rows}
+    if evaluation == "finetune":
+        assert found == {"cog_l5": 80.0}
+        return
+    expected = {
+        dataset: statistics.fmean(top1_of(TRAINED, dataset, evaluation, s) for s in SEEDS)
+        for dataset in ("in1k", "in1k_blurred", "cog_l5")
+    }
+    assert found == pytest.approx(expected)
+
+
+def test_variants_do_not_show_among_logistic_regression(show, root):
+    rows = json.loads(show("--models_root_dir", root, "--format", "json", "--n_shot", "all"))
+    assert len(rows) == 6
+    assert [row["dataset"] for row in rows[:3]] == ["in1k", "in1k_blurred", "cog_l5"]
+
+
+def test_files_carry_all_experiments(show, root, tmp_path):
+    file = tmp_path / "ours.json"
+    print_results.main(["--models_root_dir", str(root), "--export", str(file), "--label", "lab"])
+    content = exchange.load(file)
+    found = results.find_all(root)
+    expected = measures.of_runs({k: v for k, v in found.runs.items() if k != "logreg"}) + measures.of_records(
+        found.analyses
+    )
+    key = measures.sort_key
+    assert sorted((m.experiment, m.value, m.std, m.by_seed) for m in content.measures) == sorted(
+        (m.experiment, m.value, m.std, m.by_seed) for m in expected
+    )
+    assert {m.source for m in content.measures} == {"lab"} and len({key(m) for m in content.measures}) == len(
+        expected
+    )
+    for view in (("--overview",), ("--analysis", "all"), ("--variants", "all")):
+        here = json.loads(show("--models_root_dir", root, "--format", "json", *view))
+        there = json.loads(show("--import", file, "--format", "json", *view))
+        assert [{**row, "source": "lab"} for row in here] == there
+    again = tmp_path / "again.json"
+    print_results.main(["--import", str(file), "--export", str(again)])
+    assert exchange.load(again) == content
+    both = json.loads(
+        show("--models_root_dir", root, "--import", file, "--analysis", "ncm", "--format", "json")
+    )
+    assert {row["source"] for row in both} == {"runs", "lab"}
+    assert "mini_trained [lab]" in show("--models_root_dir", root, "--import", file, "--analysis", "ncm")
+
+
+def test_published_experiments_travel_and_cannot_be_forged(tmp_path):
+    file = tmp_path / "paper.json"
+    print_results.main(["--published_only", "--paper", "v1", "--export", str(file)])
+    assert exchange.load(file).measures == measures.of_paper("v1")
+    text = file.read_text()
+    start = text.index('"experiment": "kmeans"')
+    file.write_text(text[:start] + text[start:].replace('"value": 0.659', '"value": 0.959', 1))
+    with pytest.raises(
+        CogError, match="kmeans purity_v1 of sup_resnet50 on in1k is labelled 'paper v1' but is not"
+    ):
+        exchange.load(file)
+
+
+GOOD = measures.Measure("a_b", "in1k", "kmeans", "ami", 0, 0.5, 0.0, (0, 1), (), (0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"value": "NaN"}, "value is"),
+        ({"value": None}, "value is null"),
+        ({"value": True}, "value is true"),
+        ({"std": -1}, "expected a deviation"),
+        ({"std": 0.5}, "does not have the population standard deviation"),
+        ({"by_seed": [0.5]}, "a number for each seed"),
+        ({"experiment": "../x"}, "expected a name of letters"),
+        ({"quantity": ""}, "expected a name of letters"),
+        ({"quantity": 3}, "expected a name of letters"),
+        ({"model": "x"}, "expected <model_title>"),
+        ({"seeds": [1, 0]}, "ascending"),
+        ({"missing_seeds": [0]}, "names a seed that is there"),
+        ({"extra": 1}, "unknown entry"),
+        ({"source": "runs"}, "reserved"),
+    ],
+)
+def test_bad_measures_in_a_file(tmp_path, change, message):
+    content = json.loads(exchange.dump([], label="lab", other_measures=[GOOD]))
+    assert content["version"] == 2
+    content["measures"][0] |= change
+    (tmp_path / "f.json").write_text(json.dumps(content))
+    with pytest.raises(CogError, match=re.escape(message)):
+        exchange.load(tmp_path / "f.json")
+    if "value" in change:  # without the list, or twice the same
+        content["measures"] = json.loads(exchange.dump([], other_measures=[GOOD, GOOD]))["measures"]
+        (tmp_path / "f.json").write_text(json.dumps(content))
+        with pytest.raises(CogError, match="is a second kmeans ami"):
+            exchange.load(tmp_path / "f.json")
+
+
+def test_files_that_disagree():
+    other = measures.Measure("a_b", "in1k", "kmeans", "ami", 0, 0.6)
+    assert exchange.merge_measures(("f", [GOOD]), ("g", [GOOD])) == [GOOD]
+    with pytest.raises(CogError, match="f and g have different numbers of kmeans ami of a_b on in1k"):
+        exchange.merge_measures(("f", [GOOD]), ("g", [other]))
+
+
+def test_a_file_without_other_experiments_is_of_version_1():
+    assert json.loads(exchange.dump(published.cells("v2")[:1]))["version"] == 1
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (("--analysis", "kmeans", "--overview"), "--analysis and --overview are different views"),
+        (("--variants", "mlp", "--rank"), "--rank and --variants are different views"),
+        (("--view", "shots", "--overview"), "--view and --overview are different views"),
+        (("--variants", "rnn"), "'rnn' is none of mlp, pca, balanced, blurred, finetune, all"),
+        (("--analysis", "nothing"), "no result of the analysis nothing"),
+        (("--analysis", "kmeans", "--model", "no_model"), "no_model"),
+        (("--analysis", "kmeans", "--dataset", "elsewhere"), "elsewhere"),
+    ],
+)
+def test_requests_that_cannot_be_met(root, argv, message, capsys):
+    try:
+        print_results.main(["--models_root_dir", str(root), *argv])
+        raise AssertionError("expected an error")
+    except CogError as error:
+        assert message in str(error)
+    except SystemExit as error:
+        assert error.code == 2 and message in capsys.readouterr().err
+
+
+# --- records that are no good, runs that are not finished
+
+DEEP = "[" * 100_000 + "]" * 100_000
+BAD = {
+    "empty": b"",
+    "not JSON": b"{",
+    "a list": b"[]",
+    "no status": json.dumps({"analysis": "kmeans"}).encode(),
+    "status partial": json.dumps({"status": "partial", "analysis": "kmeans"}).encode(),
+    "no name": json.dumps({"status": "complete"}).encode(),
+    "name of a path": json.dumps({"status": "complete", "analysis": "../x"}).encode(),
+    "another name": json.dumps({"status": "complete", "analysis": "ncm"}).encode(),
+    "values a list": json.dumps({"status": "complete", "analysis": "kmeans", "values": [1]}).encode(),
+    "values of text": json.dumps(
+        {"status": "complete", "analysis": "kmeans", "values": {"ami": "x"}}
+    ).encode(),
+    "values nested": json.dumps(
+        {"status": "complete", "analysis": "kmeans", "values": {"ami": {"x": 1}}}
+    ).encode(),
+    "values NaN": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": NaN}}',
+    "values infinite": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": 1e999}}',
+    "a huge integer": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": 1'
+    + b"0" * 400
+    + b"}}",
+    "more digits than Python reads": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": 1'
+    + b"0" * 5000
+    + b"}}",
+    "truth values": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": true}}',
+    "seeds of text": json.dumps({"status": "complete", "analysis": "kmeans", "seeds": ["a"]}).encode(),
+    "seeds a number": json.dumps({"status": "complete", "analysis": "kmeans", "seeds": 3}).encode(),
+    "per_seed a list": json.dumps({"status": "complete", "analysis": "kmeans", "per_seed": []}).encode(),
+    "per_seed of numbers": json.dumps(
+        {"status": "complete", "analysis": "kmeans", "per_seed": {"0": 1}}
+    ).encode(),
+    "identity a text": json.dumps({"status": "complete", "analysis": "kmeans", "identity": "x"}).encode(),
+    "details null": json.dumps({"status": "complete", "analysis": "kmeans", "details": None}).encode(),
+    "too deep": DEEP.encode(),
+    "latin-1": '{"status": "ä"}'.encode("latin-1"),
+    "NUL": b"\0" * 100,
+    "UTF-16": json.dumps({"status": "complete"}).encode("utf-16"),
+}
+
+
+@pytest.fixture
+def one_good(tmp_path):
+    root = tmp_path / "models"
+    write_record(root, "a_good", "in1k", "kmeans", {"ami": 0.5})
+    return root
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_record_is_one_line_and_spoils_nothing(one_good, name, capsys):
+    folder = folder_of(one_good, "a_bad", "in1k") / "analysis_kmeans"
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_bytes(BAD[name])
+    cli.set_up_logging()
+    assert print_results.main(["--models_root_dir", str(one_good), "--analysis", "kmeans"]) == 0
+    out, err = capsys.readouterr()
+    assert "a_good  0.500" in out and "a_bad" not in out
+    assert len(err.splitlines()) == 1 and err.startswith(f"warning: not counted: {folder}: "), err
+    assert len(err) < 500 and err.count(str(folder)) == 1
+
+
+def test_odd_folders_of_analyses(one_good, capsys):
+    parent = folder_of(one_good, "a_bad", "in1k")
+    for name in (
+        "analysis_pipe",
+        "analysis_folder/results.json",
+        "analysis_large",
+        "analysis_empty",
+        "analysis_",
+        "analysis_.x",
+    ):
+        (parent / name).mkdir(parents=True)
+    os.mkfifo(parent / "analysis_pipe/results.json")
+    with open(parent / "analysis_large/results.json", "wb") as handle:
+        handle.truncate(1 << 30)
+    (parent / "analysis_file").write_text("")
+    found = results.find_all(one_good)
+    assert [record.model for record in found.analyses] == ["a_good"]
+    reasons = {problem.path.name: problem.reason for problem in found.problems}
+    assert reasons.keys() == {"analysis_pipe", "analysis_folder", "analysis_large", "analysis_empty"}
+    assert "not a regular file" in reasons["analysis_pipe"] and "larger than" in reasons["analysis_large"]
+
+
+def test_hostile_names_and_texts_are_escaped(one_good, show):
+    hostile = folder_of(one_good, "a_bad", "in1k") / "analysis_newone"
+    write_record(one_good, "a_bad", "in1k", "newone", {"a\x1b[31m\n\u202e": 0.25})
+    write_record(one_good, "a_odd", "in1k", "kmeans", {"ami": 0.25}, device="\x1b[2J", identity={"k": "\x00"})
+    out = show("--models_root_dir", one_good, "--analysis", "all")
+    assert "\x1b" not in out and "0.250" in out
+    (problem,) = results.find_all(one_good).problems
+    assert problem.path == hostile and "\\x1b" in problem.reason
+
+
+def unfinished(path, **traces):
+    path.mkdir(parents=True)
+    for name, content in traces.items():
+        if content is None:
+            (path / f".{name}").mkdir()
+        else:
+            (path / f".{name}").write_text(content)
+
+
+FAILURE = json.dumps({"message": "out of memory", "when": "2026-01-01", "host": "h", "job": "7_1"})
+
+
+def test_unfinished_runs_are_told_from_damaged_ones(tmp_path, capsys):
+    from cog import locks
+
+    root = tmp_path / "models"
+    write_runs(root, "a_b", "in1k", "logreg", {22: 60.0})
+    base = folder_of(root, "a_b", "in1k")
+    make_record(base / "eval_logreg/seed-22")
+    unfinished(base / "eval_logreg/seed-37", resume=None)
+    unfinished(base / "eval_logreg/seed-45", **{"failed.json": FAILURE})
+    unfinished(base / "eval_logreg/seed-77", **{"partial-abc": None})
+    unfinished(base / "analysis_knn", resume=None)
+    unfinished(base / "analysis_ncm", **{"failed.json": FAILURE})
+    unfinished(base / "eval_logreg/seed-1", **{"failed.json": "damaged"})
+    (base / "eval_logreg/seed-22/.resume").mkdir()  # of a process that died right after publication
+    (base / "eval_logreg/seed-22/.failed.json").write_text(FAILURE)
+    with locks.locked(base / "eval_logreg/seed-93", flag="--output_dir"):
+        found = results.find_all(root)
+        states = {problem.path.name: problem.state for problem in found.problems}
+        assert states == {
+            "seed-37": "interrupted", "seed-45": "failed", "seed-77": "interrupted", "seed-93": "running",
+            "analysis_knn": "interrupted", "analysis_ncm": "failed", "seed-1": "",
+        }  # fmt: skip
+        reasons = {problem.path.name: problem.reason for problem in found.problems}
+        assert reasons["seed-45"] == "failed: out of memory"
+        assert f"process {os.getpid()}" in reasons["seed-93"]
+        cli.set_up_logging()
+        print_results.main(["--models_root_dir", str(root)])
+        assert capsys.readouterr().err.splitlines() == [
+            f"warning: not counted: {base}/eval_logreg/seed-1: no final-*/logs.pkl: the run is unfinished or failed",
+            f"warning: not counted: {base}/eval_logreg/seed-45: failed: out of memory",
+            f"not counted yet: 1 in progress, such as {base}/eval_logreg/seed-93; 2 interrupted (the same command "
+            f"continues), such as {base}/eval_logreg/seed-37",
+        ]
+    # A lock that nobody holds is a trace of an interruption, and only where there is no result.
+    assert results.find_runs(root)[0][0].top1 == 60.0
+
+
+def test_a_run_of_the_original_toolkit_counts_after_a_refused_attempt(tmp_path):
+    write_runs(tmp_path, "a_b", "in1k", "logreg", {22: 60.0})
+    seed = folder_of(tmp_path, "a_b", "in1k") / "eval_logreg/seed-22"
+    (seed / ".failed.json").write_text(FAILURE)
+    (seed / ".lock").write_text("{}")
+    runs, problems = results.find_runs(tmp_path)
+    assert [run.top1 for run in runs] == [60.0] and problems == []
+    (seed / ".resume").mkdir()  # being replaced
+    runs, problems = results.find_runs(tmp_path)
+    assert runs == [] and problems[0].state == INTERRUPTED
+
+
+def test_runs_know_their_evaluation(root):
+    found = results.find_all(root)
+    assert set(found.runs) == {name.partition("_N")[0] for name in SCORES} | {"finetune"}
+    for name, runs in found.runs.items():
+        assert {run.evaluation for run in runs} == {name}
+    run = found.runs["mlp"][0]
+    again, _ = results.read_evaluation(run.path.parent)
+    assert again[0].evaluation == "mlp"
+
+
+def test_the_index_serves_every_evaluation(tmp_path, monkeypatch):
+    """Runs of several evaluations, taken from the index, are those that were read."""
+    from cog import run_index
+
+    monkeypatch.setattr(run_index, "_WORTH_WRITING", 1)
+    monkeypatch.setattr(run_index, "_RECENT_NS", 0)
+    for name in ("logreg", "mlp", "logreg_pca32"):
+        write_runs(tmp_path, "a_b", "in1k", name, {22: 50.0 + len(name), 37: 51.0})
+    first = results.find_all(tmp_path)
+    assert (tmp_path / run_index.INDEX_FILE).exists()
+    monkeypatch.setattr(results, "read_run", lambda *a, **k: pytest.fail("read again"))
+    assert results.find_all(tmp_path) == first
+    assert results.find_runs(tmp_path, eval_name="mlp")[0] == first.runs["mlp"]
+
+
+def test_descriptions_and_names():
+    assert experiments.classifier("logreg_pca256_max732") == experiments.Classifier("logreg", 256, 732)
+    assert experiments.classifier("mlp_noact").type == "mlp_noact"
+    assert experiments.classifier("kmeans") is None and experiments.classifier("logreg2") is None
+    assert experiments.neighbours("top1_k20_weighted") == (20, "weighted")
+    assert experiments.neighbours("inertia") is None
+    assert experiments.describe("cross_in1k", "anything").label == "cross_in1k: anything"
+    assert names.IN1K_BLURRED == "in1k_blurred"
