@@ -44,10 +44,10 @@ With numbers of other experiments the version is 2, and there is one list more (
       ]
 
 All entries of a cell or measure are there, in any order; no others are allowed (a later form has another version).
-Numbers are written with all their digits, so that what is read equals what was written. Mean and deviation must follow from the
-values of the seeds where these are given. A file is read as what it is, somebody's word: it can claim any accuracy, and
-tables name its label beside every number from it. It cannot claim to be a run found on disk, nor a published number
-that differs from the published one.
+Numbers are written with all their digits, so that what is read equals what was written. Mean and deviation must follow
+from the values of the seeds where these are given. A file is read as what it is, somebody's word: it can claim any
+accuracy, and tables name its label beside every number from it. It cannot claim to be a run found on disk, nor a
+published number that differs from the published one.
 """
 
 from __future__ import annotations

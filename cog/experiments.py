@@ -191,7 +191,10 @@ _KMEANS = {
     "ari": ("ARI", "ARI", UNIT, 1, False),
     "inertia": ("inertia", "inertia", NONE, 0, False),
 }
-_CLUSTER_NOTE = "k-means: of several initialisations the one with the lowest inertia; ±: standard deviation over all of them."
+_CLUSTER_NOTE = (
+    "k-means: of several initialisations the one with the lowest inertia; "
+    "±: standard deviation over all of them."
+)
 _ALIGNMENT = {
     "alignment": ("alignment, distance of images of a class", -1),
     "uniformity": ("uniformity, of all images", 0),

@@ -192,8 +192,8 @@ def derive(measures: Iterable[Measure]) -> list[Measure]:
     * ``relative_to_logreg``: score of a variant relative to logistic regression on the same data and with as many
       shots, ``100 * (variant - logreg) / logreg`` (first version, Table 3), and ``points_to_logreg``, the difference in
       points.
-    * ``logreg_relative`` and ``logreg_points`` of fine-tuning: the same the other way round, frozen features relative to
-      the fine-tuned model (final version, Fig. 6).
+    * ``logreg_relative`` and ``logreg_points`` of fine-tuning: the same the other way round, frozen features relative
+      to the fine-tuned model (final version, Fig. 6).
     * ``points_to_in1k`` of ``in1k_blurred``: its accuracy minus that on IN-1K (final version, C.4).
     * ``ratio_to_in1k``, as ``<quantity>_ratio_to_in1k``, of alignment and uniformity: relative to the model's own on
       IN-1K (first version, Fig. 6).

@@ -223,7 +223,13 @@ def find_all(
             problems.append(record)
         else:
             records.append(record)
-    records.sort(key=lambda one: (_model_key(one.model), dataset_key(one.dataset), natural_key(one.analysis)))
+    records.sort(
+        key=lambda one: (
+            _model_key(one.model or ""),
+            dataset_key(one.dataset or ""),
+            natural_key(one.analysis),
+        )
+    )
     runs, problems = _read_all(candidates, problems, index=RunIndex(root) if use_index else None)
     by_evaluation: dict[str, list[Run]] = {}
     for run in runs:

@@ -172,10 +172,9 @@ def gather(
     more = measures.of_runs(all_runs, expected_seeds=selection.seeds or ()) + measures.of_records(
         found.analyses
     )
-    nothing = not runs and not any(map(selection.wants_measure, more))
-    if selection.reads_runs and nothing:
-        if selection.models is None or not (selection.imports or selection.paper):
-            raise CogError(_nothing_found(selection, found.problems))
+    others_are_read = selection.models is not None and bool(selection.imports or selection.paper)
+    if selection.reads_runs and not (runs or any(map(selection.wants_measure, more)) or others_are_read):
+        raise CogError(_nothing_found(selection, found.problems))
     imported = [(str(path), exchange.load(path)) for path in selection.imports]
     cells += exchange.merge(*((name, content.cells) for name, content in imported))
     if selection.experiments:

@@ -204,10 +204,11 @@ def root(tmp_path_factory):
                     evaluation,
                     {s: top1_of(model, dataset, evaluation, s) for s in SEEDS},
                 )
+            clusters = {"ami": share * 0.5, "nmi": 0.7, "ari": share * 0.3}
             per_seed = {
-                str(s): {"purity": share * (0.6 + 0.01 * s), "purity_v1": share * (0.5 + 0.01 * s), "ami": share * 0.5, "nmi": 0.7, "ari": share * 0.3}
+                str(s): clusters | {"purity": share * (0.6 + s / 100), "purity_v1": share * (0.5 + s / 100)}
                 for s in range(3)
-            }  # fmt: skip
+            }
             write_record(root, model, dataset, "kmeans", per_seed["1"], per_seed=per_seed)
             write_record(
                 root, model, dataset, "alignment", {"alignment": 0.8 / share, "uniformity": -2.0 * share}
@@ -327,7 +328,7 @@ def test_an_overview_separates_trained_from_untrained(show, root):
     }  # fmt: skip
     assert ("logreg", "top1", 1) in experiments_ and ("logreg", "top1", 8) in experiments_
     for key in experiments_ - {("finetune", "top1", 0)}:
-        ours, theirs = (found[model, "cog_l5", *key]["value"] for model in (TRAINED, UNTRAINED))
+        ours, theirs = (found[(model, "cog_l5", *key)]["value"] for model in (TRAINED, UNTRAINED))
         better = experiments.describe(*key).better
         assert better == 0 or (ours - theirs) * better > 0, key
     out = show("--models_root_dir", root, "--overview", "--dataset", "cog_l5")

@@ -13,6 +13,7 @@ from cog import exchange, files, published, results, selection, tables
 from cog.cells import INTERRUPTED, RUNNING, Cell, Problem
 from cog.commands import print_results_flags as flags
 from cog.errors import CogError
+from cog.measures import Measure
 from cog.selection import Found, Selection
 from cog.views import beside, experiments, grid, layout, overview, quantities, single, statements
 from cog.views.layout import Shown, Style, View
@@ -209,7 +210,7 @@ def _warn_of_problems(problems: Sequence[Problem]) -> None:
 
 def _warn(found: Found, selected: Selection) -> None:
     """Say what a reader of the numbers should know."""
-    shown = [*found.cells, *found.all_measures]
+    shown: list[Cell | Measure] = [*found.cells, *found.all_measures]
     kind = "finished run" if selected.paper is None and not selected.imports else "result"
     for flag, found_values, wanted in (
         ("--model", {one.model for one in shown}, selected.models),

@@ -121,17 +121,17 @@ def charts(
         baseline = selection.baseline
     source = experiments.source(measures, baseline=baseline, datasets=datasets)
     for name in wanted:
-        if name in _EXPERIMENTS:
-            make, argument = _EXPERIMENTS[name], source
-        elif selection is None:
+        if name in _VIEWS and selection is None:
             continue
-        else:
-            make, argument = _VIEWS[name], selection
         if which is None and name in _FEW_SHOT and selection is not None and len(selection.found(1)) < 2:
             LOG.info("%s left out: there is one number of shots", name)
             continue
         try:
-            chart = make(argument)
+            if name in _EXPERIMENTS:
+                chart = _EXPERIMENTS[name](source)
+            else:
+                assert selection is not None
+                chart = _VIEWS[name](selection)
         except CogError as error:
             if which is not None:
                 raise

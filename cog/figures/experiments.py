@@ -48,7 +48,7 @@ class Source:
             found &= set(self.datasets)
         return sorted(found, key=dataset_key)
 
-    def keys(self) -> set[Key]:
+    def numbers(self) -> set[Key]:
         """Return which numbers there are."""
         return {key for curve in self.curves for _, key in curve.cells}
 
@@ -271,7 +271,7 @@ def pca(found: Source) -> Chart:
         CogError: when there are no runs on principal components.
     """
     dims: dict[int, Key] = {}
-    for key in found.keys():
+    for key in found.numbers():
         one = experiments.classifier(key[0])
         if (
             one is not None
@@ -311,7 +311,7 @@ def nearest_neighbours(found: Source) -> Chart:
         CogError: when there is none.
     """
     votes: dict[str, dict[int, Key]] = {}
-    for key in found.keys():
+    for key in found.numbers():
         one = experiments.neighbours(key[1]) if key[0] == "knn" else None
         if one is not None:
             votes.setdefault(one[1], {})[one[0]] = key

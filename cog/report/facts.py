@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cog import comparison, names
 from cog.cells import RUNS, Cell, Problem, Run, dataset_key, natural_key
@@ -75,7 +75,7 @@ class Facts:
     baseline: int | None
     notices: tuple[Notice, ...]
     problems: tuple[Problem, ...]
-    experiments: Experiments = Experiments()
+    experiments: Experiments = field(default_factory=Experiments)
 
 
 def collect(
