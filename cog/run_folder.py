@@ -84,22 +84,22 @@ class RunFolder:
         A run of the original toolkit, whose settings are not recorded in a readable form, has none. A setting that did
         not exist yet when a run was written had its default.
         """
-        from cog.logreg.settings import Settings
-
         results = self.results()
-        if results is None:
-            return []
-        stored: dict[str, Any] = {
-            field.name: field.default
-            for field in dataclasses.fields(Settings)
-            if field.default is not dataclasses.MISSING
-        }
-        stored |= results.get("identity", {})
-        return [
-            f"{key}: {stored.get(key)} -> {value}"
-            for key, value in identity.items()
-            if stored.get(key) != value
-        ]  # fmt: skip
+        return [] if results is None else compare(results.get("identity", {}), identity)
+
+
+def compare(stored: dict[str, Any], identity: dict[str, Any]) -> list[str]:
+    """Return one ``key: old -> new`` per entry of ``identity`` that is another one in ``stored``."""
+    from cog.logreg.settings import Settings
+
+    before: dict[str, Any] = {
+        field.name: field.default
+        for field in dataclasses.fields(Settings)
+        if field.default is not dataclasses.MISSING
+    } | stored
+    return [
+        f"{key}: {before.get(key)} -> {value}" for key, value in identity.items() if before.get(key) != value
+    ]
 
 
 def final_folder(lr: float, wd: float) -> str:

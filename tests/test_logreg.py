@@ -115,15 +115,16 @@ def test_fixed_hyper_parameters(feature_folders, tmp_path):
     assert json.loads((out / "results.json").read_text())["trials"] == []
 
 
-def test_existing_run_is_kept_skipped_or_replaced(feature_folders, tmp_path):
+def test_existing_run_is_skipped_refused_or_replaced(feature_folders, tmp_path, capsys):
     out = tmp_path / "run"
     logreg.main(command(feature_folders, out))
+    printed = capsys.readouterr().out
     before = tiny.snapshot(out)
-    with pytest.raises(CogError, match="--overwrite"):
-        logreg.main(command(feature_folders, out))
-    assert logreg.main(command(feature_folders, out, "--skip_complete")) == 0
-    with pytest.raises(CogError, match="n_epochs: 4 -> 5"):
-        logreg.main(command(feature_folders, out, "--skip_complete", "CLF.N_EPOCHS", "5"))
+    for flags in ([], ["--skip_complete"]):
+        assert logreg.main(command(feature_folders, out, *flags)) == 0
+        assert capsys.readouterr().out == printed  # drivers see the same line
+        with pytest.raises(CogError, match=r"different run \(n_epochs: 4 -> 5\); add --overwrite"):
+            logreg.main(command(feature_folders, out, *flags, "CLF.N_EPOCHS", "5"))
     assert tiny.snapshot(out) == before
     (out / "notes.txt").write_text("the user's own")
     logreg.main(command(feature_folders, out, "--overwrite", "EVAL.SEED", "1"))
@@ -188,6 +189,8 @@ def test_run_of_the_original_toolkit_counts_as_complete(feature_folders, tmp_pat
     (final / "logs.pkl").write_bytes(pickle.dumps({key: [1.0] for key in LOG_KEYS}))
     before = tiny.snapshot(out)
     assert logreg.main(command(feature_folders, out, "--skip_complete")) == 0
+    with pytest.raises(CogError, match="--overwrite to replace it, or --skip_complete to keep it"):
+        logreg.main(command(feature_folders, out))
     assert tiny.snapshot(out) == before
 
 

@@ -17,6 +17,7 @@ from cog.errors import CogError
 from cog.logreg import protocol
 from cog.logreg.cpu_engine import CpuEngine
 from cog.logreg.settings import Settings
+from cog.unit_status import read_failure
 
 SEEDS, SHOTS = (22, 37), (0, 2, 4)
 FOLDERS = {f"out{f'_N{n}' if n else ''}/seed-{seed}" for n in SHOTS for seed in SEEDS}
@@ -54,7 +55,9 @@ def contents(root):
         elif path.name == "results.json":
             data = json.loads(path.read_bytes())
             assert set(data.pop("seconds")) == {"search", "final"}
+            assert data.pop("started")
             assert data.pop("finished")
+            assert data.pop("sessions") >= 1
             for trial in data["trials"]:
                 assert trial.pop("seconds") >= 0
         found[name] = data
@@ -163,7 +166,7 @@ def test_complete_runs_are_skipped_and_the_rest_is_done(feature_folders, tmp_pat
     logreg.main(study_command(feature_folders, root, "--skip_complete"))
     after = tiny.snapshot(root)
     assert {name: after[name] for name in before} == before
-    assert capsys.readouterr().out.count("top-1:") == 4
+    assert capsys.readouterr().out.count("top-1:") == 6  # of those that were skipped, too
     assert {str(path.parent.relative_to(root)) for path in root.rglob("results.json")} == FOLDERS
     again = tiny.snapshot(root)
     assert logreg.main(study_command(feature_folders, root, "--skip_complete")) == 0
@@ -174,8 +177,8 @@ def test_one_folder_in_the_way_stops_everything_before_it_begins(feature_folders
     root = tmp_path / "results"
     logreg.main(command(feature_folders, root / "out_N4/seed-37", "EVAL.SEED", "37", "CLF.N_SHOT", "4"))
     before = tiny.snapshot(root)
-    with pytest.raises(CogError, match=r"out_N4/seed-37 holds a run already"):
-        logreg.main(study_command(feature_folders, root))
+    with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
+        logreg.main(study_command(feature_folders, root, "CLF.N_EPOCHS", "5"))
     with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
         logreg.main(study_command(feature_folders, root, "--skip_complete", "CLF.N_EPOCHS", "5"))
     assert tiny.snapshot(root) == before
@@ -207,7 +210,7 @@ def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
 
 @pytest.mark.parametrize("error", [CogError("the disk is on fire"), KeyboardInterrupt(), MemoryError()])
 @pytest.mark.parametrize("moment", ["search", "final", "writing"])
-def test_finished_runs_stay_and_nothing_is_half_written(
+def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     feature_folders, tmp_path, monkeypatch, error, moment
 ):
     """The third of six runs fails, in its search, its final training or while its files are written."""
@@ -223,8 +226,13 @@ def test_finished_runs_stay_and_nothing_is_half_written(
 
         def failing(*args, **kwargs):
             seen.append(kwargs.get("stage"))
-            count = {"search": len(seen), "final": seen.count("final"), "writing": len(seen) / 2}[moment]
-            if count == 3:
+            folder = str(args[0]) if moment == "writing" else ""
+            count = {
+                "search": len(seen),
+                "final": seen.count("final"),
+                "writing": 3 * ("seed-22/.part" in folder),
+            }
+            if count[moment] == 3 and (moment != "writing" or "out_N2" in folder):
                 raise error
             return working(*args, **kwargs)
 
@@ -232,11 +240,19 @@ def test_finished_runs_stay_and_nothing_is_half_written(
         with pytest.raises(type(error)):
             logreg.main(arguments)
     assert complete(root) == ["out/seed-22", "out/seed-37"]
-    assert {path.name for path in root.rglob("*") if path.is_dir() and path.name.startswith(".")} == set()
-    assert sorted(path.name for path in root.iterdir()) == ["out"]
-    before = tiny.snapshot(root)
-    logreg.main([*arguments, "--skip_complete"])
-    after = tiny.snapshot(root)
+    third = root / "out_N2" / "seed-22"
+    expected = {".resume"} if moment != "search" else set()  # trials that are finished
+    if not isinstance(error, KeyboardInterrupt):
+        expected |= {".failed.json"}
+        assert read_failure(third).message == (str(error) or "MemoryError")
+    if expected:
+        assert [path.name for path in (root / "out_N2").iterdir()] == ["seed-22"]
+        assert {path.name for path in third.iterdir()} == expected
+    assert sorted(path.name for path in root.iterdir()) == (["out", "out_N2"] if expected else ["out"])
+    before = tiny.snapshot(root / "out")
+    logreg.main(arguments)
+    assert not list(root.rglob(".*"))
+    after = tiny.snapshot(root / "out")
     assert {name: after[name] for name in before} == before
     assert set(complete(root)) == FOLDERS
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import cli as cli_tools
-from cog import config, files, names
+from cog import config, files, interruption, names
 from cog.errors import CogError
 from cog.paths import ModelDir, check_dataset_name, seed_folder
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.logreg.settings import Settings
-    from cog.logreg.study import RunPlan
+    from cog.logreg.study import Claim, RunPlan
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,9 @@ def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Pa
     from cog import record
     from cog.logreg.study import RunPlan
 
-    flags = {key: value for key, value in vars(args).items() if key not in ("opts", "seeds", "n_shots", "check")}
+    flags = {
+        key: value for key, value in vars(args).items() if key not in ("opts", "seeds", "n_shots", "check")
+    }
     plans = []
     for one, opts in configs:
         label = f"[seed {one.EVAL.SEED}, {one.CLF.N_SHOT or 'all'}] " if len(configs) > 1 else ""
@@ -292,23 +294,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from cog.logreg import study
 
-    plans = study.pending(plans, skip_complete=args.skip_complete, overwrite=args.overwrite)
-    if not plans:
-        return 0
+    options = {"skip_complete": args.skip_complete, "overwrite": args.overwrite}
+    with interruption.deferred():
+        plans = study.pending(plans, **options)
+        if plans:
+            with study.claimed(plans, **options) as claims:
+                if claims:
+                    train_all(args, cfg, claims, train, test)
+    return 0
 
+
+def train_all(
+    args: argparse.Namespace, cfg: CfgNode, claims: Sequence[Claim], train: Path, test: Path
+) -> None:
+    """Load the features and do the runs, see :func:`cog.logreg.study.execute`."""
     from cog import features
     from cog.device import resolve_device
-    from cog.logreg import protocol, variants
+    from cog.logreg import protocol, study, variants
     from cog.logreg.engine import get_engine
     from cog.logreg.plan import describe, stays_in_file
 
     warn_of_changed_protocol(args, cfg)
+    plans = [claim.plan for claim in claims]
     device = resolve_device(args.device)
     engine = get_engine(device, "fp32" if cfg.CLF.SOLVER == "lbfgs" else cfg.CLF.PRECISION)
     if plans[0].settings.is_mlp:
         from cog.logreg.mlp_engine import MlpEngine
 
         engine = MlpEngine(engine, plans[0].settings)
+    study.begin(claims, device=device.type, precision=engine.precision, overwrite=args.overwrite)
     normalize = cfg.CLF.NORM_FTS and not cfg.CLF.PCA_DIM  # then done to what that leaves
     train_set = features.load(train, normalize=normalize, mapped=stays_in_file(train, test))
     test_set = features.load(test, normalize=normalize)
@@ -326,8 +340,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.info(line)
     for plan in plans:
         plan.metadata["device"] = str(device)
-    study.execute(plans, data, engine, print_freq=args.print_freq)
-    return 0
+    interruption.check("no training was begun")
+    study.execute(claims, data, engine, print_freq=args.print_freq)
 
 
 def cli() -> None:

@@ -1,24 +1,37 @@
-"""Several runs on the same features in one process, each into the folder that a call of its own would write."""
+"""Several runs on the same features in one process, each into the folder that a call of its own would write.
+
+A folder goes through these states: nothing; work in progress in ``.resume/`` (:mod:`cog.resume_folder`); a complete run
+(``results.json``). The process that works on it holds its lock.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog import record, run_folder
+from cog import record, run_folder, staging
 from cog.errors import CogError
+from cog.locks import Lock, LockedError, locked
 from cog.logreg.settings import Settings
+from cog.resume_folder import ResumeFolder, sample_sha256
 from cog.run_folder import RESULTS_FILE, RunFolder
-from cog.staging import Stage, require_writable, staged
+from cog.unit_status import failures_noted
 
 if TYPE_CHECKING:
-    from cog.logreg.protocol import Data, Engine
+    from cog.logreg.protocol import Data, Engine, Outcome
 
 logger = logging.getLogger(__name__)
+
+_FLAG = "--output_dir"
+
+#: Changes when work in progress of an earlier version cannot be continued.
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -42,75 +55,290 @@ class RunPlan:
     metadata: dict[str, Any]
 
 
-def pending(plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool) -> list[RunPlan]:
+@dataclass(eq=False)
+class Claim:
+    """A run that this process has to do, and nobody else does.
+
+    Attributes:
+        plan: what to do.
+        lock: of its folder.
+        work: its work in progress.
+        releasing: gives the lock back.
+        starting: creates the folder of work in progress, see :func:`begin`.
+    """
+
+    plan: RunPlan
+    lock: Lock
+    work: ResumeFolder
+    releasing: contextlib.ExitStack
+    starting: Callable[[], None] = lambda: None
+
+
+def pending(
+    plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool, locked_here: bool = False
+) -> list[RunPlan]:
     """Return the runs that have to be done; checks all folders before anything is computed.
 
+    A complete run with the same settings and features is done, and its accuracies are printed. With ``overwrite`` it
+    is done again, unless that is what an interrupted call with ``overwrite`` has just finished.
+
+    Args:
+        plans: what is asked for.
+        skip_complete: keep runs of the original toolkit, whose settings are not known.
+        overwrite: replace complete runs, and discard unfinished work of other settings.
+        locked_here: whether this process has the locks of all folders.
+
     Raises:
-        CogError: a folder that holds another run, or (without ``skip_complete``) any run, unless ``overwrite``; one
-            that cannot be written to.
+        CogError: a folder that holds another run, finished or not, unless ``overwrite``; one that cannot be written to.
+        LockedError: a folder that was left in disorder and that another process works on.
     """
+    if not locked_here:
+        for plan in plans:
+            if staging.leftovers(plan.output):
+                with locked(plan.output, flag=_FLAG):
+                    staging.tidy(plan.output)
+    continuing = overwrite and any(_replaces(plan) for plan in plans)
     todo = []
     for plan in plans:
-        folder = RunFolder(plan.output)
-        if skip_complete and not overwrite and folder.is_complete():
-            changed = folder.differences(plan.identity)
-            if changed:
-                raise CogError(
-                    f"{plan.output} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
-                )
-            logger.info("%s is complete, skipped", plan.output)
+        if _is_done(plan, skip_complete, overwrite=overwrite, continuing=continuing, locked_here=locked_here):
             continue
-        folder.check_free(overwrite=overwrite)
+        found = ResumeFolder(plan.output).read()
+        if found is not None and not overwrite:
+            _refuse_other_work(plan, run_folder.compare(found["identity"], plan.identity))
         todo.append(plan)
-    for plan in todo:
-        require_writable(plan.output, flag="--output_dir")
+    if not locked_here:
+        for plan in todo:
+            staging.require_writable(plan.output, flag=_FLAG)
     return todo
 
 
-def execute(plans: Sequence[RunPlan], data: Data, engine: Engine, *, print_freq: int = 10) -> None:
+def _replaces(plan: RunPlan) -> bool:
+    """Whether there is work in progress on this very run, to replace a complete one."""
+    found = ResumeFolder(plan.output).read()
+    return (
+        found is not None and found["replaces"] and not run_folder.compare(found["identity"], plan.identity)
+    )
+
+
+def _is_done(
+    plan: RunPlan, skip_complete: bool, *, overwrite: bool, continuing: bool, locked_here: bool
+) -> bool:
+    folder, work = RunFolder(plan.output), ResumeFolder(plan.output)
+    try:
+        results = folder.results()
+    except CogError:
+        if not overwrite:
+            raise
+        return False
+    if results is None:
+        if folder.is_complete() and skip_complete and not overwrite:  # of the original toolkit
+            logger.info("%s is complete, skipped", plan.output)
+            return True
+        folder.check_free(overwrite=overwrite)
+        return False
+    found = work.read()
+    # The result of this work in progress: the process ended between publishing it and tidying up.
+    own = found is not None and found["started"] == results.get("started")
+    changed = folder.differences(plan.identity)
+    if not changed and (own or not overwrite or (continuing and found is None)):
+        logger.info("%s is complete, skipped", plan.output)
+        if work.path.is_dir() and (found is None or own or not found["replaces"]):
+            _tidy_up(plan, work, locked_here=locked_here)
+        _print_accuracies(results.get("final", {}), plan.output)
+        return True
+    if not overwrite:
+        raise CogError(
+            f"{plan.output} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
+        )
+    return False
+
+
+def _tidy_up(plan: RunPlan, work: ResumeFolder, *, locked_here: bool) -> None:
+    with contextlib.suppress(LockedError), contextlib.ExitStack() as stack:
+        if not locked_here:
+            stack.enter_context(locked(plan.output, flag=_FLAG))
+        work.discard()
+        logger.info("removed %s, left by a process that was killed when its run was complete", work.path)
+
+
+def _print_accuracies(final: dict[str, Any], output: Path) -> None:
+    values = [final.get(key) for key in ("test_top1", "test_top5")]
+    if all(isinstance(value, float) for value in values):
+        print(f"top-1: {values[0]:.2f}  top-5: {values[1]:.2f}  ({output})", flush=True)
+
+
+def _refuse_other_work(plan: RunPlan, changed: Sequence[str]) -> None:
+    if changed and ResumeFolder(plan.output).has_progress():
+        raise CogError(
+            f"{plan.output} holds unfinished work of a different run ({'; '.join(changed)}); add --overwrite to "
+            "discard it"
+        )
+
+
+@contextlib.contextmanager
+def claimed(plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool) -> Iterator[list[Claim]]:
+    """Hold the locks of the folders of some runs; yields those that still have to be done.
+
+    Arguments as of :func:`pending`, which is asked again: another process may have finished a run in the meantime.
+
+    Raises:
+        LockedError: when another process works on one of them; then all locks are given back.
+        CogError: see :func:`pending`.
+    """
+    with contextlib.ExitStack() as stack:
+        claims = []
+        for plan in plans:
+            releasing = stack.enter_context(contextlib.ExitStack())
+            lock = releasing.enter_context(locked(plan.output, flag=_FLAG))
+            staging.tidy(plan.output)
+            claims.append(Claim(plan, lock, ResumeFolder(plan.output), releasing))
+        todo = pending(plans, skip_complete=skip_complete, overwrite=overwrite, locked_here=True)
+        claims = [claim for claim in claims if any(claim.plan is plan for plan in todo)]
+        try:
+            yield claims
+        finally:
+            _drop_empty(claims)
+
+
+def _drop_empty(claims: Sequence[Claim]) -> None:
+    """Leave nothing behind where nothing was done.
+
+    What an interrupted call with ``overwrite`` has still to replace stays marked, once there is something to continue.
+    """
+    found = [claim.work.read() for claim in claims]
+    begun = any(claim.work.has_progress() for claim in claims) or not all(found)
+    for claim, one in zip(claims, found, strict=True):
+        if one is not None and not claim.work.has_progress() and not (one["replaces"] and begun):
+            with contextlib.suppress(OSError):
+                claim.work.discard()
+
+
+def begin(claims: Sequence[Claim], *, device: str, precision: str, overwrite: bool) -> None:
+    """Compare unfinished work with what is to be done now, before anything is computed.
+
+    Args:
+        claims: from :func:`claimed`.
+        device: ``cpu`` or ``cuda``: other devices give other last bits.
+        precision: of the products in training.
+        overwrite: discard what is different.
+
+    Raises:
+        CogError: unfinished work of a different run, or of other versions, unless ``overwrite``.
+    """
+    samples: dict[str, str] = {}
+    for claim in claims:
+        identity = dict(claim.plan.identity)
+        for split in ("train", "test"):
+            file = claim.plan.metadata[f"{split}_features"]
+            if file not in samples:
+                samples[file] = sample_sha256(file)
+            identity[f"{split}_features_sample"] = samples[file]
+        identity |= {"device": device, "training_precision": precision}
+        versions: dict[str, Any] = {"format": _FORMAT}
+        versions |= {key: claim.plan.metadata["versions"].get(key) for key in ("torch", "optuna", "numpy")}
+        found = claim.work.read()
+        if found is not None:
+            changed = run_folder.compare(found["identity"], identity)
+            changed += [
+                f"{key}: {found['versions'].get(key)} -> {value}"
+                for key, value in versions.items()
+                if found["versions"].get(key) != value
+            ]
+            if changed and not overwrite:
+                _refuse_other_work(claim.plan, changed)
+            if changed:
+                claim.work.discard()
+        replaces = overwrite and bool(RunFolder(claim.plan.output).existing())
+        claim.starting = functools.partial(
+            claim.work.create, identity=identity, versions=versions, replaces=replaces
+        )
+        if overwrite:
+            claim.starting()
+
+
+def execute(claims: Sequence[Claim], data: Data, engine: Engine, *, print_freq: int = 10) -> None:
     """Train and write all runs; each is published the moment it is finished.
 
-    Prints the final accuracies of each. When one fails, the finished ones stay and the others leave nothing behind.
+    Prints the final accuracies of each. When one fails or the process is interrupted, the finished ones stay, and the
+    others can be continued by the same call.
+
+    Args:
+        claims: from :func:`claimed`, after :func:`begin`.
+        data: from :func:`cog.logreg.protocol.prepare`.
+        engine: does the training.
+        print_freq: epochs between log lines of the final training; 0 prints none.
 
     Raises:
         CogError: see :func:`cog.logreg.protocol.run_all`; folders that cannot be written to.
+        Interrupted: when the process was asked to end.
     """
     from cog.logreg import protocol
 
     with contextlib.ExitStack() as everything:
-        open_runs: dict[int, tuple[Stage, contextlib.ExitStack, contextlib.ExitStack]] = {}
+        open_runs: dict[int, tuple[dict[str, Any], contextlib.ExitStack, contextlib.ExitStack]] = {}
 
         def on_start(position: int) -> None:
-            plan = plans[position]
-            publishing = everything.enter_context(contextlib.ExitStack())
-            stage = publishing.enter_context(staged(plan.output, marker=RESULTS_FILE, flag="--output_dir"))
-            stage.replaces = RunFolder(plan.output).existing()
-            logging_ = publishing.enter_context(contextlib.ExitStack())
-            logging_.enter_context(record.log_file(stage.path / "program.log", label=plan.settings.label))
-            open_runs[position] = stage, publishing, logging_
-            if len(plans) > 1:
-                logger.info("%srun %d of %d: %s", plan.settings.label, position + 1, len(plans), plan.output)
+            claim = claims[position]
+            plan = claim.plan
+            claim.starting()
+            session = claim.work.begin_session()
+            working = everything.enter_context(contextlib.ExitStack())
+            working.enter_context(failures_noted(plan.output))
+            logging_ = working.enter_context(contextlib.ExitStack())
+            logging_.enter_context(record.log_file(claim.work.log_file, label=plan.settings.label))
+            open_runs[position] = session, working, logging_
+            if len(claims) > 1:
+                logger.info("%srun %d of %d: %s", plan.settings.label, position + 1, len(claims), plan.output)
+            if session["sessions"] > 1:
+                logger.info("%scontinuing, session %d", plan.settings.label, session["sessions"])
 
-        settings = [plan.settings for plan in plans]
         for position, outcome in protocol.run_all(
-            data, settings, engine, print_freq=print_freq, on_start=on_start
+            data,
+            [claim.plan.settings for claim in claims],
+            engine,
+            print_freq=print_freq,
+            on_start=on_start,
+            resume=[claim.work.path for claim in claims],
         ):
-            plan = plans[position]
-            stage, publishing, logging_ = open_runs.pop(position)
+            claim = claims[position]
+            session, working, logging_ = open_runs.pop(position)
             logging_.close()
-            run_folder.write(
-                stage.path,
-                outcome,
-                settings=plan.settings,
-                identity=plan.identity,
-                arguments=plan.arguments,
-                config_text=plan.config_text,
-                metadata=plan.metadata | {"precision": outcome.precision, "finished": record.now()},
-            )
-            publishing.close()
+            _publish(claim, outcome, session)
+            working.close()
+            claim.releasing.close()
             assert outcome.fit.history is not None
             logs = outcome.fit.history.logs
-            print(
-                f"top-1: {logs['test/top1'][-1]:.2f}  top-5: {logs['test/top5'][-1]:.2f}  ({plan.output})",
-                flush=True,
-            )
+            final = {"test_top1": logs["test/top1"][-1], "test_top5": logs["test/top5"][-1]}
+            _print_accuracies(final, claim.plan.output)
+
+
+def _publish(claim: Claim, outcome: Outcome, session: dict[str, Any]) -> None:
+    """Put the result in place, then remove the work in progress."""
+    plan, work = claim.plan, claim.work
+    claim.lock.require_held()
+    with staging.staged(plan.output, marker=RESULTS_FILE, flag=_FLAG) as stage:
+        stage.replaces = RunFolder(plan.output).existing()
+        run_folder.write(
+            stage.path,
+            outcome,
+            settings=plan.settings,
+            identity=plan.identity,
+            arguments=plan.arguments,
+            config_text=plan.config_text,
+            metadata=plan.metadata
+            | {
+                "precision": outcome.precision,
+                "started": session["started"],
+                "finished": record.now(),
+                "sessions": session["sessions"],
+            },
+        )
+        try:
+            shutil.copyfile(work.log_file, stage.path / work.log_file.name)
+        except OSError as error:
+            raise CogError(f"cannot write into {plan.output}: {error.strerror or error}") from error
+        claim.lock.require_held()
+    try:
+        work.discard()
+    except OSError as error:  # the next start does it
+        logger.warning("cannot remove %s: %s", work.path, error.strerror or error)

@@ -80,8 +80,10 @@ class TrialJournal:
         try:
             _mend(path)
             try:
-                self._study = self._open()
-                self.entries = [_entry(trial) for trial in self._study.get_trials(deepcopy=False)]
+                # The file comes with the first trial: a folder without it holds nothing to lose.
+                self._study = self._open() if path.exists() else None
+                trials = [] if self._study is None else self._study.get_trials(deepcopy=False)
+                self.entries = [_entry(trial) for trial in trials]
             except OSError:
                 raise
             except Exception as error:  # valid JSON that is no journal makes Optuna raise this and that
@@ -89,7 +91,7 @@ class TrialJournal:
                     "%s cannot be read (%s); its trials are computed again", path, type(error).__name__
                 )
                 path.unlink()
-                self._study, self.entries = self._open(), []
+                self._study, self.entries = None, []
         except OSError as error:
             raise CogError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -126,6 +128,8 @@ class TrialJournal:
             intermediate_values=reports,
         )
         try:
+            if self._study is None:
+                self._study = self._open()
             self._study.add_trial(finished)
         except OSError as error:
             raise CogError(f"cannot write {self.path}: {error.strerror or error}") from error
