@@ -20,9 +20,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -266,7 +268,7 @@ def _acquire(folder: Path, lock_file: str) -> Lock:
 
 def _write_holder(path: Path, holder: Holder) -> Path:
     """Write a file beside the lock, to be linked to its name."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.{_mark(os.getpid())}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
             json.dump(asdict(holder), handle)
@@ -322,7 +324,7 @@ def _tidy(path: Path, me: Holder) -> None:
             if entry is None:
                 continue
             decided = name.startswith(f"{path.name}.after-") and name != _successor(path, me.token).name
-            if decided or entry.is_stale():
+            if decided or entry.is_stale() or (entry.holder is None and _is_of_the_dead(name)):
                 with contextlib.suppress(OSError):
                     entry.path.unlink()
 
@@ -379,7 +381,9 @@ def _is_stale(path: Path, holder: Holder) -> bool:
 def _age(path: Path) -> float:
     """Return seconds since ``path`` was touched, both times by the clock of its file server."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.now.") as probe:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f"{path.name}.now.{_mark(os.getpid())}."
+        ) as probe:
             now = os.stat(probe.name).st_mtime
     except OSError:  # a reader without the right to write
         now = time.time()
@@ -421,6 +425,20 @@ def _start_of(pid: int) -> str | None:
     except OSError:
         return ""
     return None if fields_[0] == "Z" else fields_[19]
+
+
+def _mark(pid: int) -> str:
+    """Return what tells, in the name of a temporary file, whose it is, while it has no contents yet."""
+    machine = hashlib.sha256(f"{socket.gethostname()} {_boot()}".encode()).hexdigest()[:8]
+    return f"{machine}-{pid}"
+
+
+def _is_of_the_dead(name: str) -> bool:
+    """Whether a temporary file's name has the mark of a process of this machine that is gone."""
+    match = re.search(r"\.[0-9a-f]{8}-([0-9]+)\.[^.]+$", name)
+    if match is None or f".{_mark(int(match[1]))}." not in name:
+        return False
+    return _start_of(int(match[1])) is None
 
 
 def _boot() -> str:

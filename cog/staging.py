@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cog.errors import CogError
-from cog.locks import LOCK_FILE
+from cog.locks import LOCK_FILE, live_holder
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _OLD = ".old"
 
 #: What atomic writing and locking leave beside their files when the process is killed.
 _TEMPORARY = re.compile(r"\.(\.failed|features)\.json\.[a-z0-9_]{8}\.tmp")
-_LOCK_TEMPORARY = re.compile(re.escape(LOCK_FILE) + r"(\.now)?\.[a-z0-9_]{8}(\.stale)?")
+_LOCK_TEMPORARY = re.compile(re.escape(LOCK_FILE) + r"(\.now)?\.[0-9a-f]{8}-[0-9]+\.[a-z0-9_]{8}")
 
 #: Seconds after which a temporary file of a lock belongs to nobody: it exists for moments.
 _OLD_SECONDS = 60.0
@@ -107,11 +107,14 @@ def staged(folder: str | os.PathLike[str], *, marker: str | tuple[str, ...], fla
 
 
 def leftovers(folder: str | os.PathLike[str]) -> bool:
-    """Whether there is a stage in ``folder``: of a process at work, or of one that died (see :func:`tidy`)."""
+    """Whether there is something for :func:`tidy` in ``folder``: a stage, or the lock of a process that died."""
     try:
-        return any(name.startswith(_STAGE_PREFIX) for name in os.listdir(folder))
+        names = os.listdir(folder)
     except OSError:
         return False
+    if any(name.startswith(_STAGE_PREFIX) for name in names):
+        return True
+    return any(name.startswith(LOCK_FILE) for name in names) and live_holder(folder) is None
 
 
 def tidy(folder: str | os.PathLike[str]) -> None:

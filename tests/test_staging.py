@@ -209,10 +209,10 @@ def test_temporary_files_of_the_dead_are_removed(tmp_path):
     dead = [
         "..failed.json.abcd1234.tmp",
         ".features.json.abcd1234.tmp",
-        ".lock.abcd1234",
-        ".lock.abcd1234.stale",
+        ".lock.0123abcd-77.abcd1234",
+        ".lock.now.0123abcd-77.abcd1234",
     ]
-    kept = [".mine.json.abcd1234.tmp", ".lock.new_one1", "notes.tmp", ".failed.json"]
+    kept = [".mine.json.abcd1234.tmp", ".lock.0123abcd-78.new_one1", "notes.tmp", ".failed.json"]
     for name in (*dead, *kept):
         (tmp_path / name).write_text("")
     for name in dead:
