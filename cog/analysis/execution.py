@@ -220,7 +220,6 @@ def _do(work: Work, shared: SharedFeatures, device: torch.device, *, overwrite: 
                 )
                 seconds = time.monotonic() - start
                 found = _as_record(work, outcome, device=device, seconds=seconds)
-                logger.info("%s%s: %s", work.label, work.task.name, outcome.summary or _summary(found))
             records.write(stage.path, found)
             lock.require_held()
         resume.remove()

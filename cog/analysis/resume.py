@@ -74,6 +74,10 @@ class ResumeFolder:
         path = self.path / name
         return path if path.is_file() else None
 
+    def discard(self, name: str) -> None:
+        """Remove a state that is not needed any more."""
+        (self.path / name).unlink(missing_ok=True)
+
     def remove(self) -> None:
         """Forget everything: the result is in place, or the work is discarded."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -1,0 +1,81 @@
+"""Features row by row, wherever they are: in memory, in their file, or on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+
+from cog.features import FeatureSet
+
+#: Rows worked on at a time. A constant, so that results do not depend on the memory of a machine.
+BLOCK = 8192
+
+#: Rows at a time where there is no matrix product: they stay in the processor's cache.
+SMALL_BLOCK = 1024
+
+#: Share of a GPU's free memory that features may take; the rest is for blocks of distances.
+_USABLE = 0.8
+
+
+class Rows:
+    """float32 ``(n, d)`` on a device, without a copy in the memory of the host.
+
+    Features that fit are moved to a GPU once; of others, and of those that stay in their file, blocks are moved (and
+    divided by their norms) when they are asked for.
+
+    Args:
+        features: of a split, **not changed**.
+        device: where the rows are wanted.
+        centred: subtract the mean row. Distances stay the same, and those between rows that are close to each other
+            but far from the origin (features of an untrained network) lose no digits.
+
+    Attributes:
+        n: rows.
+        dim: d.
+        device: of what :meth:`slice` and :meth:`take` return.
+        mean: float32 ``(d,)``: what is subtracted; None without ``centred``.
+    """
+
+    def __init__(self, features: FeatureSet, device: torch.device, *, centred: bool = False) -> None:
+        self.n, self.dim = features.x.shape
+        self.device = device
+        self.mean: torch.Tensor | None = None
+        self._x, self._norms = features.x, features.norms
+        if device.type == "cuda" and self._norms is None:
+            free, _ = torch.cuda.mem_get_info(device)
+            if self._x.nbytes <= _USABLE * free:
+                self._x = self._x.to(device)
+        if centred:
+            total = torch.zeros(self.dim, dtype=torch.float64, device=device)
+            for _, x in self.blocks(SMALL_BLOCK):
+                total += x.sum(dim=0, dtype=torch.float64)
+            self.mean = (total / self.n).float()
+
+    @functools.cached_property
+    def squares(self) -> torch.Tensor:
+        """Squared norm of every row, float32 ``(n,)`` on the device."""
+        return torch.cat([x.square().sum(dim=1) for _, x in self.blocks(SMALL_BLOCK)])
+
+    def slice(self, start: int, stop: int) -> torch.Tensor:
+        """Return rows ``start`` to ``stop`` as ``(b, d)``; possibly a view, not to be changed."""
+        x = self._x[start:stop]
+        if self._norms is not None:
+            x = x / self._norms[start:stop]
+        x = x.to(self.device)
+        return x if self.mean is None else x - self.mean
+
+    def take(self, index: torch.Tensor) -> torch.Tensor:
+        """Gather rows (int64, on any device) as ``(b, d)``."""
+        index = index.to(self._x.device)
+        x = torch.index_select(self._x, 0, index)
+        if self._norms is not None:
+            x /= self._norms[index]
+        x = x.to(self.device)
+        return x if self.mean is None else x.sub_(self.mean)
+
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first row number and the rows of each block, in order."""
+        for start in range(0, self.n, size):
+            yield start, self.slice(start, min(start + size, self.n))

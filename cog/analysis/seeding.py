@@ -1,0 +1,162 @@
+"""Where k-means starts: greedy k-means++, on all rows or on the candidates of k-means||.
+
+k-means++ draws centres one after the other with probability proportional to the squared distance to those before
+(Arthur and Vassilvitskii 2007); the greedy form takes the best of ``2 + ln k`` draws each time, as scikit-learn does.
+That needs k passes over the rows: at full size (1.1 M x 2048, k = 1000), hours. There, k-means|| (Bahmani et al. 2012,
+which cuML, the library of the paper's first version, starts with, too) draws about k candidates in each of a few
+passes; greedy k-means++ then chooses among the candidates, weighted by the rows nearest to each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from cog.analysis.rows import Rows
+
+#: k-means++ looks at all rows when rows x centres x dimensions are at most this many (seconds on a CPU core).
+DIRECT_WORK = 1e10
+
+#: ... and of which a copy is no matter: 256 MB.
+_COPY_VALUES = 1 << 26
+
+#: Passes of k-means||.
+ROUNDS = 4
+
+#: Iterations of Lloyd's algorithm on the weighted candidates.
+_POLISHING = 10
+
+#: Candidates compared with a block of rows at a time.
+_COLUMNS = 2048
+
+
+def initial_centres(
+    rows: Rows, k: int, rng: np.random.Generator, *, on_block: Callable[[], None] = lambda: None
+) -> torch.Tensor:
+    """Draw starting centres.
+
+    Args:
+        rows: what is clustered; at least ``k``.
+        k: centres.
+        rng: source of all draws.
+        on_block: called after every block of rows of a long pass; may raise to end it.
+
+    Returns:
+        float32 ``(k, d)`` on the device of the rows. With fewer than k different rows some are equal.
+    """
+    work = float(rows.n) * k * rows.dim
+    if rows.n <= 2 * ROUNDS * _per_round(k) or (work <= DIRECT_WORK and rows.n * rows.dim <= _COPY_VALUES):
+        x = rows.slice(0, rows.n)
+        weights = torch.ones(rows.n, dtype=torch.float64, device=rows.device)
+        return x[_greedy(x, rows.squares, weights, k, rng)]
+    candidates, weights = _oversample(rows, k, rng, on_block)
+    x = rows.take(candidates)
+    chosen = _greedy(x, x.square().sum(dim=1), weights, k, rng)
+    return _polish(x, weights, x[chosen])
+
+
+def _per_round(k: int) -> int:
+    """Return how many candidates a pass of k-means|| is expected to draw."""
+    return max(k, 100)
+
+
+def _greedy(
+    x: torch.Tensor, squares: torch.Tensor, weights: torch.Tensor, k: int, rng: np.random.Generator
+) -> torch.Tensor:
+    """Return the row numbers of ``k`` centres by greedy k-means++ with weights (float64)."""
+    trials = 2 + int(math.log(k))
+    first = _draw(weights.cumsum(0), rng.random(1))
+    chosen = [int(first[0])]
+    nearest = _distances(x, squares, first)[:, 0]
+    for _ in range(1, k):
+        drawn = _draw((nearest * weights).cumsum(0), rng.random(trials))
+        closer = torch.minimum(nearest[:, None], _distances(x, squares, drawn))
+        best = int((weights @ closer.double()).argmin())
+        nearest = closer[:, best]
+        chosen.append(int(drawn[best]))
+    return torch.tensor(chosen, device=x.device)
+
+
+def _draw(cumulative: torch.Tensor, uniform: np.ndarray) -> torch.Tensor:
+    """Draw indices with probabilities given by their cumulative sum (float64)."""
+    points = torch.from_numpy(uniform).to(cumulative.device) * cumulative[-1]
+    return torch.searchsorted(cumulative, points, right=True).clamp_(max=len(cumulative) - 1)
+
+
+def _distances(x: torch.Tensor, squares: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Return squared distances ``(n, m)`` of all rows to the rows ``columns``."""
+    found = torch.addmm(squares[columns], x, x[columns].T, alpha=-2.0)
+    found.add_(squares[:, None]).clamp_(min=0.0)
+    found[columns, torch.arange(len(columns), device=x.device)] = (
+        0.0  # rounding would let a row be drawn again
+    )
+    return found
+
+
+def _oversample(
+    rows: Rows, k: int, rng: np.random.Generator, on_block: Callable[[], None]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return candidates of k-means|| (row numbers, ascending within a pass) and how many rows are nearest to each."""
+    new = torch.from_numpy(rng.integers(rows.n, size=1)).to(rows.device)
+    candidates = new
+    nearest = torch.full((rows.n,), torch.inf, device=rows.device)
+    owner = torch.zeros(rows.n, dtype=torch.int64, device=rows.device)
+    for round_ in range(ROUNDS + 1):
+        _compare(rows, new, len(candidates) - len(new), nearest, owner, on_block)
+        nearest[candidates] = 0.0
+        if round_ == ROUNDS:
+            break
+        total = float(nearest.double().sum())
+        odds = nearest.double().cpu() * (_per_round(k) / max(total, 1e-300))
+        new = (torch.from_numpy(rng.random(rows.n)) < odds).nonzero().squeeze(1).to(rows.device)
+        candidates = torch.cat([candidates, new])
+        if not len(new):
+            break
+    weights = torch.bincount(owner.cpu(), minlength=len(candidates)).double()
+    if len(candidates) < k:  # fewer different rows than that: any others make up the number
+        others = torch.ones(rows.n, dtype=torch.bool)
+        others[candidates.cpu()] = False
+        fill = others.nonzero().squeeze(1)[: k - len(candidates)]
+        candidates = torch.cat([candidates, fill.to(rows.device)])
+        weights = torch.cat([weights, torch.ones(len(fill), dtype=torch.float64)])
+    return candidates, weights.to(rows.device)
+
+
+def _compare(
+    rows: Rows,
+    new: torch.Tensor,
+    offset: int,
+    nearest: torch.Tensor,
+    owner: torch.Tensor,
+    on_block: Callable[[], None],
+) -> None:
+    """Update squared distance and number of the nearest candidate of every row, in place."""
+    x_new = rows.take(new)
+    squares = x_new.square().sum(dim=1)
+    for start, x in rows.blocks():
+        stop = start + len(x)
+        for left in range(0, len(new), _COLUMNS):
+            part = slice(left, left + _COLUMNS)
+            found, index = torch.addmm(squares[part], x, x_new[part].T, alpha=-2.0).min(dim=1)
+            found.add_(rows.squares[start:stop]).clamp_(min=0.0)
+            closer = found < nearest[start:stop]
+            nearest[start:stop][closer] = found[closer]
+            owner[start:stop][closer] = index[closer] + (offset + left)
+        on_block()
+
+
+def _polish(x: torch.Tensor, weights: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
+    """Improve centres by weighted Lloyd iterations on the candidates; a centre without any stays where it is."""
+    k = len(centres)
+    onehot_rows = torch.arange(len(x), device=x.device)
+    for _ in range(_POLISHING):
+        scores = torch.addmm(centres.square().sum(dim=1), x, centres.T, alpha=-2.0)
+        onehot = torch.zeros(len(x), k, device=x.device)
+        onehot[onehot_rows, scores.argmin(dim=1)] = weights.float()
+        mass = onehot.sum(dim=0)
+        means = (onehot.T @ x) / mass.clamp(min=1.0)[:, None]
+        centres = torch.where(mass[:, None] > 0, means, centres)
+    return centres
