@@ -162,6 +162,8 @@ class WeightDecayPath:
 
     def _require_hope(self) -> None:
         if self.done and all(trial.diverged for trial in self.trials):
+            if self._saved is not None:
+                self._saved.unlink(missing_ok=True)  # the next start will have other settings
             raise CogError(
                 f"training diverged in all {len(self.trials)} trials (weight decays {self.trials[0].wd:.3g} to "
                 f"{self.trials[-1].wd:.3g}); set CLF.NORM_FTS True"

@@ -134,6 +134,12 @@ class TrialJournal:
         except OSError as error:
             raise CogError(f"cannot write {self.path}: {error.strerror or error}") from error
 
+    def remove(self) -> None:
+        """Delete the file."""
+        self._study, self.entries = None, []
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
 
 def _entry(trial: Any) -> Entry:
     if not trial.state.is_finished() or trial.value is None:

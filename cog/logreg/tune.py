@@ -210,6 +210,8 @@ class Search:
 
     def _require_hope(self) -> None:
         if self.done and all(trial.diverged for trial in self.trials):
+            if self._journal is not None:
+                self._journal.remove()  # the next start will have other settings
             rates = [trial.lr for trial in self.trials]
             raise CogError(
                 f"training diverged in all {len(rates)} trials (learning rates {min(rates):.3g} to {max(rates):.3g}); "
