@@ -132,15 +132,18 @@ class Lock:
 
 
 @contextlib.contextmanager
-def locked(folder: str | os.PathLike[str], *, flag: str, name: str = LOCK_FILE) -> Iterator[Lock]:
+def locked(
+    folder: str | os.PathLike[str], *, flag: str, name: str = LOCK_FILE, create: bool = True
+) -> Iterator[Lock]:
     """Hold the lock of an output folder, or of a part of it.
 
-    The folder is created if needed, and removed again if it is empty in the end.
+    The folder is created if needed (unless ``create`` is False), and removed again if it is empty in the end.
 
     Args:
         folder: output folder.
         flag: how the user gave it, for messages.
         name: of the lock file; parts of a folder that are worked on separately have locks of their own.
+        create: False makes a missing folder an error.
 
     Raises:
         LockedError: when a live process holds it: who, where, since when.
@@ -151,14 +154,14 @@ def locked(folder: str | os.PathLike[str], *, flag: str, name: str = LOCK_FILE) 
     try:
         for attempt in range(10):
             try:
-                for path in _missing(folder):
+                for path in _missing(folder) if create else ():
                     with contextlib.suppress(FileExistsError):
                         path.mkdir()
                         created.append(path)
                 lock = _acquire(folder, name)
                 break
             except FileNotFoundError:  # another process, which had created the folder, removed it again
-                if attempt == 9:
+                if attempt == 9 or not create:
                     raise
     except (OSError, LockedError) as error:
         for path in reversed(created):
