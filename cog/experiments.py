@@ -122,14 +122,59 @@ def classifier(experiment: str) -> Classifier | None:
 @functools.lru_cache(4096)
 def describe(experiment: str, quantity: str, n_shot: int = 0) -> Kind:
     """Return what a number is."""
-    kind = _classifier(experiment, quantity, n_shot) or _analysis(experiment, quantity)
-    return kind or Kind(
-        group=experiment,
-        label=f"{experiment}: {quantity.replace('_', ' ')}",
-        better=0,
-        headline=False,
-        order=(9, natural_key(experiment), natural_key(quantity)),
+    return (
+        _classifier(experiment, quantity, n_shot)
+        or _analysis(experiment, quantity)
+        or _other(experiment, quantity)
     )
+
+
+def interval_of(quantity: str) -> tuple[str, str]:
+    """Return the names of the ends of the interval of a quantity."""
+    return f"{quantity}_low", f"{quantity}_high"
+
+
+#: What comes with another number and is shown with it, or says it again.
+_COMPANIONS = re.compile(r"(?P<base>.+)_(?:low|high|std)")
+
+
+def companion_of(quantity: str) -> str | None:
+    """Return the quantity that this one is an end of the interval of, or the deviation; None for others."""
+    match = _COMPANIONS.fullmatch(quantity)
+    return match["base"] if match else None
+
+
+def _other(experiment: str, quantity: str) -> Kind:
+    """Describe a number by its name."""
+    words = quantity.replace("_", " ")
+    unit, decimals = NONE, 3
+    if quantity.endswith("_percent"):
+        unit, decimals, words = PERCENT, 2, words.removesuffix(" percent")
+    elif quantity.startswith("n_"):
+        words, decimals = words.replace("n ", "number of ", 1), 0
+    elif quantity == "mean_accuracy":
+        unit, decimals = PERCENT, 1
+    elif quantity == "mean_difference":
+        unit, decimals = POINTS, 2
+    return Kind(
+        group=experiment.split("_")[0],
+        label=f"{_analysis_label(experiment)}: {words}",
+        unit=unit,
+        decimals=decimals,
+        better=0,
+        signed=unit == POINTS,
+        headline=False,
+        order=(9, natural_key(experiment), quantity.startswith("n_"), natural_key(quantity)),
+    )
+
+
+def _analysis_label(experiment: str) -> str:
+    name, _, rest = experiment.partition("_")
+    if name == "cross" and rest:
+        return f"classifier of {rest} on other test images"
+    if name == "winners" and rest:
+        return f"concept by concept against {rest}"
+    return f"accuracy and distance{f', {rest}' if rest else ''}" if name == "distance" else experiment
 
 
 def _classifier(experiment: str, quantity: str, n_shot: int) -> Kind | None:
@@ -242,6 +287,18 @@ def _analysis(experiment: str, quantity: str) -> Kind | None:
         )
     if name == "alignment":
         return _alignment(quantity)
+    if name == "distance" and quantity == "spearman":
+        _, _, variant = experiment.partition("_")
+        return Kind(
+            group="distance",
+            label="Spearman correlation of accuracy per concept with its similarity to IN-1K"
+            + (f", {variant}" if variant else ""),
+            decimals=2,
+            better=0,
+            headline=not variant,
+            order=(5, natural_key(variant)),
+            short="accuracy ~ similarity, Spearman",
+        )
     return None
 
 

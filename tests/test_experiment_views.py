@@ -265,6 +265,39 @@ def test_nearest_neighbours_by_k(show, root):
     assert lines[start + 3].split() == [TRAINED, "49.9", "48.0", "30.0"]
 
 
+@pytest.fixture
+def probed(tmp_path):
+    """A model with the analyses that need classifiers."""
+    root = tmp_path / "models"
+    seeds = {"22": {"spearman": 0.4}, "37": {"spearman": 0.42}}
+    values = {"spearman": 0.412, "spearman_low": -0.101, "spearman_high": 0.523, "n_concepts": 1000}
+    write_record(root, TRAINED, "cog_l1", "distance", values, per_seed=seeds)
+    write_record(root, TRAINED, "cog_l1", "distance_N8", {"spearman": 0.2})
+    confident = {"confident_percent": 2.7, "confident_percent_std": 0.1, "n_confident": 1350}
+    write_record(root, TRAINED, "cog_l1", "cross_in1k", confident)
+    write_record(
+        root, TRAINED, "cog_l1", f"winners_{UNTRAINED}", {"mean_difference": 12.345, "n_better": 900}
+    )
+    return root
+
+
+def test_correlations_have_their_interval(show, probed):
+    out = show("--models_root_dir", probed, "--analysis", "distance")
+    assert "0.41 ± 0.01 [-0.10, 0.52]" in out and "bootstrap" in out
+    assert "spearman low" not in out and "1000" in out and "IN-1K, N8" in " ".join(out.split())
+    found = records(show, probed, "--analysis", "distance")
+    assert found[TRAINED, "cog_l1", "distance", "spearman_low", 0]["value"] == -0.101
+    found = records(show, probed, "--overview")
+    assert {key[2:4] for key in found} == {("distance", "spearman")}
+
+
+def test_probes_of_classifiers(show, probed):
+    out = show("--models_root_dir", probed, "--analysis", "cross", "winners")
+    assert "classifier of in1k on other test images: confident (%)" in out and "2.70" in out and "1350" in out
+    assert f"concept by concept against {UNTRAINED}: mean difference (points)" in " ".join(out.split())
+    assert "+12.35" in out or "+12.34" in out
+
+
 def test_alignment_relative_to_in1k(show, root):
     found = records(show, root, "--analysis", "alignment", "--dataset", "cog_l5")
     assert found[TRAINED, "cog_l5", "alignment", "alignment_ratio_to_in1k", 0]["value"] == pytest.approx(1.0)
@@ -663,5 +696,6 @@ def test_descriptions_and_names():
     assert experiments.classifier("kmeans") is None and experiments.classifier("logreg2") is None
     assert experiments.neighbours("top1_k20_weighted") == (20, "weighted")
     assert experiments.neighbours("inertia") is None
-    assert experiments.describe("cross_in1k", "anything").label == "cross_in1k: anything"
+    assert experiments.describe("cross_in1k", "x").label == "classifier of in1k on other test images: x"
+    assert experiments.companion_of("spearman_low") == "spearman" and experiments.companion_of("low") is None
     assert names.IN1K_BLURRED == "in1k_blurred"

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from cog import figures, measures, published
+from cog.analysis.records import AnalysisRecord
 from cog.cells import Cell, Score
 from cog.errors import CogError
 from cog.figures import drawing, saving
@@ -188,6 +189,48 @@ def test_ones_own_beside_the_published(paper):
     assert {(row["reference_source"], row["metric"]) for row in below} == {
         ("paper v1", "logreg_pca32/top1"), ("paper v1", "logreg_pca64/top1"), ("paper v1", "logreg/top1"),
     }  # fmt: skip
+
+
+def distance_record(model="mini_net", dataset="cog_l1", bins=None):
+    if bins is None:
+        bins = [
+            {"similarity": 0.9 - place / 10, "accuracy": 60.0 - place, "standard_error": 1.5}
+            for place in range(5)
+        ]
+    return AnalysisRecord("distance", model, dataset, {}, {}, details={"bins": bins})
+
+
+def correlations(model="mini_net", dataset="cog_l1"):
+    values = {"spearman": 0.41, "spearman_low": -0.3, "spearman_high": 0.52}
+    return [Measure(model, dataset, "distance", name, 0, value) for name, value in values.items()]
+
+
+def test_accuracy_by_similarity():
+    found = [*correlations(), *correlations(dataset="cog_levels"), *correlations("mini_other")]
+    records = [
+        distance_record(),
+        distance_record(dataset="cog_levels", bins=[]),
+        distance_record(dataset="cog_l2"),
+    ]
+    (chart,) = figures.charts([], [], measures=found, analyses=records, which=["distance"])
+    assert [panel.title for panel in chart.panels()] == ["L1"], "no bins, or no correlation: nothing to draw"
+    (series,) = chart.grid[0][0].series
+    assert [(p.x, p.value, p.std) for p in series.points] == pytest.approx(
+        [(0.5 + place / 10, 56.0 + place, 1.5) for place in range(5)]
+    )
+    assert chart.notes == ("mini_net: Spearman L1 0.41 [\N{MINUS SIGN}0.30, 0.52].",)
+    row = rows_of(chart)[0]
+    assert (row["metric"], row["value"], row["reference_score"]) == ("distance/accuracy_in_bin", "56", "0.5")
+
+
+@pytest.mark.parametrize(
+    "bins",
+    [None, 3, "x", [1], [{}], [{"similarity": "x", "accuracy": 1}], [{"similarity": 1e400, "accuracy": 1}]],
+)
+def test_bins_that_are_none(bins):
+    record = distance_record(bins=bins if bins is not None else {})
+    with pytest.raises(CogError, match="no result of accuracy against semantic distance"):
+        figures.charts([], [], measures=correlations(), analyses=[record], which=["distance"])
 
 
 def test_requests_that_cannot_be_met():

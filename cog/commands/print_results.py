@@ -149,6 +149,7 @@ def _write_products(
             outputs.figures,
             others=found.others,
             measures=found.all_measures,
+            analyses=found.analyses,
             which=flags.given(args.figure_names),
             formats=flags.given(args.figure_formats) or figures.FORMATS,
             shots=selected.n_shots,

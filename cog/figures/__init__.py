@@ -16,6 +16,7 @@ and from numbers of other experiments:
 ``mlp``       MLPs relative to logistic regression (its Table 3)
 ``fig6``      frozen features relative to the fine-tuned network (Fig. 6 of the final version)
 ``knn``       nearest neighbours by their number
+``distance``  accuracy per concept by its similarity to IN-1K
 
 Error bars are the standard deviation of a point's own score over seeds. Every figure comes with its data as
 a CSV file (columns: :data:`cog.figures.chart.CSV_COLUMNS`). Matplotlib (extra ``plots``) is imported when
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cog.analysis.records import AnalysisRecord
 from cog.cells import Cell
 from cog.errors import CogError
 from cog.figures import curves, experiments, saving, views
@@ -64,7 +66,7 @@ _EXPERIMENTS: dict[str, Callable[[experiments.Source], Chart]] = {
 }
 
 #: Names of the figures.
-FIGURES = (*_VIEWS, *_EXPERIMENTS)
+FIGURES = (*_VIEWS, *_EXPERIMENTS, "distance")
 
 # Their panels are readable at the width of a text column, so each is written alone too.
 _WITH_SINGLES = ("fig3", "fig4", "drop")
@@ -78,6 +80,7 @@ def charts(
     *,
     others: Iterable[Cell] = (),
     measures: Iterable[Measure] = (),
+    analyses: Iterable[AnalysisRecord] = (),
     which: Sequence[str] | None = None,
     shots: Sequence[int] | None = None,
     datasets: Sequence[str] | None = None,
@@ -93,6 +96,7 @@ def charts(
         published: of the paper, see :func:`cog.published.cells`.
         others: not shown, but there to compare with: of the baseline, and on IN-1K for the drop.
         measures: numbers of all experiments, with what is derived among them (:func:`cog.measures.derive`).
+        analyses: results of analyses, for what is not in their numbers.
         which: some of ``FIGURES``; None: all for which there are data.
         shots: training images per class to show, 0 = all; None: those of each figure.
         datasets: data sets to show; None: those of each figure.
@@ -129,6 +133,8 @@ def charts(
         try:
             if name in _EXPERIMENTS:
                 chart = _EXPERIMENTS[name](source)
+            elif name == "distance":
+                chart = experiments.distance(source, analyses)
             else:
                 assert selection is not None
                 chart = _VIEWS[name](selection)
@@ -136,7 +142,7 @@ def charts(
             if which is not None:
                 raise
             # Most studies have none of the other experiments: not worth a line each.
-            LOG.log(logging.DEBUG if name in _EXPERIMENTS else logging.INFO, "%s left out: %s", name, error)
+            LOG.log(logging.INFO if name in _VIEWS else logging.DEBUG, "%s left out: %s", name, error)
             continue
         found.append(chart)
         if singles and name in _WITH_SINGLES:
@@ -158,6 +164,7 @@ def write(
     *,
     others: Iterable[Cell] = (),
     measures: Iterable[Measure] = (),
+    analyses: Iterable[AnalysisRecord] = (),
     which: Sequence[str] | None = None,
     formats: Sequence[str] = FORMATS,
     shots: Sequence[int] | None = None,
@@ -171,7 +178,8 @@ def write(
 
     Stems: ``fig3_levels``, ``fig4_fewshot``, ``fig10_fewshot_absolute``, ``fig11_fewshot_relative``,
     ``drop_from_in1k``, those with ``_<panel>`` of single panels, ``v1_fig5_purity``, ``v1_fig6_alignment_ratio``,
-    ``v1_fig8_pca``, ``v1_fig9_clustering``, ``v1_fig10_alignment``, ``mlp``, ``fig6_finetune`` and ``knn``.
+    ``v1_fig8_pca``, ``v1_fig9_clustering``, ``v1_fig10_alignment``, ``mlp``, ``fig6_finetune``, ``knn`` and
+    ``distance``.
 
     Args:
         cells: see :func:`charts`, also for the other arguments.
@@ -179,6 +187,7 @@ def write(
         folder: created unless it exists.
         others: to compare with.
         measures: numbers of all experiments.
+        analyses: results of analyses.
         which: some of ``FIGURES``.
         formats: some of ``FORMATS``.
         shots: training images per class.
@@ -200,6 +209,7 @@ def write(
         published,
         others=others,
         measures=measures,
+        analyses=analyses,
         which=which,
         shots=shots,
         datasets=datasets,

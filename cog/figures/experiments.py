@@ -9,9 +9,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cog import experiments, measures
-from cog.cells import dataset_key
+from cog.analysis.records import AnalysisRecord
+from cog.cells import RUNS, dataset_key
 from cog.errors import CogError
 from cog.figures import curves as curve_sorting
 from cog.figures.chart import Chart, Panel, Point, Series, std_of
@@ -19,8 +21,12 @@ from cog.figures.curves import BASELINE, Curve
 from cog.figures.points import dataset_label
 from cog.measures import LOGREG, Measure
 from cog.published import MODELS
+from cog.values import number
 
 Key = tuple[str, str, int]
+
+# More lines below a figure would be a table.
+_MOST_NOTES = 4
 
 #: Of a curve and a number of it: value, deviation, and what it is compared with; None when that is not there.
 _Value = Callable[[Curve, Measure], tuple[float, float, Measure | None] | None]
@@ -334,6 +340,124 @@ def nearest_neighbours(found: Source) -> Chart:
     )
 
 
+@dataclass(frozen=True)
+class _Bin:
+    """Concepts of similar similarity to IN-1K: means over them."""
+
+    similarity: float
+    accuracy: float
+    standard_error: float
+
+
+def distance(found: Source, analyses: Iterable[AnalysisRecord]) -> Chart:
+    """Accuracy per concept by its similarity to IN-1K, in bins; a panel for each data set.
+
+    Args:
+        found: the models, and the correlations with their intervals.
+        analyses: the bins are in the details of ``distance``.
+
+    Raises:
+        CogError: when there is none.
+    """
+    bins: dict[tuple[str, str], list[_Bin]] = {}
+    for record in analyses:
+        if record.analysis == "distance" and record.model and record.dataset:
+            bins[record.model, record.dataset] = _bins(record.details.get("bins"))
+    key: Key = ("distance", "spearman", 0)
+    panels: list[Panel | None] = []
+    notes: dict[str, list[str]] = {}
+    for dataset in found.on([key]):
+        series = []
+        for curve in found.curves:
+            measure = curve.cells.get((dataset, key))
+            there = bins.get((curve.model, dataset), []) if curve.source == RUNS else []
+            if measure is None or not there:
+                continue
+            series.append(_one(curve, [_binned(one, measure) for one in there], found.baseline))
+            notes.setdefault(curve.label, []).append(
+                f"{dataset_label(dataset)} {_correlation(curve, measure)}"
+            )
+        if series:
+            xs = [point.x for one in series for point in one.points]
+            ticks = _round_numbers(min(xs), max(xs))
+            panels.append(
+                Panel(
+                    key=dataset,
+                    title=dataset_label(dataset),
+                    quantity="absolute",
+                    unit="percent",
+                    y_label="top-1 of a concept (%)",
+                    x_label="similarity to IN-1K",
+                    ticks=ticks,
+                    tick_labels=tuple(f"{tick:g}" for tick in ticks),
+                    series=tuple(series),
+                    y_group="accuracy",
+                    plane=True,
+                )
+            )
+    if not panels:
+        raise CogError("there is no result of accuracy against semantic distance to draw")
+    where = ", ".join(panel.title for panel in panels if panel is not None)
+    title = f"Accuracy per concept by similarity to IN-1K on {where}"
+    lines = [f"{label}: Spearman {'; '.join(parts)}." for label, parts in notes.items()]
+    if len(lines) > _MOST_NOTES:
+        lines = [
+            *lines[:_MOST_NOTES],
+            f"Correlations of {len(lines) - _MOST_NOTES} more models are in the tables.",
+        ]
+    return Chart(
+        figure="distance",
+        stem="distance",
+        title=title,
+        caption=f"{title}: means over concepts of similar similarity. Error bars: standard error over these concepts.",
+        metric="",
+        grid=_rows(panels),
+        single=len(panels) == 1,
+        notes=tuple(lines),
+    )
+
+
+def _bins(given: Any) -> list[_Bin]:
+    """Read bins as an analysis records them; those that are not as expected are left out."""
+    found = []
+    for entry in given if isinstance(given, list) else ():
+        values = [
+            number(entry.get(name)) if isinstance(entry, dict) else None
+            for name in ("similarity", "accuracy", "standard_error")
+        ]
+        if values[0] is not None and values[1] is not None:
+            found.append(_Bin(values[0], values[1], abs(values[2]) if values[2] is not None else math.nan))
+    return sorted(found, key=lambda one: one.similarity)
+
+
+def _binned(one: _Bin, measure: Measure) -> Point:
+    std = None if math.isnan(one.standard_error) else one.standard_error
+    cell = dataclasses.replace(
+        measure, quantity="accuracy_in_bin", value=one.accuracy, std=std, by_seed=(), missing_seeds=()
+    )
+    # The other coordinate, which would not be in the CSV file otherwise.
+    similarity = dataclasses.replace(cell, quantity="similarity", value=one.similarity, std=None)
+    return Point(one.similarity, one.accuracy, one.standard_error, cell, similarity)
+
+
+def _correlation(curve: Curve, measure: Measure) -> str:
+    ends = [
+        curve.cells.get((measure.dataset, (measure.experiment, name, measure.n_shot)))
+        for name in experiments.interval_of(measure.quantity)
+    ]
+    text = f"{measure.value:.2f}"
+    if ends[0] is not None and ends[1] is not None:
+        text += f" [{ends[0].value:.2f}, {ends[1].value:.2f}]"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _rows(made: Sequence[Panel | None]) -> tuple[tuple[Panel | None, ...], ...]:
+    """Arrange panels three in a row."""
+    n = max(1, min(3, len(made)))
+    padded = [*made, *([None] * (-len(made) % n))]
+    return tuple(tuple(padded[start : start + n]) for start in range(0, len(padded), n))
+
+
 def _by_dataset(
     found: Source,
     datasets: Sequence[str],
@@ -373,11 +497,6 @@ def _by_dataset(
             )
         return made
 
-    def rows(made: Sequence[Panel | None]) -> list[tuple[Panel | None, ...]]:
-        n = max(1, min(3, len(made)))
-        padded = [*made, *([None] * (-len(made) % n))]
-        return [tuple(padded[start : start + n]) for start in range(0, len(padded), n)]
-
     above = panels(_own, "absolute", found.curves)
     below: list[Panel | None] = []
     base = _first(found.curves, found.baseline)
@@ -397,7 +516,7 @@ def _by_dataset(
         caption=f"{title}{f', absolute and relative to {label}' if below else ''}. Error bars: standard deviation over "
         "seeds.",
         metric="top1",
-        grid=(*rows(above), *rows(below)),
+        grid=(*_rows(above), *_rows(below)),
         single=len(above) == 1 and not below,
         notes=_notes([*above, *below]),
     )
@@ -482,6 +601,7 @@ __all__ = [
     "alignment",
     "alignment_ratio",
     "clustering",
+    "distance",
     "fine_tuned",
     "mlp",
     "nearest_neighbours",

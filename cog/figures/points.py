@@ -15,6 +15,10 @@ from cog.tables import printable
 from cog.views.layout import source_key
 
 
+#: What is shown in the place of a data set beside the paper's six.
+OTHER_DATASETS = {names.IN1K_BLURRED: "IN-1K-b", "cog_levels": "All levels"}
+
+
 def _reference_cells(selection: Selection, curve: Curve) -> Mapping[tuple[str, int], Cell]:
     """Return the baseline's cells that ``curve`` is compared with, never of two sources in one curve.
 
@@ -144,8 +148,8 @@ def dataset_label(dataset: str) -> str:
     level = names.cog_level(dataset)
     if dataset == names.IN1K:
         return "IN-1K"
-    if dataset == names.IN1K_BLURRED:
-        return "IN-1K-b"
+    if dataset in OTHER_DATASETS:
+        return OTHER_DATASETS[dataset]
     return shorten(printable(dataset) or "(unnamed)", 14) if level is None else f"L{level}"
 
 

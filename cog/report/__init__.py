@@ -98,7 +98,10 @@ def write(
         experiments=experiments,
     )
     drawn, hint = pictures.draw(
-        cells, published if found.compared or not cells else (), found.experiments.measures
+        cells,
+        published if found.compared or not cells else (),
+        found.experiments.measures,
+        found.experiments.analyses,
     )
     text = page.render(
         found,

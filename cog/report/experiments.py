@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cog import experiments, measures
 from cog.analysis.records import AnalysisRecord
@@ -12,18 +13,22 @@ from cog.cells import Run, dataset_key, natural_key
 from cog.errors import CogError
 from cog.experiments import Kind
 from cog.measures import Measure
-from cog.report.markup import breakable, date, duration, esc, hidden, prose, scroll, table
+from cog.report.markup import breakable, date, duration, esc, hidden, prose, scroll, signed, table
 from cog.report.records import plain
 from cog.report.standing import dataset_label
 from cog.tables import Entry, Table
+from cog.values import number
 from cog.views import overview
-from cog.views.experiments import ALL, Numbers, entry, of_analyses, of_variants
+from cog.views.experiments import ALL, Numbers, of_analyses, of_variants
 from cog.views.layout import Style, View
 
 # What ends the name under which an analysis records the features it used.
 _FEATURES = "_features"
 
 _LONGEST_SETTING = 40
+
+# Of the concepts that differ most, at either end.
+_MOST_CONCEPTS = 8
 
 # With more rows than this a table is folded.
 _MANY_ROWS = 40
@@ -77,6 +82,7 @@ def render(found: Experiments) -> str:
                 f"<details class='experiments-of print'><summary><h3>{title}</h3> <span class='of'>{count}</span>"
                 f"</summary>{drawn}</details>"
             )
+    parts.append(_winners(found.analyses))
     parts.append(_made(found.analyses))
     return "".join(parts)
 
@@ -100,7 +106,10 @@ def _overview(numbers: Numbers, dataset: str, style: Style) -> str:
     for row in numbers.rows:
         found = [numbers.get(row, dataset, key) for key in keys]
         if any(measure is not None for measure in found):
-            cells = [None if measure is None else entry(measure, decimals=None) for measure in found]
+            cells = [
+                None if measure is None else numbers.entry(measure, decimals=None, interval=False)
+                for measure in found
+            ]
             rows.append((style.label(row, sources=sources), cells))
     head = [f"{kind.short_title} {kind.arrow}".strip() for kind in kinds]
     drawn = _table(f"All experiments on {dataset_label(dataset)}", "model", head, rows, ())
@@ -154,8 +163,55 @@ def _cell(found: Entry | None) -> str:
     if found.deviation:
         text += f" <i>± {esc(found.deviation)}</i>"
     if found.mark:
-        text += f' <span class="part">{esc(found.mark.strip("()"))}{hidden(" seeds")}</span>'
+        seeds, _, interval = found.mark.partition("[")
+        if seeds.strip():
+            text += f' <span class="part">{esc(seeds.strip(" ()"))}{hidden(" seeds")}</span>'
+        if interval:
+            text += f' <span class="sd">[{esc(interval.replace("-", "−"))}</span>'
     return f"<td{attribute}>{text}</td>"
+
+
+def _winners(analyses: Sequence[AnalysisRecord]) -> str:
+    """Concepts that one model classifies better than another, and those it classifies worse."""
+    parts = []
+    for record in analyses:
+        name, _, against = record.analysis.partition("_")
+        if name != "winners":
+            continue
+        rows = [
+            (
+                f"{esc(entry.get('names') or entry.get('wnid') or '?')}",
+                [
+                    signed(difference),
+                    *(
+                        "–" if (value := number(entry.get(key))) is None else f"{value:.1f}"
+                        for key in ("accuracy", "accuracy_against")
+                    ),
+                    "–" if (rate := number(entry.get("false_discovery_rate"))) is None else f"{rate:.2g}",
+                ],
+            )
+            for key in ("winners", "losers")
+            for entry in _first_entries(record.details.get(key))
+            if (difference := number(entry.get("difference"))) is not None
+        ]
+        if rows:
+            caption = (
+                f"{record.model} against {record.details.get('against') or against} on "
+                f"{dataset_label(record.dataset or '')}: concepts it classifies better, and worse"
+            )
+            head = ["Concept", "Difference (points)", "Top-1 (%)", "of the other (%)", "False discovery rate"]
+            parts.append(scroll(table(caption=esc(caption), head=head, rows=rows, cls="numbers"), caption))
+    if not parts:
+        return ""
+    return (
+        "<details class='winners print'><summary><h3>Concept by concept</h3></summary>"
+        f"{''.join(parts)}</details>"
+    )
+
+
+def _first_entries(given: Any) -> list[dict[str, Any]]:
+    entries = given if isinstance(given, list) else []
+    return [entry for entry in entries[:_MOST_CONCEPTS] if isinstance(entry, dict)]
 
 
 def _made(analyses: Sequence[AnalysisRecord]) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cog.analysis.records import AnalysisRecord
 from cog.cells import Cell
 from cog.errors import CogError
 from cog.measures import LOGREG, Measure
@@ -14,7 +15,7 @@ from cog.measures import LOGREG, Measure
 _WHICH = ("fig3", "fig4", "drop")
 
 # Of other experiments; those left out repeat these.
-_EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn")
+_EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn", "distance")
 
 # With more own models than this every figure is crowded and large: the first must do.
 _MANY_MODELS = 8
@@ -39,7 +40,10 @@ class Picture:
 
 
 def draw(
-    cells: Sequence[Cell], published: Sequence[Cell], measures: Sequence[Measure] = ()
+    cells: Sequence[Cell],
+    published: Sequence[Cell],
+    measures: Sequence[Measure] = (),
+    analyses: Sequence[AnalysisRecord] = (),
 ) -> tuple[list[Picture], str]:
     """Draw the figures for which there are results, if matplotlib is there.
 
@@ -47,6 +51,7 @@ def draw(
         cells: of own models.
         published: of the paper; empty where they may not be compared.
         measures: numbers of all experiments.
+        analyses: results of analyses.
 
     Returns:
         The figures; and a hint for the reader: why there are none, or "".
@@ -64,7 +69,9 @@ def draw(
     wanted = (_WHICH[:1] if many else _WHICH) + (_EXPERIMENTS if experiments and not many else ())
     for which in wanted:
         try:
-            for chart in figures.charts(cells, published, measures=measures, which=[which], singles=False):
+            for chart in figures.charts(
+                cells, published, measures=measures, analyses=analyses, which=[which], singles=False
+            ):
                 svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
                 pictures.append(Picture(chart.caption, svg, _points_wide(svg) > _WIDE_POINTS))
         except CogError as error:  # too few results for this one

@@ -147,7 +147,7 @@ def places(own: Iterable[Cell], published: Sequence[Cell]) -> dict[tuple[str, in
 def dataset_label(dataset: str) -> str:
     """Return the paper's name of a data set: ``IN-1K``, ``L3``; others as they are."""
     level = names.cog_level(dataset)
-    known = {names.IN1K: "IN-1K", names.IN1K_BLURRED: "IN-1K-b"}
+    known = {names.IN1K: "IN-1K", names.IN1K_BLURRED: "IN-1K-b", "cog_levels": "all levels"}
     return known.get(dataset, dataset) if level is None else f"L{level}"
 
 

@@ -68,6 +68,29 @@ class Numbers:
         """Return the number of a place, or None."""
         return self._at.get((row, dataset, key))
 
+    def interval(self, measure: Measure) -> tuple[float, float] | None:
+        """Return the ends of the interval that is known of a number."""
+        row = Row(measure.model, measure.source)
+        ends = [
+            self.get(row, measure.dataset, (measure.experiment, name, measure.n_shot))
+            for name in experiments.interval_of(measure.quantity)
+        ]
+        return None if ends[0] is None or ends[1] is None else (ends[0].value, ends[1].value)
+
+    def entry(self, measure: Measure, *, decimals: int | None, interval: bool = True) -> Entry:
+        """Return a number as it stands in a table, with its interval where one is known and wanted."""
+        kind = experiments.describe(*measure.key)
+        digits = kind.decimals if decimals is None else decimals
+        marks = [seeds_mark(measure)]
+        ends = self.interval(measure) if interval else None
+        if ends is not None:
+            marks.append(f"[{', '.join(format_number(end, digits) for end in ends)}]")
+        return Entry(
+            format_number(measure.value, digits, signed=kind.signed),
+            "" if measure.std is None else f"{measure.std:.{digits}f}",
+            " ".join(filter(None, marks)),
+        )
+
     def on(self, key: tuple[str, str, int]) -> list[str]:
         """Return the data sets with a number, in order."""
         return sorted(self._datasets.get(key, ()), key=dataset_key)
@@ -98,7 +121,11 @@ def of_analyses(numbers: Numbers, wanted: Sequence[str], *, style: Style, decima
         raise CogError(f"nothing to show: no result of {what} among those read{other}")
     made = _Tables(numbers, style, decimals)
     by_k: dict[tuple[str, str], list[tuple[int, tuple[str, str, int]]]] = {}
+    known = set(keys)
     for key in keys:
+        companion = experiments.companion_of(key[1])
+        if companion is not None and (key[0], companion, key[2]) in known:
+            continue
         found = experiments.neighbours(key[1]) if key[0].split("_")[0] == "knn" else None
         if found is None:
             made.by_dataset(key)
@@ -255,6 +282,14 @@ class _Tables:
                 lines.append((row, found))
         present = [measure for _, found in lines for measure in found if measure is not None]
         self._shown |= dict.fromkeys(present)
+        for measure in present:
+            for name in experiments.interval_of(measure.quantity):
+                end = self.numbers.get(
+                    Row(measure.model, measure.source),
+                    measure.dataset,
+                    (measure.experiment, name, measure.n_shot),
+                )
+                self._shown |= {end: None} if end is not None else {}
         sources = {row.source for row, _ in lines}
         if any(measure.std is not None for measure in present):
             title += ", ± std over seeds"
@@ -273,6 +308,8 @@ class _Tables:
             if measure is not None and measure.missing_seeds
         ]
         all_notes = [*([Note("Missing seeds", tuple(incomplete))] if incomplete else []), *notes]
+        if any(self.numbers.interval(measure) for measure in present):
+            all_notes.append(Note("[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."))
         self.tables.append(
             Table(
                 title=title,
@@ -281,7 +318,7 @@ class _Tables:
                     (
                         self._style.label(row, sources=sources),
                         tuple(
-                            None if measure is None else entry(measure, decimals=self._decimals)
+                            None if measure is None else self.numbers.entry(measure, decimals=self._decimals)
                             for measure in found
                         ),
                     )
@@ -294,17 +331,6 @@ class _Tables:
     def view(self) -> View:
         """Return what was added."""
         return View(tuple(self.tables), COLUMNS, tuple(map(record, self._shown)))
-
-
-def entry(measure: Measure, *, decimals: int | None) -> Entry:
-    """Return a number as it stands in a table."""
-    kind = experiments.describe(*measure.key)
-    digits = kind.decimals if decimals is None else decimals
-    return Entry(
-        format_number(measure.value, digits, signed=kind.signed),
-        "" if measure.std is None else f"{measure.std:.{digits}f}",
-        seeds_mark(measure),
-    )
 
 
 def record(measure: Measure) -> dict[str, Any]:

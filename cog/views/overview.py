@@ -8,7 +8,7 @@ from cog import experiments, measures
 from cog.cells import RUNS
 from cog.errors import CogError
 from cog.tables import Entry, Note, Table, printable
-from cog.views.experiments import COLUMNS, Numbers, entry, record
+from cog.views.experiments import COLUMNS, Numbers, record
 from cog.views.layout import Row, Style, View
 
 # Of many numbers of shots or components, those that span them.
@@ -47,7 +47,10 @@ def overview(numbers: Numbers, *, style: Style, decimals: int | None) -> View:
                     kind.short_title,
                     (
                         Entry(better) if better else None,
-                        *(None if m is None else entry(m, decimals=decimals) for m in found),
+                        *(
+                            None if m is None else numbers.entry(m, decimals=decimals, interval=False)
+                            for m in found
+                        ),
                     ),
                 )
             )
