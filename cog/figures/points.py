@@ -14,7 +14,6 @@ from cog.figures.curves import Curve, Selection, shorten
 from cog.tables import printable
 from cog.views.layout import source_key
 
-
 #: What is shown in the place of a data set beside the paper's six.
 OTHER_DATASETS = {names.IN1K_BLURRED: "IN-1K-b", "cog_levels": "All levels"}
 
