@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import tempfile
@@ -325,3 +326,95 @@ def test_refused_submission(slurm, submit_study, study):
     done = submit_study(*study, "partition=none_such", code=2)
     assert "sbatch failed" in done.stderr and "invalid partition" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+#: Makes one task of an array fail, the first time.
+FAILS_ONCE = """
+import os
+
+if os.environ.get("SLURM_ARRAY_TASK_ID") == "4" and not os.path.exists({marker!r}):
+    os.mkdir({marker!r})
+    raise RuntimeError("made to fail once")
+"""
+
+
+@pytest.mark.slow
+def test_study_of_the_miniature_equals_the_sequential_drivers(
+    slurm, submit_study, shared_dir, repository, python, tmp_path
+):
+    """Two networks on all data sets of photographs, two seeds, N = 1 and all, with a task that fails once.
+
+    COG_FULL_PROTOCOL=1 does it with the images' full size and the protocol's searches.
+    """
+    full = os.environ.get("COG_FULL_PROTOCOL") == "1"
+    miniature = shared_dir / "miniature"
+    models = ["mobilenet_v2_100", "mobilenet_v1_random"]
+    datasets = "in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5"
+    loader = tmp_path / "nets.py"
+    source = (miniature / "real_nets.py").read_text()
+    loader.write_text(source + FAILS_ONCE.format(marker=str(tmp_path / "failed")))
+    extraction = [
+        "FT_EXTRACT.IMAGE_NORM.MEAN", "[0.5, 0.5, 0.5]", "FT_EXTRACT.IMAGE_NORM.STD", "[0.5, 0.5, 0.5]",
+        "FT_EXTRACT.N_WORKERS", "0",
+        *([] if full else ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "48", "FT_EXTRACT.IMAGE_CROP_SIZE", "48"]),
+    ]  # fmt: skip
+    protocol = [] if full else ["CLF.N_TRIALS", "2", "CLF.N_EPOCHS", "4"]
+    images = [
+        f"in1k_images_root={miniature / 'in1k'}", f"imagenet_images_root={miniature / 'in21k'}",
+        f"cog_levels_mapping_file={miniature / 'cog_levels_mapping_file.pkl'}",
+        f"cog_concepts_split_file={miniature / 'cog_concepts_split_file.pkl'}",
+        f"model_loader={loader}:load_my_model",
+    ]  # fmt: skip
+    roots = {name: tmp_path / name for name in ("on_slurm", "in_sequence")}
+    for root in roots.values():
+        checkpoint = root / "mobilenet/v2_100/model.ckpt"
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.symlink_to(miniature / "models/mobilenet/v2_100/model.ckpt")
+
+    began = time.monotonic()
+    study = [
+        f"models_root_dir={roots['on_slurm']}", f"log_dir={tmp_path / 'logs'}", f"model_names={' '.join(models)}",
+        f"datasets={datasets}", "seeds=22 37", "shots=0 1", "gpus=1", "cpus=1", *images, *extraction, *protocol,
+        "--device", "cpu",
+    ]  # fmt: skip
+    jobs = jobs_of(submit_study(*study))
+    states = slurm.wait(*jobs.values(), timeout=3600)
+    lost = [f"{jobs['extract']}_4", f"{jobs['logreg']}_4"]
+    assert [states.pop(task) for task in lost] == ["FAILED", "CANCELLED"]
+    assert set(states.values()) == {"COMPLETED"} and len(states) == 23
+    before = {path: path.stat().st_mtime_ns for path in roots["on_slurm"].rglob("results.json")}
+    assert len(before) == 44
+    again = submit_study(*study)
+    assert "extract: 1 tasks" in again.stdout and "logreg: 1 tasks" in again.stdout
+    states = slurm.wait(*jobs_of(again).values(), timeout=600)
+    assert set(states.values()) == {"COMPLETED"} and len(states) == 3
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    on_slurm = time.monotonic() - began
+
+    began = time.monotonic()
+    environment = os.environ | {"COG_PYTHON": python, "OMP_NUM_THREADS": "1"}
+
+    def drive(script: str, *arguments: str) -> None:
+        done = subprocess.run(
+            ["bash", str(repository / "bash-scripts" / script), f"models_root_dir={roots['in_sequence']}", *arguments,
+             "--device", "cpu"],
+            env=environment, capture_output=True, text=True, timeout=3600, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    for model in models:
+        drive("extract_features.sh", f"model_name={model}", f"datasets={datasets}", *images, *extraction)
+        drive("logreg.sh", f"model_name={model}", f"dataset={datasets}", "seeds=22 37", *protocol)
+        drive("fewshot.sh", f"model_name={model}", f"dataset={datasets}", "seeds=22 37", "shots=1", *protocol)
+    in_sequence = time.monotonic() - began
+
+    table = subprocess.run(
+        [python, str(repository / "print_results.py"), "--models_root_dir", str(roots["in_sequence"]), "--model", *models,
+         "--dataset", *datasets.split(), "--n_shot", "0", "1", "--seeds", "22", "37"],
+        env=environment, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert (tmp_path / "logs/results.txt").read_text() == table
+    assert table.count("mobilenet_v2_100") == 2 and "(" not in table.replace("(%)", "")
+    for path in roots["in_sequence"].rglob("X_Y.pth"):
+        assert path.read_bytes() == (roots["on_slurm"] / path.relative_to(roots["in_sequence"])).read_bytes()
+    print(f"{table}\non SLURM: {on_slurm:.0f} s, in sequence: {in_sequence:.0f} s")
