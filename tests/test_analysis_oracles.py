@@ -1,0 +1,246 @@
+"""The analyses of features against independent definitions: scikit-learn, and loops over all pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cog.analysis import class_means, clusters, kmeans, neighbours, pairs, seeding
+from cog.analysis.rows import Rows
+from cog.features import FeatureSet
+
+CPU = torch.device("cpu")
+
+
+def clouds(n: int, d: int, n_classes: int, *, seed: int = 0, spread: float = 1.0) -> FeatureSet:
+    """Unit vectors in overlapping clusters of a spectrum that falls, as features have it."""
+    generator = torch.Generator().manual_seed(99)
+    spectrum = torch.arange(1, d + 1).float() ** -0.5
+    centres = torch.randn(n_classes, d, generator=generator) * spectrum
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % n_classes
+    x = (centres[y] + spread * spectrum * torch.randn(n, d, generator=generator)).relu()
+    return FeatureSet(torch.nn.functional.normalize(x), y, "clouds")
+
+
+def rows_of(features: FeatureSet, *, centred: bool = False) -> Rows:
+    return Rows(features, CPU, centred=centred)
+
+
+def plain_lloyd(x: torch.Tensor, centres: torch.Tensor, iterations: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lloyd's algorithm as in a textbook, in float64, until no row moves."""
+    x, centres = x.double(), centres.double()
+    labels = None
+    for _ in range(iterations):
+        new = torch.cdist(x, centres).argmin(dim=1)
+        if labels is not None and bool((new == labels).all()):
+            break
+        labels = new
+        centres = torch.stack([x[labels == c].mean(dim=0) for c in range(len(centres))])
+    assert labels is not None
+    return centres, labels
+
+
+def inertia_of(x: torch.Tensor, centres: torch.Tensor, labels: torch.Tensor) -> float:
+    return float((x.double() - centres.double()[labels]).square().sum())
+
+
+# ------------------------------------------------------------------------------------------------------------
+# k-means
+
+
+def check_against_scikit_learn(n: int, d: int, k: int) -> None:
+    cluster = pytest.importorskip("sklearn.cluster")
+    features = clouds(n, d, k)
+    init = features.x[torch.randperm(n, generator=torch.Generator().manual_seed(1))[:k]]
+    ours = kmeans.fit(rows_of(features, centred=True), k, seed=0, centres=init)
+    theirs = cluster.KMeans(k, init=init.numpy(), n_init=1).fit(features.x.numpy())
+    assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-4)
+    np.testing.assert_allclose(ours.centres.numpy(), theirs.cluster_centers_, atol=1e-4)
+    ours_found = clusters.agreement(features.y.numpy(), ours.labels.numpy())
+    for name, value in clusters.agreement(features.y.numpy(), theirs.labels_).items():
+        assert ours_found[name] == pytest.approx(value, abs=1e-4), name
+    test = clouds(1000, d, k, seed=2)
+    assigned = kmeans.assign(rows_of(test), ours.centres).numpy()
+    assert (assigned == theirs.predict(test.x.numpy())).mean() > 0.999
+
+
+def test_kmeans_from_the_same_start_ends_where_scikit_learn_does():
+    check_against_scikit_learn(3000, 64, 30)
+
+
+@pytest.mark.slow
+def test_kmeans_of_20000_rows_from_the_same_start_ends_where_scikit_learn_does():
+    check_against_scikit_learn(20_000, 128, 100)
+
+
+@pytest.mark.parametrize("group", [10**9, 8, 1])
+def test_bounds_do_not_change_the_clusters(monkeypatch, group):
+    monkeypatch.setattr(kmeans, "_GROUP", group)
+    monkeypatch.setattr(kmeans, "BLOCK", 700)  # several blocks, the last one shorter
+    features = clouds(3000, 256, 32)
+    init = features.x[:32]
+    ours = kmeans.fit(rows_of(features, centred=True), 32, seed=0, centres=init, tolerance=0.0)
+    centres, labels = plain_lloyd(features.x, init, 300)
+    assert ours.ended_by == "convergence" and ours.iterations > 5
+    assert ours.computed_frac < 0.8
+    assert torch.equal(ours.labels, labels)
+    assert ours.inertia == pytest.approx(inertia_of(features.x, centres, labels), rel=1e-6)
+
+
+def test_kmeans_of_features_that_hardly_differ_keeps_its_digits():
+    # an untrained network: everything within 1e-3 of one direction
+    base = clouds(2000, 64, 5)
+    x = torch.nn.functional.normalize(torch.ones(64) + 0.004 * base.x)
+    features = FeatureSet(x, base.y, "same")
+    init = x[:5]
+    ours = kmeans.fit(rows_of(features, centred=True), 5, seed=0, centres=init, tolerance=0.0)
+    centres, labels = plain_lloyd(x, init, 300)
+    assert (ours.labels == labels).double().mean() > 0.999
+    assert ours.inertia == pytest.approx(inertia_of(x, centres, labels), rel=1e-5)
+
+
+def test_kmeans_starts_as_well_as_scikit_learn_does(monkeypatch):
+    cluster = pytest.importorskip("sklearn.cluster")
+    features = clouds(4000, 64, 40, spread=0.6)
+    theirs = [cluster.KMeans(40, n_init=1, random_state=s).fit(features.x.numpy()).inertia_ for s in range(5)]
+    rows = rows_of(features, centred=True)
+    for work in (1e12, 0.0):  # k-means++ on all rows, and on the candidates of k-means||
+        monkeypatch.setattr(seeding, "DIRECT_WORK", work)
+        ours = [kmeans.fit(rows, 40, seed=s).inertia for s in range(5)]
+        assert np.mean(ours) < 1.01 * np.mean(theirs)
+        assert min(ours) >= 0.97 * min(theirs)
+
+
+def test_kmeans_is_a_function_of_its_seed():
+    features = clouds(1500, 48, 12)
+    one, same, other = (kmeans.fit(rows_of(features, centred=True), 12, seed=s) for s in (1, 1, 2))
+    assert torch.equal(one.centres, same.centres) and torch.equal(one.labels, same.labels)
+    assert not torch.equal(one.centres, other.centres)
+
+
+def test_kmeans_with_features_in_their_file_is_the_same():
+    features = clouds(1500, 48, 12)
+    scaled = features.x * torch.linspace(0.5, 2.0, 1500)[:, None]
+    norms = scaled.norm(dim=1, keepdim=True)
+    mapped = FeatureSet(scaled, features.y, "mapped", norms)
+    memory = FeatureSet(scaled / norms, features.y, "memory")
+    one, other = (kmeans.fit(rows_of(f, centred=True), 12, seed=3) for f in (mapped, memory))
+    assert torch.equal(one.centres, other.centres) and one.inertia == other.inertia
+
+
+def test_purities_by_hand():
+    pytest.importorskip("sklearn")
+    #          cluster:  0  0  0  1  1  1  2  2
+    classes = np.array([0, 0, 1, 1, 1, 0, 1, 1])
+    found = clusters.agreement(classes, np.array([0, 0, 0, 1, 1, 1, 2, 2]))
+    assert found["purity_v1"] == pytest.approx((2 / 3 + 2 / 5) / 2)
+    assert found["purity"] == pytest.approx((2 + 2 + 2) / 8)
+
+
+def test_agreement_ignores_the_numbers_of_clusters():
+    pytest.importorskip("sklearn")
+    classes = np.repeat(np.arange(4), 10)
+    assert set(clusters.agreement(classes, 7 - classes).values()) == {1.0}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Alignment and uniformity
+
+
+@pytest.mark.parametrize(("alpha", "t"), [(2.0, 2.0), (1.0, 0.5), (3.0, 30.0)])
+def test_alignment_and_uniformity_are_their_definitions(monkeypatch, alpha, t):
+    monkeypatch.setattr(pairs, "_BLOCK", 300)
+    features = clouds(2000, 32, 7)
+    rows = rows_of(features, centred=True)
+    x = features.x.double().numpy()
+    i, j = np.triu_indices(len(x), 1)
+    squared = np.empty(len(i))
+    for part in np.array_split(np.arange(len(i)), 50):
+        squared[part] = ((x[i[part]] - x[j[part]]) ** 2).sum(axis=1)
+    positive = features.y.numpy()[i] == features.y.numpy()[j]
+    aligned = pairs.alignment(rows, features.y, alpha=alpha)
+    assert aligned.n_pairs == positive.sum()
+    assert aligned.value == pytest.approx((squared[positive] ** (alpha / 2)).mean(), abs=1e-5)
+    of_class = positive & (features.y.numpy()[i] == 3)
+    assert aligned.per_class[3] == pytest.approx((squared[of_class] ** (alpha / 2)).mean(), abs=1e-5)
+    expected = np.log(np.exp(-t * squared).mean())
+    assert pairs.uniformity(rows, t=t) == pytest.approx(expected, abs=1e-5)
+
+
+def test_uniformity_does_not_underflow():
+    x = torch.eye(64)  # all distances are the square root of 2
+    rows = rows_of(FeatureSet(x, torch.arange(64), "eye"), centred=True)
+    assert pairs.uniformity(rows, t=1000.0) == pytest.approx(-2000.0, rel=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Neighbours and class means
+
+
+@pytest.mark.parametrize("weights", ["uniform", "temperature"])
+def test_neighbours_vote_as_in_scikit_learn(monkeypatch, weights):
+    sklearn_neighbours = pytest.importorskip("sklearn.neighbors")
+    monkeypatch.setattr(neighbours, "_TRAIN_BLOCK", 500)
+    monkeypatch.setattr(neighbours, "_TEST_BLOCK", 150)
+    monkeypatch.setattr(neighbours, "_VOTE_BLOCK", 170)
+    train, test = clouds(1600, 40, 11), clouds(400, 40, 11, seed=1)
+    found = neighbours.find(rows_of(train), rows_of(test), 200)
+    ks = [1, 5, 10, 20, 100, 200]
+    ranked = neighbours.vote(found, train.y, ks, temperature=None if weights == "uniform" else 0.07)
+    for k in ks:
+        theirs = sklearn_neighbours.KNeighborsClassifier(
+            k,
+            metric="cosine",
+            algorithm="brute",
+            weights=weights if weights == "uniform" else lambda distance: np.exp((1.0 - distance) / 0.07),
+        ).fit(train.x.double().numpy(), train.y.numpy())
+        predicted = theirs.predict(test.x.double().numpy())
+        assert (ranked[k][:, 0].numpy() == predicted).all(), k
+        top1, _ = neighbours.accuracy(ranked[k], test.y)
+        assert top1 == pytest.approx(100.0 * (predicted == test.y.numpy()).mean())
+        probabilities = theirs.predict_proba(test.x.double().numpy())
+        hits = [
+            0 < p[y] and (p > p[y]).sum() + (p[:y] == p[y]).sum() < 5
+            for p, y in zip(probabilities, test.y.tolist(), strict=True)
+        ]
+        if weights == "uniform":  # sums of weights round differently there
+            assert neighbours.accuracy(ranked[k], test.y)[1] == pytest.approx(100.0 * np.mean(hits))
+
+
+def test_equal_neighbours_come_in_the_order_of_their_rows(monkeypatch):
+    monkeypatch.setattr(neighbours, "_TRAIN_BLOCK", 16)
+    train = torch.eye(4).repeat(20, 1)  # rows 0, 4, 8, ... are equal
+    rows = rows_of(FeatureSet(train, torch.zeros(80, dtype=torch.int64), "equal"))
+    found = neighbours.find(rows, rows_of(FeatureSet(torch.eye(4)[1:2], torch.zeros(1), "one")), 24)
+    own = [4 * i + 1 for i in range(20)]
+    assert found.index[0].tolist() == own + [0, 2, 3, 4]
+    assert found.similarity[0].tolist() == [1.0] * 20 + [0.0] * 4
+
+
+def test_equal_votes_go_to_the_lower_label():
+    found = neighbours.Neighbours(torch.tensor([[0, 1, 2, 3]]), torch.tensor([[0.9, 0.8, 0.7, 0.6]]))
+    ranked = neighbours.vote(found, torch.tensor([7, 2, 2, 7]), [1, 2, 4], temperature=None)
+    assert [ranked[k][0].tolist() for k in (1, 2, 4)] == [[7, -1, -1, -1, -1]] + 2 * [[2, 7, -1, -1, -1]]
+    near = neighbours.vote(found, torch.tensor([7, 2, 2, 7]), [2, 4], temperature=0.07)
+    assert near[2][0, 0] == 7
+    tiny = neighbours.vote(found, torch.tensor([7, 2, 2, 7]), [4], temperature=1e-4)
+    assert tiny[4][0, 0] == 7  # exp(cosine / T) itself would overflow
+
+
+@pytest.mark.parametrize("block", [64, 8192])
+def test_class_means_are_scikit_learns_centroids(monkeypatch, block):
+    sklearn_neighbours = pytest.importorskip("sklearn.neighbors")
+    monkeypatch.setattr(class_means, "SMALL_BLOCK", block)
+    train, test = clouds(600, 24, 9, spread=2.0), clouds(500, 24, 9, seed=1, spread=2.0)
+    labels = train.y * 3 + 2  # classes need not be 0, 1, 2, ...
+    means = class_means.fit(rows_of(train), labels)
+    theirs = sklearn_neighbours.NearestCentroid().fit(train.x.double().numpy(), labels.numpy())
+    np.testing.assert_allclose(means.centres.numpy(), theirs.centroids_, atol=1e-6)
+    ranked = class_means.predict(means, rows_of(test), metric="euclidean")
+    assert (ranked[:, 0].numpy() == theirs.predict(test.x.double().numpy())).all()
+    ranked = class_means.predict(means, rows_of(test), metric="cosine")
+    directions = torch.nn.functional.normalize(torch.from_numpy(theirs.centroids_))
+    expected = (test.x.double() @ directions.T).sort(dim=1, descending=True, stable=True).indices[:, :5]
+    assert torch.equal(ranked, expected * 3 + 2)
