@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cog import measures
 from cog.cells import natural_key
@@ -240,21 +241,29 @@ _CLUSTER_NOTE = (
     "k-means: of several initialisations the one with the lowest inertia; "
     "±: standard deviation over all of them."
 )
+# Label, direction, headline.
 _ALIGNMENT = {
-    "alignment": ("alignment, distance of images of a class", -1),
-    "uniformity": ("uniformity, of all images", 0),
+    "alignment": ("alignment, distance of images of a class", -1, True),
+    "uniformity": ("uniformity, of all images", 0, True),
+    "uniformity_v1": ("uniformity with the sign of the paper's first version", 0, False),
+    "alignment_by_uniformity": ("alignment divided by uniformity (with v1's sign)", 0, False),
 }
-_NEIGHBOURS = re.compile(
-    r"(?:top1_)?k(?P<k>\d+)(?:_(?P<vote>[a-z]+))?(?:_top1)?|top1_(?P<vote2>[a-z]+)_k(?P<k2>\d+)"
-)
+_NEIGHBOURS = re.compile(r"(?P<metric>top1|top5)_k(?P<k>\d{1,9})_(?P<vote>[a-z]+)")
+_CLASS_MEANS = re.compile(r"(?P<metric>top1|top5)(?:_(?P<distance>[a-z]+))?")
 
 
-def neighbours(quantity: str) -> tuple[int, str] | None:
-    """Return k and the kind of vote of a number of the k-nearest-neighbour analysis; None for its others."""
+class Neighbours(NamedTuple):
+    """Which number of the k-nearest-neighbour analysis one is."""
+
+    k: int
+    vote: str
+    metric: str
+
+
+def neighbours(quantity: str) -> Neighbours | None:
+    """Return what the name of a number of the k-nearest-neighbour analysis tells; None for others."""
     match = _NEIGHBOURS.fullmatch(quantity)
-    if match is None:
-        return None
-    return int(match["k"] or match["k2"]), match["vote"] or match["vote2"] or ""
+    return None if match is None else Neighbours(int(match["k"]), match["vote"], match["metric"])
 
 
 def _analysis(experiment: str, quantity: str) -> Kind | None:
@@ -265,26 +274,17 @@ def _analysis(experiment: str, quantity: str) -> Kind | None:
         found = neighbours(quantity)
         if found is None:
             return None
-        k, vote = found
         return Kind(
             group="knn",
-            label=f"kNN, k={k}{f', {vote}' if vote else ''}, top-1",
+            label=f"kNN, k={found.k}, {found.vote}, {_METRICS[found.metric]}",
             unit=PERCENT,
             decimals=1,
-            headline=k == 20 and vote in ("", "weighted"),
-            order=(1, vote != "weighted", vote, k),
-            short=f"kNN, k={k}",
+            headline=found.k == 20 and found.vote == "weighted" and found.metric == "top1",
+            order=(1, found.metric, found.vote != "weighted", found.vote, found.k),
+            short=f"kNN, k={found.k}",
         )
-    if name == "ncm" and quantity in _METRICS:
-        return Kind(
-            group="ncm",
-            label=f"nearest class mean, {_METRICS[quantity]}",
-            unit=PERCENT,
-            decimals=1,
-            headline=quantity == "top1",
-            order=(2, quantity),
-            short="nearest class mean",
-        )
+    if name == "ncm":
+        return _class_means(quantity)
     if name == "alignment":
         return _alignment(quantity)
     if name == "distance" and quantity == "spearman":
@@ -300,6 +300,22 @@ def _analysis(experiment: str, quantity: str) -> Kind | None:
             short="accuracy ~ similarity, Spearman",
         )
     return None
+
+
+def _class_means(quantity: str) -> Kind | None:
+    match = _CLASS_MEANS.fullmatch(quantity)
+    if match is None:
+        return None
+    distance = f", {match['distance']}" if match["distance"] else ""
+    return Kind(
+        group="ncm",
+        label=f"nearest class mean{distance}, {_METRICS[match['metric']]}",
+        unit=PERCENT,
+        decimals=1,
+        headline=match["metric"] == "top1" and match["distance"] in (None, "cosine"),
+        order=(2, match["metric"], match["distance"] or ""),
+        short="nearest class mean",
+    )
 
 
 def _kmeans(quantity: str) -> Kind | None:
@@ -322,13 +338,13 @@ def _alignment(quantity: str) -> Kind | None:
     base = quantity.removesuffix(f"_{measures.RATIO_TO_IN1K}")
     if base not in _ALIGNMENT:
         return None
-    label, better = _ALIGNMENT[base]
+    label, better, headline = _ALIGNMENT[base]
     ratio = base != quantity
     return Kind(
         group="alignment",
-        label=f"{base}, relative to the model's own on IN-1K" if ratio else label,
+        label=f"{base.replace('_', ' ')}, relative to the model's own on IN-1K" if ratio else label,
         better=0 if ratio else better,
-        headline=not ratio,
+        headline=headline and not ratio,
         order=(4, ratio, list(_ALIGNMENT).index(base)),
         short=base,
     )

@@ -31,6 +31,9 @@ POINTS_TO_IN1K = "points_to_in1k"
 
 _FINETUNE = "finetune"
 
+# Of alignment, what is shown relative to IN-1K as well.
+_RATIOS = ("alignment", "uniformity", "alignment_by_uniformity")
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -195,8 +198,8 @@ def derive(measures: Iterable[Measure]) -> list[Measure]:
     * ``logreg_relative`` and ``logreg_points`` of fine-tuning: the same the other way round, frozen features relative
       to the fine-tuned model (final version, Fig. 6).
     * ``points_to_in1k`` of ``in1k_blurred``: its accuracy minus that on IN-1K (final version, C.4).
-    * ``ratio_to_in1k``, as ``<quantity>_ratio_to_in1k``, of alignment and uniformity: relative to the model's own on
-      IN-1K (first version, Fig. 6).
+    * ``ratio_to_in1k``, as ``<quantity>_ratio_to_in1k``, of alignment, uniformity and their ratio: relative to the
+      model's own on IN-1K (first version, Fig. 6).
     """
     measures = list(measures)
     known = {(m.model, m.source, m.dataset, m.key): m for m in measures}
@@ -227,7 +230,7 @@ def derive(measures: Iterable[Measure]) -> list[Measure]:
             base = known.get((*where, names.IN1K, m.key))
             if base is not None:
                 add(m, POINTS_TO_IN1K, *_points(m, base))
-        if m.experiment == "alignment" and m.quantity in ("alignment", "uniformity"):
+        if m.experiment == "alignment" and m.quantity in _RATIOS:
             base = known.get((*where, names.IN1K, m.key))
             if base is not None and base.value:
                 add(m, f"{m.quantity}_{RATIO_TO_IN1K}", m.value / base.value, None)

@@ -219,7 +219,7 @@ def root(tmp_path_factory):
                 for vote in ("weighted", "majority")
             }
             write_record(root, model, dataset, "knn", knn)
-            write_record(root, model, dataset, "ncm", {"top1": share * 40, "top5": share * 60})
+            write_record(root, model, dataset, "ncm", {"top1_cosine": share * 40, "top5_cosine": share * 60})
             write_record(root, model, dataset, "newone", {"something": 1.25, "undefined": None})
         if model == TRAINED:
             write_runs(root, model, "cog_l5", "finetune", {22: 80.0})
@@ -694,7 +694,7 @@ def test_descriptions_and_names():
     assert experiments.classifier("logreg_pca256_max732") == experiments.Classifier("logreg", 256, 732)
     assert experiments.classifier("mlp_noact").type == "mlp_noact"
     assert experiments.classifier("kmeans") is None and experiments.classifier("logreg2") is None
-    assert experiments.neighbours("top1_k20_weighted") == (20, "weighted")
+    assert experiments.neighbours("top1_k20_weighted") == (20, "weighted", "top1")
     assert experiments.neighbours("inertia") is None
     assert experiments.describe("cross_in1k", "x").label == "classifier of in1k on other test images: x"
     assert experiments.companion_of("spearman_low") == "spearman" and experiments.companion_of("low") is None

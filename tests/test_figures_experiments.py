@@ -93,6 +93,8 @@ def own(model="mini_net", *, source="runs", shift=0.0):
             ("kmeans", "ami", 0): 0.4,
             ("alignment", "alignment", 0): 0.8,
             ("alignment", "uniformity", 0): -2.5,
+            ("alignment", "uniformity_v1", 0): 2.5,
+            ("alignment", "alignment_by_uniformity", 0): 0.32,
             ("logreg", "top1", 0): 70.0,
             ("logreg_pca32", "top1", 0): 40.0,
             ("logreg_pca64", "top1", 0): 50.0,
@@ -147,9 +149,9 @@ def test_alignment_and_uniformity_in_a_plane(ours):
     plane = ours["v1_fig10"].grid[0][2]
     assert plane.plane and plane.series[0].model == "mini_net"
     assert [(point.x, point.value) for point in plane.series[0].points] == [
-        pytest.approx((-2.5 * share, 0.8 * share)) for share in (1, 0.9, 0.8)
+        pytest.approx((2.5 * share, 0.8 * share)) for share in (1, 0.9, 0.8)
     ]
-    assert plane.ticks[0] <= -2.5 and plane.ticks[-1] >= -1.9 and 3 <= len(plane.ticks) <= 6
+    assert plane.ticks[0] <= 2.0 and plane.ticks[-1] >= 2.5 and 3 <= len(plane.ticks) <= 6
     with saving.drawing():
         figure = drawing.draw(ours["v1_fig10"])
         axes = figure.axes[2]

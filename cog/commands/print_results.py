@@ -105,7 +105,12 @@ def _show_experiments(found: Found, selected: Selection, args: argparse.Namespac
     if args.overview:
         view = overview.overview(numbers, style=style, decimals=args.decimals)
     elif args.analysis:
-        view = experiments.of_analyses(numbers, args.analysis, style=style, decimals=args.decimals)
+        # Tables show one accuracy unless told otherwise; records have all.
+        metric = args.metric or ("top1" if args.format in tables.DRAWN else "both")
+        metrics = tuple(layout.METRIC_LABELS) if metric == "both" else (metric,)
+        view = experiments.of_analyses(
+            numbers, args.analysis, style=style, decimals=args.decimals, metrics=metrics
+        )
     else:
         view = experiments.of_variants(numbers, args.variants, style=style, decimals=args.decimals)
     if args.format in tables.DRAWN:

@@ -102,21 +102,27 @@ def clustering(found: Source) -> Chart:
 
 
 def alignment_ratio(found: Source) -> Chart:
-    """Fig. 6 of the first version: alignment and uniformity relative to the model's own on IN-1K."""
+    """Fig. 6 of the first version: the ratio of alignment and uniformity relative to IN-1K; and each of them."""
+    shown = ("alignment_by_uniformity", "alignment", "uniformity")
     return _levels_chart(
         found,
-        [("alignment", f"{name}_{measures.RATIO_TO_IN1K}", 0) for name in ("alignment", "uniformity")],
+        [("alignment", f"{name}_{measures.RATIO_TO_IN1K}", 0) for name in shown],
         figure="v1_fig6",
         stem="v1_fig6_alignment_ratio",
         what="Alignment and uniformity relative to IN-1K",
-        titles=["Alignment", "Uniformity"],
-        y_labels=["relative to IN-1K", "relative to IN-1K"],
+        titles=["Alignment / uniformity", "Alignment", "Uniformity"],
+        y_labels=["relative to IN-1K"] * 3,
     )
 
 
 def alignment(found: Source) -> Chart:
     """Fig. 10 of the first version: alignment, uniformity, and both in a plane."""
-    keys: list[Key] = [("alignment", "alignment", 0), ("alignment", "uniformity", 0)]
+    # As in the paper, where a higher number is a more uniform distribution.
+    signed = ("alignment", "uniformity_v1", 0)
+    keys: list[Key] = [
+        ("alignment", "alignment", 0),
+        signed if signed in found.numbers() else ("alignment", "uniformity", 0),
+    ]
     chart = _levels_chart(
         found,
         keys,
@@ -244,7 +250,7 @@ def _plane(found: Source, *, x_key: Key, y_key: Key) -> Panel | None:
     ticks = _round_numbers(low, high)
     return Panel(
         key="plane",
-        title=f"{y_key[1].capitalize()} over {x_key[1]}",
+        title="Alignment over uniformity",
         quantity="absolute",
         unit="",
         y_label="",
@@ -319,8 +325,8 @@ def nearest_neighbours(found: Source) -> Chart:
     votes: dict[str, dict[int, Key]] = {}
     for key in found.numbers():
         one = experiments.neighbours(key[1]) if key[0] == "knn" else None
-        if one is not None:
-            votes.setdefault(one[1], {})[one[0]] = key
+        if one is not None and one.metric == "top1":
+            votes.setdefault(one.vote, {})[one.k] = key
     if not votes:
         raise CogError("there is no result of nearest neighbours to draw")
     vote = "weighted" if "weighted" in votes else min(votes)
@@ -333,7 +339,7 @@ def nearest_neighbours(found: Source) -> Chart:
         labels,
         figure="knn",
         stem="knn",
-        what=f"Top-1 accuracy of the k nearest neighbours{f', {vote} vote' if vote else ''}",
+        what=f"Top-1 accuracy of the k nearest neighbours, {vote} vote",
         x_label="k",
         x_break=None,
         relative=False,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from cog import experiments, measures
@@ -72,7 +73,7 @@ def render(found: Experiments) -> str:
     ]
     parts += [_overview(numbers, dataset, style) for dataset in numbers.datasets]
     for title, view in (
-        ("Analyses of features", _attempt(of_analyses, numbers, style)),
+        ("Analyses of features", _attempt(partial(of_analyses, metrics=("top1",)), numbers, style)),
         ("Variants of the classifier", _attempt(of_variants, numbers, style)),
     ):
         if view is not None:
@@ -87,12 +88,11 @@ def render(found: Experiments) -> str:
     return "".join(parts)
 
 
-def _attempt(view, numbers: Numbers, style: Style) -> View | None:
+def _attempt(view: Callable[..., View], numbers: Numbers, style: Style) -> View | None:
     try:
-        made: View = view(numbers, [ALL], style=style, decimals=None)
+        return view(numbers, [ALL], style=style, decimals=None)
     except CogError:  # none of these there
         return None
-    return made
 
 
 def _overview(numbers: Numbers, dataset: str, style: Style) -> str:

@@ -14,7 +14,16 @@ from cog.errors import CogError
 from cog.experiments import Kind
 from cog.measures import LOGREG, Measure
 from cog.tables import Entry, Note, Table, printable
-from cog.views.layout import Row, Style, View, format_number, order_rows, seeds_mark, shots_label
+from cog.views.layout import (
+    METRIC_LABELS,
+    Row,
+    Style,
+    View,
+    format_number,
+    order_rows,
+    seeds_mark,
+    shots_label,
+)
 
 #: Kinds of variants of the classifier, as ``--variants`` takes them.
 VARIANTS = ("mlp", "pca", "balanced", "blurred", "finetune")
@@ -96,7 +105,14 @@ class Numbers:
         return sorted(self._datasets.get(key, ()), key=dataset_key)
 
 
-def of_analyses(numbers: Numbers, wanted: Sequence[str], *, style: Style, decimals: int | None) -> View:
+def of_analyses(
+    numbers: Numbers,
+    wanted: Sequence[str],
+    *,
+    style: Style,
+    decimals: int | None,
+    metrics: Sequence[str] = ("top1", "top5"),
+) -> View:
     """Show results of analyses: models by data sets, a table for each number.
 
     Those of nearest neighbours are shown by their k instead, a table for each data set and kind of vote.
@@ -106,6 +122,7 @@ def of_analyses(numbers: Numbers, wanted: Sequence[str], *, style: Style, decima
         wanted: names, or beginnings of names (``cross``: all ``cross_<dataset>``); ``all``.
         style: how rows are written.
         decimals: digits after the point; None: those of each number.
+        metrics: which accuracies of classifiers without training are shown.
 
     Raises:
         CogError: when there is none of them.
@@ -120,20 +137,23 @@ def of_analyses(numbers: Numbers, wanted: Sequence[str], *, style: Style, decima
         other = f"; there is {', '.join(there)}" if there else "; analyze_features.py makes them"
         raise CogError(f"nothing to show: no result of {what} among those read{other}")
     made = _Tables(numbers, style, decimals)
-    by_k: dict[tuple[str, str], list[tuple[int, tuple[str, str, int]]]] = {}
+    by_k: dict[tuple[str, str, str], list[tuple[int, tuple[str, str, int]]]] = {}
+    hidden = {"top1", "top5"} - set(metrics)
     known = set(keys)
     for key in keys:
         companion = experiments.companion_of(key[1])
         if companion is not None and (key[0], companion, key[2]) in known:
             continue
+        if key[1].split("_")[0] in hidden:
+            continue
         found = experiments.neighbours(key[1]) if key[0].split("_")[0] == "knn" else None
         if found is None:
             made.by_dataset(key)
         else:
-            by_k.setdefault((key[0], found[1]), []).append((found[0], key))
-    for (_, vote), members in by_k.items():
+            by_k.setdefault((key[0], found.vote, found.metric), []).append((found.k, key))
+    for (_, vote, metric), members in by_k.items():
         for dataset in dict.fromkeys(d for _, key in members for d in numbers.on(key)):
-            title = f"kNN{f', {vote} vote' if vote else ''}, top-1 (%), {dataset}"
+            title = f"kNN, {vote} vote, {METRIC_LABELS[metric]} (%), {dataset}"
             columns = [Column(f"k={k}", dataset, key) for k, key in sorted(members)]
             made.table(title, columns, experiments.describe(*members[0][1]))
     return made.view()
