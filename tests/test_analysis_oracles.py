@@ -202,7 +202,7 @@ def test_neighbours_vote_as_in_scikit_learn(monkeypatch, weights):
         assert top1 == pytest.approx(100.0 * (predicted == test.y.numpy()).mean())
         probabilities = theirs.predict_proba(test.x.double().numpy())
         hits = [
-            0 < p[y] and (p > p[y]).sum() + (p[:y] == p[y]).sum() < 5
+            p[y] > 0 and (p > p[y]).sum() + (p[:y] == p[y]).sum() < 5
             for p, y in zip(probabilities, test.y.tolist(), strict=True)
         ]
         if weights == "uniform":  # sums of weights round differently there
