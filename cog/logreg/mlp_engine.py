@@ -99,6 +99,8 @@ class MlpEngine:
         self._base, self._settings = base, settings
         self.device, self.precision = base.device, base.precision
         self.activation = _ACTIVATIONS[settings.classifier]
+        # Made once: where a GPU gathers rows while it trains.
+        self._gathering = torch.cuda.Stream(base.device) if base.device.type == "cuda" else None
 
     def together(self, n_classes: int) -> int:
         """See :meth:`cog.logreg.engine.Engine.together`."""
@@ -258,11 +260,10 @@ class _Sweep:
         self._n, self._dtype = len(first.run.rows), features.dtype
         device, dtype = engine.device, features.dtype
         self._size = size = min(recipe.batch_size, self._n)
-        cuda = device.type == "cuda"
-        steps = max(1, _BLOCK_BYTES // (size * features.dim * dtype.itemsize)) if cuda else 1
+        stream = engine._gathering
+        steps = 1 if stream is None else max(1, _BLOCK_BYTES // (size * features.dim * dtype.itemsize))
         self._block = size * min(steps, -(-self._n // size))
         slots = [Slot(self._block, features.dim, dtype, device) for _ in range(2)]
-        stream = torch.cuda.Stream(device) if cuda else None
         self._feed = open_feed(features, y, _orders(first.run, first.epochs, recipe.n_epochs), slots, stream)
         low = dtype != torch.float32
 
@@ -347,7 +348,9 @@ class _Sweep:
         else:
             torch.addmm(biases[-1], inputs[-1], weights[-1].T, out=scores)
         if record:
-            rank = _rank(scores, y)
+            rank = (metrics.true_class_rank if scores.device.type == "cpu" else rank_without_waiting)(
+                scores, y
+            )
             self._sums[0] += (torch.logsumexp(scores, 1) - scores.gather(1, y[:, None])[:, 0]).sum()
             self._sums[1] += (rank < 1).sum()
             self._sums[2] += (rank < 5).sum()
@@ -403,10 +406,8 @@ def _orders(run: Run, first: int, n_epochs: int) -> Iterator[torch.Tensor]:
             yield run.rows[order]
 
 
-def _rank(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return :func:`cog.logreg.metrics.true_class_rank`; on a GPU without making the host wait."""
-    if scores.device.type == "cpu":
-        return metrics.true_class_rank(scores, y)
+def rank_without_waiting(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return :func:`cog.logreg.metrics.true_class_rank`, without making the host wait for a GPU."""
     target = scores.gather(1, y[:, None])
     lower_index = torch.arange(scores.shape[1], device=y.device) < y[:, None]
     before = ((scores > target) | ((scores == target) & lower_index)).sum(1)
