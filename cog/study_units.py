@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cog import locks, names, paths, results
+from cog import locks, names, paths, results, resume_folder
 from cog.errors import CogError
 from cog.feature_folder import INCOMPLETE_FILE
 from cog.run_folder import RESULTS_FILE, RunFolder
@@ -29,9 +29,6 @@ INTERRUPTED = "interrupted"
 MISSING = "missing"
 
 STATES = (DONE, RUNNING, QUEUED, FAILED, INTERRUPTED, MISSING)
-
-#: Where work in progress lives inside an output folder.
-RESUME_FOLDER = ".resume"
 
 _STAGE_PREFIX = ".partial-"
 
@@ -203,13 +200,10 @@ def _run_folders(
 
 def _state(path: Path, listed: frozenset[str], *, done: bool) -> Status:
     """Return the state of an output folder with these entries."""
-    lock_files = sorted(
-        name for name in listed if name.startswith(locks.LOCK_FILE) and not name.endswith(".stale")
-    )
-    for name in lock_files:
-        holder = locks.live_holder(path, name=name)
-        if holder is not None:
-            return Status(RUNNING, str(holder))
+    locked = locks.LOCK_FILE in listed
+    holder = locks.live_holder(path) if locked else None
+    if holder is not None:
+        return Status(RUNNING, str(holder))
     if done:
         return Status(DONE)
     if FAILURE_FILE in listed:
@@ -220,7 +214,7 @@ def _state(path: Path, listed: frozenset[str], *, done: bool) -> Status:
         return Status(FAILED, f"{failure.message} ({failure.host}{job}, {failure.when})")
     if INCOMPLETE_FILE in listed:
         return Status(FAILED, "images could not be decoded, see failed_images.txt beside the features")
-    if RESUME_FOLDER in listed or lock_files or any(name.startswith(_STAGE_PREFIX) for name in listed):
+    if locked or resume_folder.FOLDER in listed or any(name.startswith(_STAGE_PREFIX) for name in listed):
         return Status(INTERRUPTED)
     return Status(MISSING)
 
