@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from test_logreg import command
 from test_study import assert_same, contents, single_calls, study_command
 
 from cog import config, features, paths, pca
-from cog.commands import logreg
+from cog.commands import extract_features, logreg, print_results
 from cog.errors import CogError
 from cog.features import FeatureSet
 from cog.logreg import protocol, variants
@@ -403,3 +405,56 @@ def test_components_beyond_memory(tmp_path, monkeypatch):
             variants.prepare(
                 features.load(tmp_path, mapped=True), features.load(tmp_path), clf=clf(**values), device=CPU
             )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# IN-1K with blurred faces, and the driver
+
+
+def test_blurred_images_from_extraction_to_results(workshop, caplog, capsys):
+    """A data set like the others; the flag names its own images, and its counts are compared with the official ones."""
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "in1k_blurred"]
+    options = [
+        "--split",
+        "train",
+        "test",
+        "--model_loader",
+        f"{workshop.loader}:load_my_model",
+        "--device",
+        "cpu",
+    ]
+    small = [
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE",
+        "16",
+        "FT_EXTRACT.IMAGE_CROP_SIZE",
+        "16",
+        "FT_EXTRACT.N_WORKERS",
+        "0",
+    ]
+    with pytest.raises(CogError, match="--dataset in1k_blurred needs --in1k_blurred_images_root"):
+        extract_features.main([*base, *options, "--in1k_images_root", str(workshop.in1k), *small])
+    extract_features.main([*base, *options, "--in1k_blurred_images_root", str(workshop.in1k), *small])
+    assert "in1k_blurred train: expected 1281066 images" in caplog.text
+    logreg.main([*base, *SMALL])
+    capsys.readouterr()
+    print_results.main(["--models_root_dir", str(workshop.models), "--seeds", "22"])
+    assert "in1k_blurred" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_driver_of_principal_components(workshop, repository, python):
+    """Each number of components in the folder that print_results looks for, skipped the second time."""
+    command = [
+        "bash", str(repository / "bash-scripts/pca.sh"), f"models_root_dir={workshop.models}", "model_name=tiny_net",
+        "dataset=birds", "dims=1 3", "seeds=22 37", *SMALL,
+    ]  # fmt: skip
+    environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"}
+    for times in (0, 4):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("is complete, skipped") == times
+    for dim in (1, 3):
+        assert f"Average over seeds 22 37: birds, {dim} components" in done.stdout
+        for seed in (22, 37):
+            folder = workshop.models / f"tiny/net/birds/eval_logreg_pca{dim}/seed-{seed}"
+            assert json.loads((folder / "results.json").read_text())["feature_dim"] == dim
