@@ -31,6 +31,11 @@ _SAME_FOR_ALL_SEEDS = (
     "normalize",
     "solver",
     "pruner",
+    "classifier",
+    "mlp_hidden",
+    "mlp_layers",
+    "pca_dim",
+    "max_per_class",
 )
 
 
