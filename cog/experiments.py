@@ -73,8 +73,8 @@ class Kind:
 
     @property
     def arrow(self) -> str:
-        """Which direction is better, as one character."""
-        return {1: "↑", -1: "↓", 0: ""}[self.better]
+        """Which direction is better, as one character, unlike those that sort tables."""
+        return {1: "▲", -1: "▼", 0: ""}[self.better]
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def render(found: Experiments) -> str:
     numbers = Numbers(found.measures)
     style = Style()
     parts = [
-        "<p>The main numbers of every experiment side by side. ↑: higher speaks for the features, ↓: lower; "
+        "<p>The main numbers of every experiment side by side. ▲: higher speaks for the features, ▼: lower; "
         "without either, the number describes them.</p>"
         "<p class='needs-script'>Click a column title to sort by it, again for the other direction.</p>"
     ]
@@ -111,7 +111,7 @@ def _overview(numbers: Numbers, dataset: str, style: Style) -> str:
                 for measure in found
             ]
             rows.append((style.label(row, sources=sources), cells))
-    head = [f"{kind.short_title} {kind.arrow}".strip() for kind in kinds]
+    head = [f"{kind.arrow} {kind.short_title}".strip() for kind in kinds]
     drawn = _table(f"All experiments on {dataset_label(dataset)}", "model", head, rows, ())
     return _folded(drawn, f"All experiments on {dataset_label(dataset)}", len(rows))
 
