@@ -26,15 +26,23 @@ model_loader="${model_loader:-None}"
 images_root="${images_root:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 splits="${splits:-test train}"
+# Processes on this machine that share the work, one GPU each.
+n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
 read_command_line model_name models_root_dir in1k_images_root in1k_blurred_images_root imagenet_images_root \
-    cog_levels_mapping_file cog_concepts_split_file ckpt_file output_dir model_loader images_root datasets splits -- "$@"
+    cog_levels_mapping_file cog_concepts_split_file ckpt_file output_dir model_loader images_root datasets splits \
+    n_processes -- "$@"
+[[ "${n_processes}" =~ ^[1-9][0-9]*$ ]] || die "n_processes=${n_processes} is not a number of processes"
+launch=("${python}")
+if [[ "${n_processes}" -gt 1 ]]; then
+    launch=(env "PYTHONPATH=${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.launch "${n_processes}")
+fi
 
 # extract DATASETS SPLITS OUTPUT_DIR: one process, which loads the network once.
 extract() {
     run_step "features of ${model_name}: $1 $2" \
-        "${python}" "${repository}/extract_features.py" \
+        "${launch[@]}" "${repository}/extract_features.py" \
         --model="${model_name}" \
         --dataset $1 \
         --split $2 \

@@ -44,7 +44,7 @@ LEADER_SECONDS = 1800.0
 FOREIGN_SECONDS = 30.0
 
 #: Rows of a unit at least; smaller ones would be more locking than work.
-_LEAST_UNIT_ROWS = 256
+_LEAST_UNIT_ROWS = 64
 _UNITS = 64
 
 #: Times that finished ranges may turn out to be damaged before the storage is not trusted any more.
@@ -385,9 +385,13 @@ class _Claims:
                 continue
             lock = contextlib.ExitStack()
             try:
-                lock.enter_context(locks.locked(work.path, flag=_FLAG, name=name))
+                lock.enter_context(locks.locked(work.path, flag=_FLAG, name=name, create=False))
             except locks.LockedError:
                 continue
+            except CogError:
+                if not self._may_go_on():  # everything is done, and the folder removed
+                    return
+                raise
             work.scan()  # it may have been finished just before
             gaps = work.gaps(first, stop)
             if not gaps:

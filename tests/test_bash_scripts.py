@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -66,6 +68,30 @@ def test_extraction_of_all_splits_then_skipped(bash, workshop):
     assert again.returncode == 0
     assert again.stderr.count("is complete, skipped") == 2
     assert [path.stat().st_mtime_ns for path in written] == before
+
+
+@pytest.mark.slow
+def test_extraction_by_several_processes(bash, workshop, tmp_path):
+    variables = [
+        "model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model", f"images_root={workshop.birds}",
+        "datasets=robins", "splits=test", "--device", "cpu",
+    ]  # fmt: skip
+    for n_processes in (1, 2):
+        done = bash(
+            "extract_features.sh",
+            f"output_dir={tmp_path / str(n_processes)}",
+            f"n_processes={n_processes}",
+            *variables,
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = (tmp_path / n / "robins/features_test/X_Y.pth" for n in "12")
+    assert one.read_bytes() == two.read_bytes()
+    assert "rank 1: " in done.stderr
+    done = bash("extract_features.sh", "n_processes=0", *variables)
+    assert done.returncode == 2 and "n_processes=0 is not a number" in done.stderr
+    (workshop.birds / "test/crow/crow_0.png").write_bytes(b"broken")
+    done = bash("extract_features.sh", f"output_dir={tmp_path / '3'}", "n_processes=2", *variables)
+    assert done.returncode == 3 and "exit code 3" in done.stderr
 
 
 def test_extraction_elsewhere_and_with_failing_images(bash, workshop, tmp_path):
@@ -136,3 +162,36 @@ def test_help_and_unknown_variables(bash, script):
 def test_scripts_parse(repository):
     for script in [*repository.glob("bash-scripts/*.sh"), *repository.glob("prepare_models/*.sh")]:
         subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1"])
+def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name):
+    """A scheduler signals the batch shell alone: it passes that on, waits, and says that it can be continued."""
+    evaluation = workshop.models / "tiny/net/birds/eval_logreg"
+    arguments = [
+        "bash", str(repository / "bash-scripts/logreg.sh"), f"models_root_dir={workshop.models}", "model_name=tiny_net",
+        "dataset=birds", "seeds=1 2", "CLF.N_TRIALS", "1", "--device", "cpu",
+    ]  # fmt: skip
+    environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"}
+    driver = subprocess.Popen(
+        [*arguments, "CLF.N_EPOCHS", "20000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    while not (evaluation / "seed-1/.resume/program.log").exists():
+        assert driver.poll() is None, driver.stderr.read()
+        time.sleep(0.02)
+    os.kill(driver.pid, getattr(signal, f"SIG{name}"))
+    output, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 75, errors
+    assert f"ended by SIG{name}: " in errors
+    assert (
+        "interrupted at step 1 of 1 (logreg on birds, seeds 1 2); what is finished is saved: run the"
+        in errors
+    )
+    assert "Average" not in output
+    assert not list(evaluation.glob("seed-*/.lock"))
+    assert (evaluation / "seed-1/.resume/checkpoint.pt").is_file()
