@@ -45,6 +45,25 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("alignment", "alignment and uniformity of the test features", f"{_LABEL_FREE}:plan_alignment"),
     Analysis("knn", "k-nearest-neighbour classifiers", f"{_LABEL_FREE}:plan_knn"),
     Analysis("ncm", "nearest-class-mean classifiers", f"{_LABEL_FREE}:plan_ncm"),
+    Analysis(
+        "cross",
+        "classifiers of one data set (--trained_on) on the test images of another: confident ones, label noise",
+        "cog.analysis.cross:plan",
+        flags="cog.analysis.probe_flags:add_flags",
+        in_all=False,
+    ),
+    Analysis(
+        "distance",
+        "accuracy per concept against its similarity to IN-1K (--levels_csv); data set cog_levels: all levels",
+        "cog.analysis.distance:plan",
+        in_all=False,
+    ),
+    Analysis(
+        "winners",
+        "concepts that one model classifies better or worse than another (--against)",
+        "cog.analysis.winners:plan",
+        in_all=False,
+    ),
 )
 
 ALL = "all"

@@ -1,0 +1,199 @@
+"""Which concept a label stands for, what it is called, and how similar to IN-1K it is."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cog import files, names
+from cog.errors import CogError
+from cog.feature_folder import PATHS_FILE
+from cog.wordnet.graph import is_wnid
+
+logger = logging.getLogger(__name__)
+
+
+def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
+    """Return the image of each row of a feature file; None when that is not told (the original toolkit).
+
+    Args:
+        features: ``X_Y.pth``.
+        n_rows: how many there have to be.
+
+    Raises:
+        CogError: when there are more or fewer, or the list cannot be read.
+    """
+    path = features.parent / PATHS_FILE
+    if not path.is_file():
+        return None
+    try:
+        lines = [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    if n_rows is not None and len(lines) != n_rows:
+        raise CogError(
+            f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again"
+        )
+    return lines
+
+
+def class_names(
+    dataset: str | None,
+    *,
+    n_classes: int,
+    image_paths: Sequence[str] | None = None,
+    labels: np.ndarray | None = None,
+    levels_file: str | os.PathLike[str] | None = None,
+) -> list[str]:
+    """Return the name (WordNet id) of each label 0..C-1.
+
+    From the folders of the images, where those are told; else from the definition of the data set: the levels file, or
+    the ids of IN-1K; classes are in sorted order (contract of the benchmark). Else ``class 17``.
+
+    Args:
+        dataset: name of the data set.
+        n_classes: C.
+        image_paths: image of each row.
+        labels: int64, label of each row.
+        levels_file: ``cog_levels_mapping_file.pkl``.
+
+    Raises:
+        CogError: a levels file with another number of concepts; images of several classes under one label.
+    """
+    if image_paths is not None and labels is not None and all("/" in path for path in image_paths[:1]):
+        found: dict[int, str] = {}
+        for label, path in zip(labels.tolist(), image_paths, strict=True):
+            folder = path.split("/")[0]
+            if found.setdefault(label, folder) != folder:
+                raise CogError(
+                    f"label {label} of {dataset} stands for images of {found[label]} and of {folder}; extract the "
+                    "features again"
+                )
+        return [found.get(label, f"class {label}") for label in range(max(n_classes, *found) if found else 0)]
+    level = names.cog_level(dataset) if dataset else None
+    if level is not None and levels_file is not None:
+        from cog.levels import read_levels
+
+        levels = read_levels(levels_file)
+        if level > len(levels) or len(levels[level - 1]) != n_classes:
+            size = f"{len(levels[level - 1])} concepts" if level <= len(levels) else "no such level"
+            raise CogError(f"{levels_file}: {dataset} has {size}, the features have {n_classes} classes")
+        return sorted(levels[level - 1])
+    if dataset == names.IN1K:
+        from cog.levels.selection import IN1K_LIST
+
+        wnids = IN1K_LIST.read_text(encoding="utf-8").split()
+        if len(wnids) == n_classes:
+            return sorted(wnids)
+    return [f"class {label}" for label in range(n_classes)]
+
+
+class Words:
+    """Names of concepts as people write them, from WordNet where that is at hand.
+
+    Args:
+        wordnet_dir: of WordNet 3.0; None: where it usually is.
+        required: whether its absence is an error.
+
+    Raises:
+        CogError: when it is required and not found.
+    """
+
+    def __init__(self, wordnet_dir: str | None = None, *, required: bool = False) -> None:
+        from cog.wordnet import load_wordnet
+
+        self._graph = None
+        try:
+            self._graph = load_wordnet(wordnet_dir)
+        except CogError as error:
+            if required or wordnet_dir is not None:
+                raise
+            logger.info("concepts are named by their ids: %s", error)
+
+    def __call__(self, wnid: str, *, short: bool = False) -> str:
+        """Return the words of a synset (``short``: the first); of what WordNet does not know, the id itself."""
+        if self._graph is None or wnid not in self._graph:
+            return wnid
+        node = self._graph.index(wnid)
+        return self._graph.lemmas(node)[0].replace("_", " ") if short else self._graph.words(node)
+
+
+@dataclass(frozen=True)
+class Concept:
+    """A row of ``levels.csv``.
+
+    Attributes:
+        wnid: WordNet id.
+        names: as people write them.
+        similarity: to the most similar seen concept.
+        nearest: that concept.
+        level: ``cog_l<k>``; empty in the gaps between levels.
+    """
+
+    wnid: str
+    names: str
+    similarity: float
+    nearest: str
+    level: str
+
+
+def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
+    """Read the table of ``build_levels.py``, by WordNet id.
+
+    Raises:
+        CogError: missing file or columns, or similarities that are no numbers.
+    """
+    file = files.require_file(path, "--levels_csv")
+    found: dict[str, Concept] = {}
+    try:
+        with open(file, encoding="utf-8", newline="") as handle:
+            reader = csv.DictReader(handle)
+            missing = {"wnid", "similarity", "level"} - set(reader.fieldnames or ())
+            if missing:
+                raise CogError(
+                    f"--levels_csv {path} has no column {', '.join(sorted(missing))}; expected levels.csv of "
+                    "build_levels.py"
+                )
+            for number, row in enumerate(reader, start=2):
+                found[row["wnid"]] = _concept(row, f"--levels_csv {path}, line {number}")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CogError(f"cannot read --levels_csv {path}: {error}") from error
+    if not found:
+        raise CogError(f"--levels_csv {path} has no rows")
+    return found
+
+
+def _concept(row: Mapping[str, str | None], where: str) -> Concept:
+    text = row["similarity"] or ""
+    try:
+        similarity = float(text)
+    except ValueError:
+        similarity = math.nan
+    if math.isnan(similarity) or not is_wnid(row["wnid"] or ""):
+        hint = "; random levels have no similarities" if not text else ""
+        raise CogError(
+            f"{where}: {row['wnid']!r} with similarity {text!r}, expected an id and a number{hint}"
+        )
+    level = (row["level"] or "").removeprefix("L")
+    return Concept(
+        wnid=str(row["wnid"]),
+        names=row.get("names") or str(row["wnid"]),
+        similarity=similarity,
+        nearest=row.get("nearest_seen") or "",
+        level=f"cog_l{level}" if level.isdecimal() else "",
+    )
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write a CSV table (UTF-8, line feeds) atomically; None is an empty cell."""
+    with files.atomic_write(path, "w") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(["" if cell is None else cell for cell in row] for row in rows)

@@ -1,0 +1,459 @@
+"""Classifiers of one data set applied to the test features of another: a probe for label noise (supplement A.3).
+
+An image of an unseen concept that the classifier of another data set recognises with a confidence above 0.99 either
+looks exactly like a concept of that data set, or shows one: the paper finds about 2.7 % of the images.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cog import files, names, paths
+from cog.analysis import classifiers, concepts, contact_sheet
+from cog.analysis.classifiers import MODEL_FILE, PCA_FILE, SavedRun
+from cog.analysis.job import Job, Outcome, Request, Task
+from cog.analysis.records import Number
+from cog.errors import CogError
+
+if TYPE_CHECKING:
+    import torch
+
+    from cog.analysis.classifiers import Classifier
+
+logger = logging.getLogger(__name__)
+
+#: Rows whose logits are computed at a time.
+_CHUNK = 4096
+
+_BINS = 100
+
+
+def plan(request: Request) -> list[Task]:
+    """Apply saved classifiers to the test features of a data set.
+
+    Raises:
+        CogError: no classifiers, flags that do not go together, image roots that are not there.
+    """
+    args = request.args
+    runs, trained_on = _find_runs(request)
+    label = trained_on or "other"
+    features = _trained_features(request, trained_on, runs)
+    images_root = _images_root(request) if args.sheet_images else None
+    if args.cog_levels_mapping_file is not None:
+        files.require_file(args.cog_levels_mapping_file, "--cog_levels_mapping_file")
+    settings = {
+        "trained_on": trained_on,
+        "evaluation": paths.evaluation_folder(*classifiers.evaluation(request.cfg)),
+        "classifiers": {str(run.seed): _digest(run) for run in runs},
+        "confidence": args.confidence,
+        "sheet_images": args.sheet_images if images_root is not None else 0,
+    }
+
+    def compute(job: Job) -> Outcome:
+        return _compute(
+            job, runs=runs, trained_on=trained_on, trained_features=features, images_root=images_root
+        )
+
+    name = f"cross_{label}{classifiers.evaluation_label(request.cfg)}"
+    return [Task(name=name, splits=("test",), settings=settings, compute=compute)]
+
+
+def _find_runs(request: Request) -> tuple[list[SavedRun], str | None]:
+    args = request.args
+    if args.classifier_dir is not None:
+        folder = files.require_dir(args.classifier_dir, "--classifier_dir")
+        trained_on = args.trained_on
+        seed = paths.parse_seed_folder(folder.name)
+        model, dataset = request.model or "any_model", trained_on or "any"
+        if seed is not None:
+            runs = [classifiers.read_run(folder, model=model, dataset=dataset, n_shot=None, seed=seed)]
+        else:
+            runs = classifiers.runs_in(folder, model=model, dataset=dataset, seeds=args.run_seeds)
+        if not runs:
+            raise CogError(f"--classifier_dir {folder} holds no complete runs (seed-<seed>/)")
+        return runs, trained_on
+    if args.trained_on is None:
+        raise CogError(
+            "--analysis cross needs --trained_on DATASET: whose classifiers are applied (or --classifier_dir)"
+        )
+    paths.check_dataset_name(args.trained_on)
+    if request.model_dir is None:
+        raise CogError("--trained_on needs --models_root_dir and --model, or give --classifier_dir")
+    found = classifiers.find_runs(request.model_dir, args.trained_on, request.cfg, seeds=args.run_seeds)
+    return found, args.trained_on
+
+
+def _digest(run: SavedRun) -> str:
+    extra = [run.folder / PCA_FILE] if (run.folder / PCA_FILE).is_file() else []
+    return files.sha256(run.file(MODEL_FILE), *extra)
+
+
+def _trained_features(request: Request, trained_on: str | None, runs: Sequence[SavedRun]) -> Path | None:
+    """Return features of the data set the classifiers come from, whose image list names their classes."""
+    candidates: list[Path] = []
+    if request.args.trained_features_dir is not None:
+        given = Path(request.args.trained_features_dir)
+        candidates = [given / names.FEATURES_FILE if given.is_dir() else given]
+        if not candidates[0].is_file():
+            raise CogError(f"--trained_features_dir {given} holds no {names.FEATURES_FILE}")
+    else:
+        if request.model_dir is not None and trained_on is not None:
+            candidates += [
+                request.model_dir.features(trained_on, split) / names.FEATURES_FILE
+                for split in ("test", "train")
+            ]
+        recorded = (runs[0].record.get(key) for key in ("test_features", "train_features"))
+        candidates += [Path(path) for path in recorded if isinstance(path, str)]
+    usable = (path for path in candidates if path.is_file() and (path.parent / concepts.PATHS_FILE).is_file())
+    return next(usable, None)
+
+
+def _images_root(request: Request) -> Path | None:
+    """Return the folder that image paths of the data set's test features are relative to, if it was given."""
+    args, dataset = request.args, request.dataset
+    if args.images_root is not None:
+        return files.require_dir(args.images_root, "--images_root") / "test"
+    if dataset == names.IN1K and args.in1k_images_root is not None:
+        return files.require_dir(args.in1k_images_root, "--in1k_images_root") / names.IN1K_FOLDERS["test"]
+    if dataset is not None and names.cog_level(dataset) is not None and args.imagenet_images_root is not None:
+        return files.require_dir(args.imagenet_images_root, "--imagenet_images_root")
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """What classifiers say about every row.
+
+    Attributes:
+        confidence: float64 ``(S + 1, n)``: the highest softmax probability, of each classifier and (last) of the
+            average of their probabilities.
+        predicted: int64 ``(S + 1, n)``: the class with it.
+        log_odds: float64 ``(S + 1, n)``: log p - log(1 - p) of that probability: orders those that round to 1.
+    """
+
+    confidence: np.ndarray
+    predicted: np.ndarray
+    log_odds: np.ndarray
+
+
+def apply(
+    x: torch.Tensor,
+    all_classifiers: Sequence[Classifier],
+    *,
+    device: torch.device,
+    norms: torch.Tensor | None = None,
+) -> Applied:
+    """Compute softmax confidences in chunks: float32 logits, the softmax of them in float64.
+
+    Args:
+        x: float32 ``(n, D)``, as in the file: every classifier normalises as its training did.
+        all_classifiers: of the same classes.
+        device: where to compute.
+        norms: float32 ``(n, 1)`` to divide the rows by, or None.
+
+    Raises:
+        CogError: classifiers that do not fit the features or each other.
+    """
+    import torch
+
+    for one in all_classifiers:
+        if one.feature_dim != x.shape[1]:
+            raise CogError(
+                f"the classifier takes features of {one.feature_dim} dimensions, the test features have {x.shape[1]}; "
+                "both have to come from the same model"
+            )
+        if one.n_classes != all_classifiers[0].n_classes:
+            raise CogError(
+                f"the classifiers have {all_classifiers[0].n_classes} and {one.n_classes} classes; take seeds of one "
+                "data set"
+            )
+    on_device = [one.to(device) for one in all_classifiers]
+    n, n_rows = len(x), len(all_classifiers) + 1
+    confidence, log_odds = np.empty((n_rows, n)), np.empty((n_rows, n))
+    predicted = np.empty((n_rows, n), dtype=np.int64)
+    with torch.inference_mode():
+        for start in range(0, n, _CHUNK):
+            stop = min(start + _CHUNK, n)
+            part = x[start:stop].to(device)
+            if norms is not None:
+                part = part / norms[start:stop].to(device)
+            total: torch.Tensor | None = None
+            for row, one in enumerate(on_device):
+                log_p = torch.log_softmax(one.logits(part).double(), dim=1)
+                total = log_p.exp() if total is None else total + log_p.exp()
+                best, classes = log_p.max(dim=1)
+                predicted[row, start:stop] = classes.cpu().numpy()
+                confidence[row, start:stop] = best.exp().cpu().numpy()
+                others = log_p.scatter(1, classes[:, None], -math.inf).logsumexp(dim=1)
+                log_odds[row, start:stop] = (best - others).cpu().numpy()
+            assert total is not None
+            best, classes = (total / len(on_device)).max(dim=1)
+            others = total.scatter(1, classes[:, None], 0.0).sum(dim=1) / len(on_device)
+            predicted[-1, start:stop] = classes.cpu().numpy()
+            confidence[-1, start:stop] = best.cpu().numpy()
+            log_odds[-1, start:stop] = (best.log() - others.log()).cpu().numpy()
+    return Applied(confidence, predicted, log_odds)
+
+
+def confident_rows(applied: Applied, row: int, *, threshold: float) -> np.ndarray:
+    """Return the samples above ``threshold``, most confident first (equal ones in row order), int64."""
+    rows = np.flatnonzero(applied.confidence[row] > threshold)
+    return rows[np.argsort(-applied.log_odds[row][rows], kind="stable")]
+
+
+def _compute(
+    job: Job,
+    *,
+    runs: Sequence[SavedRun],
+    trained_on: str | None,
+    trained_features: Path | None,
+    images_root: Path | None,
+) -> Outcome:
+    request, args = job.request, job.request.args
+    found = [classifiers.load_classifier(run, normalize=request.cfg.CLF.NORM_FTS) for run in runs]
+    test = job.load("test", normalize=False)
+    labels = test.y.numpy()
+    image_paths = concepts.read_image_paths(request.features_file("test"), n_rows=len(test))
+    applied = apply(test.x, found, device=job.device, norms=test.norms)
+    true_names = concepts.class_names(
+        request.dataset,
+        n_classes=int(labels.max()) + 1,
+        image_paths=image_paths,
+        labels=labels,
+        levels_file=args.cog_levels_mapping_file,
+    )
+    predicted_names = _predicted_names(
+        runs, found[0].n_classes, trained_on, trained_features, args.cog_levels_mapping_file
+    )
+    words = concepts.Words(args.wordnet_dir)
+
+    def row_of(sample: int, row: int) -> tuple[object, ...]:
+        true, predicted = true_names[labels[sample]], predicted_names[applied.predicted[row, sample]]
+        image = image_paths[sample] if image_paths is not None else f"row {sample}"
+        return (
+            image,
+            true,
+            words(true),
+            predicted,
+            words(predicted),
+            repr(float(applied.confidence[row, sample])),
+            f"{applied.log_odds[row, sample]:.3f}",
+        )
+
+    header = ("image", "wnid", "names", "predicted_wnid", "predicted_names", "confidence", "log_odds")
+    lists = {
+        run.seed: confident_rows(applied, row, threshold=args.confidence) for row, run in enumerate(runs)
+    }
+    together = confident_rows(applied, len(runs), threshold=args.confidence)
+    written = ["confident.csv", "histogram.csv"]
+    for row, run in enumerate(runs):
+        name = f"confident_seed-{run.seed}.csv"
+        concepts.write_csv(job.stage / name, header, [row_of(sample, row) for sample in lists[run.seed]])
+        written.append(name)
+    concepts.write_csv(
+        job.stage / "confident.csv", header, [row_of(sample, len(runs)) for sample in together]
+    )
+    histogram = _write_histogram(job.stage / "histogram.csv", applied, [run.seed for run in runs])
+    unreadable = None
+    if images_root is not None and args.sheet_images:
+        if image_paths is None:
+            logger.warning(
+                "%sno contact sheet: the test features do not say which images they are of", job.label
+            )
+        else:
+            unreadable = _write_sheet(
+                job, [row_of(sample, len(runs)) for sample in together[: args.sheet_images]], images_root, trained_on,
+                len(together),
+            )  # fmt: skip
+            written += ["sheet.png", "sheet.html"]
+    return _outcome(
+        job,
+        applied,
+        runs=runs,
+        lists=lists,
+        together=together,
+        files_written=sorted(written),
+        histogram=histogram,
+        trained_on=trained_on,
+        same=_share_of_same_concept(applied, labels, true_names, predicted_names, together),
+        unreadable=unreadable,
+    )
+
+
+def _predicted_names(
+    runs: Sequence[SavedRun],
+    n_classes: int,
+    trained_on: str | None,
+    trained_features: Path | None,
+    levels_file: str | None,
+) -> list[str]:
+    """Return the concept of each output of the classifiers."""
+    image_paths = labels = None
+    outputs = runs[0].labels
+    n_labels = n_classes if outputs is None else max(outputs) + 1
+    if trained_features is not None:
+        image_paths = concepts.read_image_paths(trained_features)
+        labels = read_labels(trained_features)
+        if image_paths is not None and len(image_paths) != len(labels):
+            image_paths = None
+    known = concepts.class_names(
+        trained_on, n_classes=n_labels, image_paths=image_paths, labels=labels, levels_file=levels_file
+    )
+    if len(known) < n_labels:
+        raise CogError(
+            f"the classifiers have {n_classes} classes, and {trained_features} has {len(known)}; give the features "
+            "they were trained on with --trained_features_dir"
+        )
+    return known[:n_labels] if outputs is None else [known[label] for label in outputs]
+
+
+def read_labels(features_file: Path) -> np.ndarray:
+    """Return the labels of a feature file, int64 ``(n,)``, without reading its features where that is possible.
+
+    Raises:
+        CogError: a file of another form.
+    """
+    import torch
+
+    from cog.safe_load import load_torch
+
+    try:
+        data = load_torch(features_file, mmap=True)
+    except CogError:  # older containers cannot be mapped
+        data = load_torch(features_file)
+    labels = data.get("Y") if isinstance(data, dict) else None
+    if (
+        not isinstance(labels, torch.Tensor)
+        or labels.ndim != 1
+        or labels.is_floating_point()
+        or not len(labels)
+        or int(labels.min()) < 0
+    ):
+        raise CogError(f"{features_file} holds no labels Y, expected whole numbers from 0")
+    return labels.long().numpy().copy()
+
+
+def _write_histogram(path: Path, applied: Applied, seeds: Sequence[int]) -> list[float]:
+    """Write the number of images per bin of confidence; returns the mean over seeds."""
+    edges = np.linspace(0, 1, _BINS + 1)
+    counts = [np.histogram(row, bins=edges)[0] for row in applied.confidence]
+    mean = np.mean(counts[:-1], axis=0)
+    concepts.write_csv(
+        path,
+        ("low", "high", *(f"seed_{seed}" for seed in seeds), "mean", "averaged_probabilities"),
+        [
+            (
+                f"{edges[k]:.2f}",
+                f"{edges[k + 1]:.2f}",
+                *(int(c[k]) for c in counts[:-1]),
+                mean[k],
+                int(counts[-1][k]),
+            )
+            for k in range(_BINS)
+        ],
+    )
+    return [float(value) for value in mean]
+
+
+def _write_sheet(
+    job: Job, rows: Sequence[tuple[object, ...]], root: Path, trained_on: str | None, n_all: int
+) -> int:
+    def short(names_: object) -> str:
+        return str(names_).split(",")[0]
+
+    tiles = [
+        contact_sheet.Tile(
+            root / str(image),
+            (short(true), f"-> {short(predicted)}", f"confidence {float(str(confidence)):.6f}"),
+        )
+        for image, _, true, _, predicted, confidence, _ in rows
+    ]
+    request = job.request
+    title = (
+        f"{request.model or ''} {request.dataset or ''} under the classifier of {trained_on or 'another data set'}: "
+        f"{len(tiles)} of {n_all} images with confidence above {request.args.confidence:g}"
+    ).strip()
+    unreadable = contact_sheet.write(job.stage, tiles, title=title)
+    if unreadable:
+        logger.warning(
+            "%s%d images of the contact sheet cannot be read below %s", job.label, unreadable, root
+        )
+    return unreadable
+
+
+def _share_of_same_concept(
+    applied: Applied,
+    labels: np.ndarray,
+    true_names: Sequence[str],
+    predicted_names: Sequence[str],
+    rows: np.ndarray,
+) -> float | None:
+    """Return which share of the confident predictions name the true concept; None when no concept is in both."""
+    if not set(true_names) & set(predicted_names) or not len(rows):
+        return None
+    same = [true_names[labels[row]] == predicted_names[applied.predicted[-1, row]] for row in rows]
+    return 100 * float(np.mean(same))
+
+
+def _outcome(
+    job: Job,
+    applied: Applied,
+    *,
+    runs: Sequence[SavedRun],
+    lists: dict[int, np.ndarray],
+    together: np.ndarray,
+    files_written: list[str],
+    histogram: list[float],
+    trained_on: str | None,
+    same: float | None,
+    unreadable: int | None,
+) -> Outcome:
+    n = applied.confidence.shape[1]
+    per_seed: dict[int, dict[str, Number]] = {
+        run.seed: {
+            "confident_percent": 100 * len(lists[run.seed]) / n,
+            "n_confident": len(lists[run.seed]),
+            "mean_confidence": float(applied.confidence[row].mean()),
+            "median_confidence": float(np.median(applied.confidence[row])),
+        }
+        for row, run in enumerate(runs)
+    }
+    in_all = np.bincount(np.concatenate(list(lists.values())).astype(np.int64), minlength=n) == len(runs)
+    agreed = in_all & (applied.predicted[:-1] == applied.predicted[0]).all(axis=0)
+    columns = {
+        key: np.array([one[key] for one in per_seed.values()], dtype=np.float64)
+        for key in next(iter(per_seed.values()))
+    }
+    values: dict[str, Number] = {key: float(column.mean()) for key, column in columns.items()}
+    values |= {
+        "confident_percent_std": float(columns["confident_percent"].std()),
+        "confident_in_all_seeds_percent": 100 * float(in_all.mean()),
+        "confident_as_the_same_class_percent": 100 * float(agreed.mean()),
+        "confident_by_average_percent": 100 * len(together) / n,
+        "same_concept_percent": same,
+    }
+    threshold = job.request.args.confidence
+    return Outcome(
+        values=values,
+        seeds=[run.seed for run in runs],
+        per_seed=per_seed,
+        details={
+            "trained_on": trained_on,
+            "confidence": threshold,
+            "n_images": n,
+            "files": files_written,
+            "histogram_mean": histogram,
+            "unreadable_on_sheet": unreadable,
+        },
+        summary=(
+            f"{values['confident_percent']:.2f} ± {values['confident_percent_std']:.2f} % of {n} images have a "
+            f"confidence above {threshold:g}, mean over {len(runs)} seeds"
+        ),
+    )

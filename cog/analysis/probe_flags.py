@@ -1,0 +1,91 @@
+"""Flags of the analyses that look at trained classifiers: cross, distance, winners."""
+
+from __future__ import annotations
+
+import argparse
+
+from cog import cli
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add them to the command's parser."""
+    runs = parser.add_argument_group(
+        "classifiers (cross, distance, winners): those that EVAL.NAME and the CLF keys name"
+    )
+    runs.add_argument(
+        "--run_seeds",
+        nargs="+",
+        type=cli.whole_number(0),
+        metavar="SEED",
+        help="seeds of the runs (default: all that are there)",
+    )
+    runs.add_argument("--levels_csv", metavar="FILE", help="distance: levels.csv of build_levels.py")
+    runs.add_argument(
+        "--n_resamples",
+        type=cli.whole_number(0),
+        default=10_000,
+        metavar="N",
+        help="distance: bootstrap resamples of the confidence interval (default: 10000; 0: none)",
+    )
+    runs.add_argument("--against", metavar="MODEL", help="winners: the model to compare --model with")
+    runs.add_argument(
+        "--top_n",
+        type=cli.whole_number(1),
+        default=20,
+        metavar="N",
+        help="winners: concepts listed at either end (default: 20)",
+    )
+    cross = parser.add_argument_group("classifiers of one data set on the test features of another (cross)")
+    cross.add_argument("--trained_on", metavar="DATASET", help="data set whose saved classifiers are applied")
+    cross.add_argument(
+        "--classifier_dir",
+        metavar="DIR",
+        help="their folder, instead of --models_root_dir: holds seed-<seed>/, or is one such folder",
+    )
+    cross.add_argument(
+        "--trained_features_dir",
+        metavar="DIR",
+        help="features the classifiers were trained or tested on, for the names of their classes (default: beside "
+        "the classifiers)",
+    )
+    cross.add_argument(
+        "--confidence",
+        type=_share,
+        default=0.99,
+        metavar="P",
+        help="list images predicted with a confidence above P (default: 0.99)",
+    )
+    cross.add_argument(
+        "--sheet_images",
+        type=cli.whole_number(0),
+        default=60,
+        metavar="N",
+        help="most images on the contact sheet; needs the root of the images (default: 60; 0: no sheet)",
+    )
+    cross.add_argument(
+        "--in1k_images_root", metavar="DIR", help="of the images of in1k: holds val/<wnid>/*.JPEG"
+    )
+    cross.add_argument(
+        "--imagenet_images_root", metavar="DIR", help="of the images of cog_l*: holds <wnid>/*.JPEG"
+    )
+    cross.add_argument(
+        "--images_root", metavar="DIR", help="of the images of other data sets: holds test/<class>/*"
+    )
+    cross.add_argument(
+        "--cog_levels_mapping_file",
+        metavar="FILE",
+        help="names the classes of cog_l* where features do not say them (those of the original toolkit)",
+    )
+    cross.add_argument(
+        "--wordnet_dir", metavar="DIR", help="folder of WordNet 3.0, for the names of concepts"
+    )
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is out of range, expected 0 <= P < 1")
+    return value

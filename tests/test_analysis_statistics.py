@@ -1,0 +1,107 @@
+"""Rank correlation, its bootstrap and sign tests, against SciPy and brute force."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cog.analysis import statistics
+
+scipy_stats = pytest.importorskip("scipy.stats")
+
+_values = st.lists(st.integers(-3, 3), min_size=2, max_size=30)
+
+
+@given(_values)
+@settings(max_examples=100, deadline=None)
+def test_midranks_are_those_of_scipy(values):
+    assert statistics.midranks(np.array(values, float)).tolist() == scipy_stats.rankdata(values).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_spearman_is_that_of_scipy(pairs):
+    x, y = np.array(pairs, float).T
+    found = statistics.spearman(x, y)
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        assert math.isnan(found)
+    else:
+        assert found == pytest.approx(scipy_stats.spearmanr(x, y).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize("strata", [None, "groups"])
+def test_resamples_equal_brute_force(strata):
+    """Every resample's rho is that of the points drawn, ranked again."""
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(0, 6, 25).astype(float), rng.integers(0, 5, 25).astype(float)
+    groups = None if strata is None else np.repeat([7, 2, 4], [10, 5, 10])
+    found = statistics.resampled_spearman(x, y, n_resamples=400, seed=11, strata=groups)
+    # The same draws: of the points in the order of x, all at once.
+    order = np.argsort(x, kind="stable")
+    generator = np.random.default_rng(11)
+    if groups is None:
+        drawn = generator.integers(25, size=(400, 25))
+    else:
+        parts = [np.flatnonzero(groups[order] == g) for g in (2, 4, 7)]
+        drawn = np.concatenate([p[generator.integers(len(p), size=(400, len(p)))] for p in parts], axis=1)
+    expected = [scipy_stats.spearmanr(x[order][rows], y[order][rows]).statistic for rows in drawn]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_interval_covers_as_often_as_it_says():
+    """Of 200 samples with a known correlation, about 95 % of the intervals hold it."""
+    rng = np.random.default_rng(0)
+    truth = 6 / math.pi * math.asin(0.6 / 2)  # Spearman's of a bivariate normal with correlation 0.6
+    hits = 0
+    for sample in range(200):
+        x, noise = rng.standard_normal((2, 80))
+        found = statistics.spearman_interval(x, 0.6 * x + 0.8 * noise, n_resamples=300, seed=sample)
+        hits += found.low <= truth <= found.high
+    assert 0.89 <= hits / 200 <= 0.99
+
+
+def test_interval_depends_on_the_seed_alone():
+    x, y = np.random.default_rng(1).standard_normal((2, 40))
+    first, again, other = (statistics.spearman_interval(x, y, n_resamples=200, seed=s) for s in (1, 1, 2))
+    assert first == again != other
+    assert first.low < first.value < first.high and first.n_resamples == 200
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [([1.0, 1, 1], [1.0, 2, 3]), ([1.0, 2, 3], [5.0, 5, 5]), ([1.0], [2.0]), ([], [])]
+)
+def test_what_has_no_correlation_has_no_interval(x, y):
+    found = statistics.spearman_interval(np.array(x), np.array(y), n_resamples=50)
+    assert math.isnan(found.value) and math.isnan(found.low) and math.isnan(found.high)
+
+
+def test_two_points_leave_only_resamples_that_are_defined():
+    found = statistics.spearman_interval(np.array([1.0, 2]), np.array([1.0, 2]), n_resamples=400)
+    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0) and 100 < found.n_resamples < 300
+    assert math.isnan(statistics.spearman_interval(np.arange(5.0), np.arange(5.0), n_resamples=0).low)
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+@settings(max_examples=60, deadline=None)
+def test_sign_test_is_scipys_binomial_test(n_positive, n_negative):
+    n = n_positive + n_negative
+    expected = scipy_stats.binomtest(n_positive, n, 0.5).pvalue if n else 1.0
+    assert statistics.sign_test(n_positive, n_negative) == pytest.approx(expected, rel=1e-9)
+
+
+def test_sign_test_of_many_images_does_not_overflow():
+    assert statistics.sign_test(30_000, 20_000) == 0.0 or statistics.sign_test(30_000, 20_000) < 1e-300
+    assert statistics.sign_test(25_000, 25_000) == 1.0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_false_discovery_rates_are_those_of_scipy(p):
+    np.testing.assert_allclose(
+        statistics.false_discovery_rates(p), scipy_stats.false_discovery_control(p), atol=1e-12
+    )
+    assert len(statistics.false_discovery_rates([])) == 0
