@@ -16,13 +16,14 @@ import torch
 from fake_cuda import FakeCuda
 from test_logreg import LOG_KEYS, command
 from test_study import assert_same, contents, single_calls, study_command
+from torch.utils.flop_counter import FlopCounterMode
 
 from cog import features as feature_files
 from cog import interruption, randomness
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.interruption import Interrupted
-from cog.logreg import metrics, mlp_engine, protocol, sgd
+from cog.logreg import metrics, mlp_engine, plan, protocol, sgd
 from cog.logreg.checkpoint import RunState
 from cog.logreg.cpu_engine import CpuEngine
 from cog.logreg.cuda_engine import CudaEngine
@@ -374,6 +375,34 @@ def test_it_takes_no_notice_of_a_request_to_end_when_there_is_no_checkpoint(data
     monkeypatch.setattr(interruption, "requested", lambda: "SIGTERM")
     ours = engine()
     assert ours.fit(ours.load(x.clone()), y, [run_of(rows)], RECIPE)[0].diverged is False
+
+
+def test_the_plan_counts_the_operations_that_are_done():
+    """Against PyTorch's own count of matrix products over a whole run; and it can be described."""
+    settings = Settings(
+        seed=22,
+        n_trials=2,
+        n_epochs=3,
+        batch_size=16,
+        classifier="mlp",
+        mlp_hidden=12,
+        lr_interval=(1e-3, 1e-2),
+    )
+    ours = MlpEngine(CpuEngine(), settings)
+    sets = [
+        feature_files.FeatureSet(*tiny.make_xy(n_per_class=20, n_classes=5, dim=7, seed=seed), "tiny")
+        for seed in (0, 1)
+    ]
+    prepared = protocol.prepare(*sets, ours)
+    with FlopCounterMode(display=False) as counted:
+        list(protocol.run_all(prepared, [settings], ours, print_freq=0))
+    rows = plan.rows_of([20] * 5, settings)
+    expected = plan.multiplications(rows, settings, n_test=100, dim=7, n_classes=5)
+    assert counted.get_total_flops() == expected
+    assert plan.describe(prepared, [settings], ours)[2].startswith("plan: seconds on cpu")
+    speed = plan.Speed(prepared, [settings], ours, 80)
+    assert speed.run(rows, settings) > 0
+    assert speed.operations_per_second > 0
 
 
 # ------------------------------------------------------------------------------------------------------------
