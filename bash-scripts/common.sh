@@ -63,14 +63,57 @@ read_command_line() {
     done
 }
 
+# Schedulers announce the end of a job by SIGTERM or SIGUSR1 to this shell. It is passed on to the Python process at
+# work, which saves and ends with exit code 75: the same command continues from there.
+child=""
+interrupted=""
+signals=0
+forward() {
+    interrupted="$1"
+    signals=$((signals + 1))
+    if [[ -n "${child}" ]]; then
+        kill -s "$1" "${child}" 2> /dev/null || true
+    fi
+}
+trap 'forward TERM' TERM
+trap 'forward USR1' USR1
+trap 'signals=$((signals + 1))' INT # ^C reaches both; its end is waited for
+
+stop_if_interrupted() {
+    if [[ -n "${interrupted}" ]]; then
+        echo "interrupted by SIG${interrupted}; what is finished is saved: run the same command again to continue" >&2
+        exit 75
+    fi
+}
+
 # run_step DESCRIPTION COMMAND...: announce, run, and stop everything at the first failure.
 step_number=0
 run_step() {
-    local description="$1" status=0
+    local description="$1" status=0 seen
     shift
     step_number=$((step_number + 1))
+    stop_if_interrupted
     echo "[${step_number}/${n_steps}] ${description}"
-    "$@" || status=$?
+    # In the background, because bash handles no signal while it waits for a foreground process; there ^C would be
+    # ignored if it were not for the trap.
+    (
+        trap - INT
+        exec "$@"
+    ) &
+    child=$!
+    while true; do
+        seen=${signals}
+        status=0
+        wait "${child}" || status=$?
+        # A signal ends the wait, not the process.
+        [[ ${signals} -ne ${seen} ]] || break
+    done
+    child=""
+    if [[ ${status} -eq 75 || (-n "${interrupted}" && (${status} -eq 143 || ${status} -eq 138)) ]]; then
+        echo "interrupted at step ${step_number} of ${n_steps} (${description}); what is finished is saved: run the" \
+            "same command again to continue" >&2
+        exit 75
+    fi
     if [[ ${status} -ne 0 ]]; then
         echo "error: stopped at step ${step_number} of ${n_steps} (${description}), exit code ${status}; what is" \
             "complete is kept, run the same command again to continue" >&2
