@@ -611,6 +611,39 @@ def test_sigterm_saves_and_the_same_command_continues(birds, loader_with_norm, t
     assert sorted(os.listdir(output)) == sorted(os.listdir(whole))
 
 
+def test_a_folder_that_another_process_writes_is_left_alone(birds, loader_with_norm, tmp_path):
+    from cog.locks import locked
+
+    output = tmp_path / "out"
+    with locked(output, flag="--output_dir"), pytest.raises(CogError, match="is being written by"):
+        finetune.main(arguments(birds, loader_with_norm, output))
+    assert not output.exists()
+
+
+def test_leftovers_of_a_crash_at_the_very_end_are_tidied_up(birds, loader_with_norm, tmp_path, monkeypatch):
+    """The result is in place, the states of the work are not yet removed."""
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("cog.analysis.resume.ResumeFolder.remove", lambda self: None)
+        assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
+    assert (output / ".resume").is_dir() and (output / "results.json").is_file()
+    assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
+    assert not (output / ".resume").exists()
+
+
+def test_check_tells_whether_it_can_start_and_writes_nothing(birds, loader_with_norm, tmp_path, capsys):
+    output = tmp_path / "out"
+    flags = [*arguments(birds, loader_with_norm, output), "--check"]
+    before = tiny.snapshot(tmp_path)
+    assert finetune.main(flags) == 0
+    found = capsys.readouterr().out
+    assert "18 training and 9 test images of 3 classes; 2 epochs of 2 steps of 8 images" in found
+    assert found.endswith("it can start\n") and tiny.snapshot(tmp_path) == before
+    assert finetune.main([*flags, "FINETUNE.BATCH_SIZE", "99", "FINETUNE.BATCH_PER_DEVICE", "99"]) == 2
+    assert "fewer than FINETUNE.BATCH_SIZE 99" in capsys.readouterr().out
+    assert tiny.snapshot(tmp_path) == before
+
+
 @pytest.mark.slow
 def test_two_processes_equal_one(birds, loader_with_norm, tmp_path):
     """Same passes, shared: the same up to the order of sums, by the built-in launcher and by torchrun."""
@@ -692,3 +725,25 @@ def test_all_models_can_be_trained():
             features.sum().backward()
         assert features.shape == (2, spec.feature_dim), spec.name
         assert all(parameter.grad is not None for parameter in model.parameters()), spec.name
+
+
+@pytest.mark.slow
+def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_path):
+    models = tmp_path / "models"
+    (models / "my/net").mkdir(parents=True)
+    repository = Path(finetune.__file__).parents[2]
+    flags = arguments(birds, loader_with_norm, tmp_path / "unused")
+    command = [
+        "bash", str(repository / "bash-scripts/finetune.sh"), "model_name=my_net", f"models_root_dir={models}",
+        "dataset=birds", "seeds=1 2", f"images_root={birds}", f"model_loader={loader_with_norm}:load_my_model",
+        *flags[flags.index("--device") :],
+    ]  # fmt: skip
+    environment = os.environ | {"COG_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    for _ in range(2):  # the second time everything is skipped
+        done = subprocess.run(
+            command, check=False, env=environment, capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stderr
+        assert "my_net" in done.stdout.splitlines()[-1]
+    assert done.stderr.count("is complete, skipped") == 2
+    assert len(list(models.glob("my/net/birds/eval_finetune/seed-*/results.json"))) == 2

@@ -103,6 +103,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="train in N processes on this machine, one per GPU (default: 1). Several machines: start with torchrun",
     )
     cli_tools.add_common(run)
+    cli_tools.add_check(run)
     return parser.parse_args(argv)
 
 
@@ -225,8 +226,20 @@ def choose_device(args: argparse.Namespace, where: Place) -> torch.device:
             raise CogError(
                 f"--device {args.device} is one GPU, and there are {where.size} processes; give --device cuda"
             )
-        return resolve_device(f"cuda:{where.local_rank}")
+        import torch
+
+        # A scheduler may show each process a GPU of its own.
+        return resolve_device(f"cuda:{where.local_rank if torch.cuda.device_count() > 1 else 0}")
     return device
+
+
+def _require_gpus(n_processes: int) -> None:
+    import torch
+
+    if torch.cuda.device_count() < n_processes:
+        raise CogError(
+            f"--n_processes {n_processes} takes a GPU each, and torch sees {torch.cuda.device_count()} here; lower it"
+        )
 
 
 def choose_precision(wanted: str, device: torch.device) -> str:
@@ -243,6 +256,10 @@ def choose_precision(wanted: str, device: torch.device) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
+    if args.check:
+        from cog.preflight import finetuning
+
+        return finetuning.check(args)
     spec = MODELS.get(args.model) if args.model_loader else get_spec(args.model)
     cfg = config.get_cfg(model=spec, model_name=args.model, config_file=args.config, opts=args.opts)
     where = parallel.place()
@@ -261,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
     if launching:
         if device.type == "cuda":
-            choose_device(args, Place(0, args.n_processes, args.n_processes - 1))
+            _require_gpus(args.n_processes)
         if is_done(plan, overwrite=args.overwrite):
             logging.getLogger("cog").setLevel(logging.INFO)
             logger.info("%s is complete, skipped", plan.output)
@@ -359,7 +376,8 @@ def _run(args: argparse.Namespace, cfg: CfgNode, plan: Plan, group: Group, held:
         if saved:
             logger.info("going on from %s", saved)
         if device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
+            torch.cuda.set_device(device)
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
         trained = training.train(
             model,
             plan.train,
