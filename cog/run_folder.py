@@ -17,6 +17,7 @@ import collections
 import dataclasses
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,8 @@ def write(
 
     fit = outcome.fit
     assert fit.history is not None and fit.predictions is not None
-    logs = fit.history.logs
+    # interned, as names in the source are: pickles of continued runs are then the same to the byte
+    logs = {sys.intern(name): values for name, values in fit.history.logs.items()}
     folder = final_folder(outcome.lr, outcome.wd)
     final = stage / folder
     final.mkdir()
