@@ -1,8 +1,8 @@
 """What is said to SLURM, and what it answers: job arrays, their dependencies, and which tasks are still ahead.
 
-Of every submission a folder ``<log_dir>/submissions/<number>/`` remains: the task lists (one command per line, line n + 1
-for task n) and ``jobs.json``, which says which output folders each task works on. With ``squeue`` these tell what must
-not be submitted again.
+Of every submission a folder ``<log_dir>/submissions/<number>/`` remains: the task lists (one command per line, line
+n + 1 for task n) and ``jobs.json``, which says which output folders each task works on. With ``squeue`` these tell what
+must not be submitted again.
 """
 
 from __future__ import annotations
@@ -121,9 +121,7 @@ def command_line(command: Sequence[str]) -> str:
     return shlex.join(command)
 
 
-def sbatch(
-    array: Array, options: Options, *, task_list: Path, jobs: dict[str, str]
-) -> list[str]:
+def sbatch(array: Array, options: Options, *, task_list: Path, jobs: dict[str, str]) -> list[str]:
     """Return the command that submits an array.
 
     Args:

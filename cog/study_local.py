@@ -1,4 +1,4 @@
-"""The tasks of a study on one machine: N processes at a time, each with a GPU of its own or a part of the processors."""
+"""The tasks of a study on one machine: N at a time, each with a GPU of its own or a part of the processors."""
 
 from __future__ import annotations
 
@@ -166,7 +166,9 @@ def run(
                     began[task.name] = time.monotonic()
                     signals.running[task.name] = _start(task, place(slot, n_processes, gpus, environment))
                     slots[task.name] = slot
-                    if signals.first is not None:  # it came while the process was made, which has not heard of it
+                    if (
+                        signals.first is not None
+                    ):  # it came while the process was made, which has not heard of it
                         signals.running[task.name].send_signal(signal.SIGTERM)
                     continue
                 time.sleep(_POLL_SECONDS)
@@ -214,7 +216,9 @@ def _start(task: Task, environment: Mapping[str, str]) -> subprocess.Popen[bytes
                 start_new_session=True,
             )  # fmt: skip
     except OSError as error:
-        raise CogError(f"cannot start {task.name} with the log {task.log}: {error.strerror or error}") from error
+        raise CogError(
+            f"cannot start {task.name} with the log {task.log}: {error.strerror or error}"
+        ) from error
 
 
 def _last_line(log: Path) -> str:

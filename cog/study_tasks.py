@@ -129,11 +129,11 @@ def plan(
     arrays: list[Array] = []
     held_back: list[str] = []
     for part, start in enumerate(range(0, len(pairs), max_array_size), 1):
-        chunk = _Chunk(study, statuses, ahead, commands, extract, logreg, suffix=f"-{part}" if part > 1 else "")
+        chunk = _Chunk(
+            study, statuses, ahead, commands, extract, logreg, suffix=f"-{part}" if part > 1 else ""
+        )
         for number, pair in enumerate(pairs[start : start + max_array_size]):
-            waits, reason = chunk.add_extractions(
-                number, *pair, per=extract_task, wanted=EXTRACT in stages
-            )
+            waits, reason = chunk.add_extractions(number, *pair, per=extract_task, wanted=EXTRACT in stages)
             if LOGREG in stages:
                 chunk.add_trainings(number, *pair, waits, reason, per=logreg_task, held_back=held_back)
             elif reason:
@@ -220,7 +220,15 @@ class _Chunk:
         return _Waits(tuple(waits_for), tuple(sorted(queued))), reason
 
     def add_trainings(
-        self, number: int, model: str, dataset: str, waits: _Waits, reason: str, *, per: str, held_back: list[str]
+        self,
+        number: int,
+        model: str,
+        dataset: str,
+        waits: _Waits,
+        reason: str,
+        *,
+        per: str,
+        held_back: list[str],
     ) -> None:
         """Add what trains the classifiers of a pair."""
         units = self._study.trainings(model, dataset)

@@ -179,9 +179,7 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
     return statuses
 
 
-def _run_folders(
-    folder: Path, entries: frozenset[str], study: Study
-) -> dict[tuple[int, int], list[Path]]:
+def _run_folders(folder: Path, entries: frozenset[str], study: Study) -> dict[tuple[int, int], list[Path]]:
     """Return the folders of the runs that exist by (n_shot, seed), in either spelling, our own first."""
     found: dict[tuple[int, int], list[Path]] = {}
     for name in sorted(entries):
@@ -244,7 +242,9 @@ def find_models(root: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
     if wanted is None:
         found = results.list_models(root)
         if not found:
-            raise CogError(f"there is no <model_title>/<architecture_name> folder under {root}; name the models")
+            raise CogError(
+                f"there is no <model_title>/<architecture_name> folder under {root}; name the models"
+            )
         return tuple(found)
     models: list[str] = []
     for name in wanted:

@@ -19,7 +19,9 @@ def pytest_addoption(parser):
         "--slow", action="store_true", help="run the tests marked slow as well (always when CI=true)"
     )
     parser.addoption(
-        "--slurm", action="store_true", help="run the tests marked slurm as well (with --slow and CI=true, too)"
+        "--slurm",
+        action="store_true",
+        help="run the tests marked slurm as well (with --slow and CI=true, too)",
     )
 
 

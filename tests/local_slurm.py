@@ -96,7 +96,9 @@ class LocalSlurm:
             command, env=self.environment | environment, capture_output=True, text=True, timeout=timeout, check=False
         )  # fmt: skip
         if check and done.returncode != 0:
-            raise AssertionError(f"{' '.join(command)}: exit code {done.returncode}: {done.stdout}{done.stderr}")
+            raise AssertionError(
+                f"{' '.join(command)}: exit code {done.returncode}: {done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def sbatch(self, *arguments: str, **environment: str) -> str:

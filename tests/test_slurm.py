@@ -11,6 +11,7 @@ from pathlib import Path
 
 import local_slurm
 import pytest
+import tiny
 
 pytestmark = pytest.mark.slurm
 
@@ -27,7 +28,10 @@ def _slurm():
     if reason:
         pytest.skip(reason)
     # Not below pytest's folder, whose name is too long for a socket.
-    with tempfile.TemporaryDirectory(prefix="cog-slurm-") as folder, local_slurm.local_slurm(Path(folder)) as slurm:
+    with (
+        tempfile.TemporaryDirectory(prefix="cog-slurm-") as folder,
+        local_slurm.local_slurm(Path(folder)) as slurm,
+    ):
         yield slurm
 
 
@@ -220,7 +224,9 @@ def states_of(slurm, root: Path, repository, python, *arguments: str) -> dict[tu
     return found
 
 
-def test_study_fails_once_and_is_completed(slurm, submit_study, study, workshop, tmp_path, repository, python):
+def test_study_fails_once_and_is_completed(
+    slurm, submit_study, study, workshop, tmp_path, repository, python
+):
     """One extraction fails: its classifiers are cancelled, the others run; only the missing part is submitted again."""
     broken = workshop.in1k / "val" / "n01440764" / "n01440764_0.JPEG"
     image = broken.read_bytes()
@@ -260,7 +266,14 @@ def test_study_fails_once_and_is_completed(slurm, submit_study, study, workshop,
 
 def test_one_run_per_task_and_a_part_cancelled(slurm, submit_study, study, workshop, repository, python):
     """Single runs as tasks; a cancelled one is submitted again, alone."""
-    variables = [*study, "datasets=cog_l1", "logreg_task=run", "extract_task=split", "shots=0 1", "throttle=4"]
+    variables = [
+        *study,
+        "datasets=cog_l1",
+        "logreg_task=run",
+        "extract_task=split",
+        "shots=0 1",
+        "throttle=4",
+    ]
     slurm.run("scontrol", "update", "partitionname=main", "state=DOWN")
     try:
         done = submit_study(*variables)
@@ -277,9 +290,13 @@ def test_one_run_per_task_and_a_part_cancelled(slurm, submit_study, study, works
     finally:
         slurm.run("scontrol", "update", "partitionname=main", "state=UP")
     slurm.wait(*(line.split()[0] for line in (*lines, *more.stdout.splitlines())), timeout=300)
-    runs = sorted(path.parent.name for path in workshop.models.glob("tiny/net/cog_l1/eval_logreg/*/results.json"))
+    runs = sorted(
+        path.parent.name for path in workshop.models.glob("tiny/net/cog_l1/eval_logreg/*/results.json")
+    )
     assert runs == ["seed-1", "seed-2", "seed-3", "seed-4"]
-    runs = sorted(path.parent.name for path in workshop.models.glob("tiny/net/cog_l1/eval_logreg_N1/*/results.json"))
+    runs = sorted(
+        path.parent.name for path in workshop.models.glob("tiny/net/cog_l1/eval_logreg_N1/*/results.json")
+    )
     assert runs == ["seed-1", "seed-2", "seed-3"]
 
 
@@ -298,7 +315,8 @@ def test_dry_run_is_what_is_submitted(slurm, submit_study, study, workshop, tmp_
     line = next(line for line in shown.splitlines() if line.startswith("job_logreg="))
     assert line.startswith("job_logreg=$(sbatch --parsable --job-name=cog-logreg --array=0-1%3 ")
     for word in ("--dependency=aftercorr:${job_extract} --kill-on-invalid-dep=yes", "--partition=main", "--mem=100",
-                 "--time=20", "--cpus-per-task=1", "--no-requeue", "--signal=B:USR1@60", "'--comment=a b' --nice=5"):  # fmt: skip
+                 "--time=20", "--cpus-per-task=1", "--no-requeue", "--signal=B:USR1@60",
+                 "'--comment=a b' --nice=5"):  # fmt: skip
         assert word in line
     assert "--gres" not in line
     assert "--dependency=afterany:${job_extract}:${job_logreg}" in shown
@@ -309,7 +327,12 @@ def test_dry_run_is_what_is_submitted(slurm, submit_study, study, workshop, tmp_
     finally:
         slurm.cancel_all()
         slurm.run("scontrol", "update", "partitionname=main", "state=UP")
-    assert (job["ArrayTaskThrottle"], job["TimeLimit"], job["Requeue"], job["Comment"]) == ("3", "00:20:00", "0", "a")
+    assert (job["ArrayTaskThrottle"], job["TimeLimit"], job["Requeue"], job["Comment"]) == (
+        "3",
+        "00:20:00",
+        "0",
+        "a",
+    )
     for kind in ("extract", "logreg", "results"):
         assert (tmp_path / "study logs/submissions/0001" / f"{kind}.txt").read_text() in shown
 
@@ -326,6 +349,65 @@ def test_refused_submission(slurm, submit_study, study):
     done = submit_study(*study, "partition=none_such", code=2)
     assert "sbatch failed" in done.stderr and "invalid partition" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+#: Four images per forward pass.
+SMALL_PASSES = [
+    "FT_EXTRACT.IMAGE_RESIZE_SIZE", "224", "FT_EXTRACT.IMAGE_CROP_SIZE", "224", "FT_EXTRACT.BATCH_SIZE", "4",
+]  # fmt: skip
+
+
+def extract_here(workshop, repository, python, root: Path) -> bytes:
+    """Extract in1k test of tiny_net elsewhere in one undisturbed process; returns the features file."""
+    subprocess.run(
+        [python, str(repository / "extract_features.py"), "--model=tiny_net", "--dataset=in1k", "--split=test",
+         f"--ckpt_file={workshop.checkpoint}", f"--model_loader={workshop.loader}:load_my_model",
+         f"--in1k_images_root={workshop.in1k}", f"--output_dir={root}", *QUICK[:-4], *SMALL_PASSES],
+        check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return (root / "X_Y.pth").read_bytes()
+
+
+def make_slow(workshop) -> None:
+    """Let the network take a quarter of a second per forward pass."""
+    source = workshop.loader.read_text()
+    assert "    def forward(self, x):\n" in source
+    slow = "    def forward(self, x):\n        import time; time.sleep(0.25)\n"
+    workshop.loader.write_text(source.replace("    def forward(self, x):\n", slow))
+
+
+def test_interrupted_extraction_is_requeued_and_continues(
+    slurm, submit_study, study, workshop, tmp_path, repository, python
+):
+    """The real script, told to save in the middle of its images; its features are those of an undisturbed one."""
+    tiny.write_class_folders(workshop.in1k / "val", n_images=48, seed=9)
+    make_slow(workshop)
+    jobs = jobs_of(submit_study(*study, "datasets=in1k", "seeds=1", *SMALL_PASSES))
+    log = tmp_path / f"study logs/logs/cog-extract-{jobs['extract']}_0.log"
+    wait_for_text(log.read_text, "tiny_net on in1k", timeout=90)
+    time.sleep(3)
+    slurm.run("scancel", "--signal=USR1", "--batch", f"{jobs['extract']}_0")
+    assert set(slurm.wait(*jobs.values(), timeout=240).values()) == {"COMPLETED"}
+    text = log.read_text()
+    assert text.count("exit code 75 after SIGUSR1") == 1 and "restart 1" in text
+    assert "the same command continues from here" in text
+    expected = extract_here(workshop, repository, python, tmp_path / "undisturbed")
+    assert (workshop.models / "tiny/net/in1k/features_test/X_Y.pth").read_bytes() == expected
+    assert "tiny_net" in (tmp_path / "study logs/results.txt").read_text()
+
+
+def test_ranks_share_a_task(slurm, submit_study, study, workshop, tmp_path, repository, python):
+    """Two processes of one srun; the same features."""
+    tiny.write_class_folders(workshop.in1k / "val", n_images=48, seed=9)
+    make_slow(workshop)
+    jobs = jobs_of(
+        submit_study(*study, "datasets=in1k", "seeds=1", "ranks_per_task=2", "cpus=1", *SMALL_PASSES)
+    )
+    assert set(slurm.wait(*jobs.values(), timeout=240).values()) == {"COMPLETED"}
+    text = (tmp_path / f"study logs/logs/cog-extract-{jobs['extract']}_0.log").read_text()
+    assert "rank 1: " in text
+    expected = extract_here(workshop, repository, python, tmp_path / "undisturbed")
+    assert (workshop.models / "tiny/net/in1k/features_test/X_Y.pth").read_bytes() == expected
 
 
 #: Makes one task of an array fail, the first time.
@@ -409,8 +491,8 @@ def test_study_of_the_miniature_equals_the_sequential_drivers(
     in_sequence = time.monotonic() - began
 
     table = subprocess.run(
-        [python, str(repository / "print_results.py"), "--models_root_dir", str(roots["in_sequence"]), "--model", *models,
-         "--dataset", *datasets.split(), "--n_shot", "0", "1", "--seeds", "22", "37"],
+        [python, str(repository / "print_results.py"), "--models_root_dir", str(roots["in_sequence"]),
+         "--model", *models, "--dataset", *datasets.split(), "--n_shot", "0", "1", "--seeds", "22", "37"],
         env=environment, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert (tmp_path / "logs/results.txt").read_text() == table

@@ -27,7 +27,10 @@ def shell(tmp_path: Path, name: str, script: str, *needs: str) -> Task:
 
 def run(tasks, n_processes=2, gpus=(), **environment: str):
     return study_local.run(
-        tasks, n_processes=n_processes, gpus=list(gpus), environment={"PATH": os.environ["PATH"]} | environment
+        tasks,
+        n_processes=n_processes,
+        gpus=list(gpus),
+        environment={"PATH": os.environ["PATH"]} | environment,
     )
 
 
@@ -103,11 +106,11 @@ def test_signals_let_tasks_save(tmp_path, sent, code):
     """Nothing more is started, nothing is left running."""
     driver = subprocess.Popen(
         [sys.executable, "-c", f"""
-import sys
+import os, sys
 from pathlib import Path
 from cog import study_local
-tasks = [study_local.Task(str(n), "x", ["bash", "-c", {SAVES!r}], (), Path({str(tmp_path)!r}) / f"{{n}}.log") for n in range(3)]
-import os
+folder, command = Path({str(tmp_path)!r}), ["bash", "-c", {SAVES!r}]
+tasks = [study_local.Task(str(n), "x", command, (), folder / f"{{n}}.log") for n in range(3)]
 sys.exit(study_local.run(tasks, n_processes=2, gpus=[], environment=os.environ).exit_code)
 """], cwd=Path(__file__).parents[1],
     )  # fmt: skip

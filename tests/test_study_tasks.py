@@ -16,7 +16,18 @@ from cog import names, slurm, study_tasks, study_units
 from cog.commands import study as command
 from cog.errors import CogError
 from cog.slurm import Ahead, Array, Options, Resources
-from cog.study_units import DONE, FAILED, INTERRUPTED, MISSING, QUEUED, RUNNING, Extraction, Status, Study, Training
+from cog.study_units import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    MISSING,
+    QUEUED,
+    RUNNING,
+    Extraction,
+    Status,
+    Study,
+    Training,
+)
 
 NOTHING_AHEAD = Ahead({}, ())
 
@@ -29,7 +40,12 @@ def make_plan(study, statuses, ahead=NOTHING_AHEAD, **options):
 
 
 def make_study(tmp_path, **changes) -> Study:
-    settings = {"models": ("a_net", "b_net"), "datasets": ("in1k", "cog_l1"), "seeds": (1, 2), "n_shots": (0, 8)}
+    settings = {
+        "models": ("a_net", "b_net"),
+        "datasets": ("in1k", "cog_l1"),
+        "seeds": (1, 2),
+        "n_shots": (0, 8),
+    }
     return Study(root=tmp_path, **(settings | changes))
 
 
@@ -180,7 +196,9 @@ def test_products_cover_what_is_missing_and_touch_nothing_taken(data):
     seeds, shots = [1, 2, 3], [0, 1, 8]
     runs = [(seed, shot) for seed in seeds for shot in shots]
     states = {run: data.draw(st.sampled_from(["missing", "taken", "done"])) for run in runs}
-    missing = [Training("a_b", "in1k", "logreg", shot, seed) for (seed, shot), s in states.items() if s == "missing"]
+    missing = [
+        Training("a_b", "in1k", "logreg", shot, seed) for (seed, shot), s in states.items() if s == "missing"
+    ]
     taken = {run for run, state in states.items() if state == "taken"}
     per = data.draw(st.sampled_from(study_tasks.LOGREG_TASKS))
     calls = study_tasks.products(missing, taken, per=per)
@@ -194,12 +212,28 @@ def test_products_cover_what_is_missing_and_touch_nothing_taken(data):
 
 def test_task_lists_survive_the_shell(tmp_path):
     """Every argument arrives as it was; line n + 1 is task n."""
-    odd = ["a b", "it's", '"x"', "$HOME", "`id`", "*", "back\\slash", "tab\there", "", "ü", "--flag=[0.5, 0.5]", "a;b"]
+    odd = [
+        "a b",
+        "it's",
+        '"x"',
+        "$HOME",
+        "`id`",
+        "*",
+        "back\\slash",
+        "tab\there",
+        "",
+        "ü",
+        "--flag=[0.5, 0.5]",
+        "a;b",
+    ]
     array = Array("logreg", "logreg", Resources(), commands={1: ["printf", "%s\\0", *odd], 3: ["true"]})
     lines = array.task_list().splitlines()
     assert [line.startswith("#") for line in lines] == [True, False, True, False]
     done = subprocess.run(
-        ["bash", "-c", 'eval "command=($1)"; "${command[@]}"', "-", lines[1]], capture_output=True, text=True, check=True
+        ["bash", "-c", 'eval "command=($1)"; "${command[@]}"', "-", lines[1]],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.split("\0")[:-1] == odd
     with pytest.raises(CogError, match="line break"):
@@ -237,7 +271,9 @@ def test_sbatch_command(tmp_path):
         Array("extract", "extract", Resources(gpus=1, n_ranks=4), commands={0: ["true"]}), options,
         task_list=Path("x"), jobs={},
     )  # fmt: skip
-    assert {"--ntasks=4", "--gpus-per-task=1"} <= set(ranks) and not any(w.startswith("--dependency") for w in ranks)
+    assert {"--ntasks=4", "--gpus-per-task=1"} <= set(ranks) and not any(
+        w.startswith("--dependency") for w in ranks
+    )
 
 
 def test_records_of_submissions(tmp_path, monkeypatch):
@@ -250,7 +286,9 @@ def test_records_of_submissions(tmp_path, monkeypatch):
     submission.add("13", kind="logreg", root=tmp_path, units={0: [run]})
     submission.add("14", kind="results", root=tmp_path, units={})
     assert slurm.next_submission(tmp_path) == 2
-    monkeypatch.setattr(slurm, "queued_tasks", lambda: {"12_0": "RUNNING", "13_0": "PENDING", "14": "PENDING"})
+    monkeypatch.setattr(
+        slurm, "queued_tasks", lambda: {"12_0": "RUNNING", "13_0": "PENDING", "14": "PENDING"}
+    )
     ahead = slurm.ahead(tmp_path, tmp_path)
     assert ahead == Ahead({unit: ("12_0", "RUNNING"), run: ("13_0", "PENDING")}, ("14",))
     monkeypatch.setattr(slurm, "queued_tasks", lambda: pytest.fail("nothing was submitted for this root"))
@@ -280,8 +318,10 @@ def test_answers_of_slurm(tmp_path, monkeypatch):
     fake_program(tmp_path, "sbatch", "echo Submitted")
     with pytest.raises(CogError, match="expected the number of a job"):
         slurm.submit(["sbatch"])
-    fake_program(tmp_path, "squeue", "printf '5|3|RUNNING|cog-extract\\n5|4|COMPLETING|cog-extract\\n6|N/A|PENDING|cog-results\\n"
-                 "7|N/A|RUNNING|mine|too\\n'")  # fmt: skip
+    answer = [
+        "5|3|RUNNING|cog-extract", "5|4|COMPLETING|cog-extract", "6|N/A|PENDING|cog-results", "7|N/A|RUNNING|mine|too",
+    ]  # fmt: skip
+    fake_program(tmp_path, "squeue", "\n".join(["cat << EOF", *answer, "EOF"]))
     assert slurm.queued_tasks() == {"5_3": "RUNNING", "6": "PENDING"}
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(CogError, match="squeue was not found"):
@@ -305,7 +345,9 @@ def test_arguments_reach_their_scripts(workshop, tmp_path, capsys):
         "--", "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0", "CLF.N_EPOCHS", "2",
     ))  # fmt: skip
     assert code == 0
-    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+    commands = [
+        shlex.split(line) for line in capsys.readouterr().out.splitlines() if not line.startswith("#")
+    ]
     assert [Path(words[1]).name for words in commands] == ["extract_features.py", "logreg.py"]
     assert commands[0][-6:] == ["--device", "cpu", "--allow_failures", "3", "FT_EXTRACT.N_WORKERS", "0"]
     assert commands[1][-6:] == ["--device", "cpu", "--mom", "0.5", "CLF.N_EPOCHS", "2"]

@@ -1,6 +1,7 @@
 """Run a whole study, models by data sets: submit what is missing to SLURM, or run it on this machine.
 
-What follows ``--`` goes to the scripts: FT_EXTRACT.* keys to extract_features.py, other keys to logreg.py, flags to both.
+What follows ``--`` goes to the scripts: FT_EXTRACT.* keys to extract_features.py, other keys to logreg.py, flags to
+both.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
                      help="what one extraction task does (default: both splits of a data set)")  # fmt: skip
     run.add_argument("--logreg_task", choices=study_tasks.LOGREG_TASKS, default="dataset",
                      help="what one classifier task does (default: all runs of a data set)")  # fmt: skip
-    run.add_argument("--extract_args", type=_words, default=[], help="further arguments of extract_features.py")
+    run.add_argument(
+        "--extract_args", type=_words, default=[], help="further arguments of extract_features.py"
+    )
     run.add_argument("--logreg_args", type=_words, default=[], help="further arguments of logreg.py")
     run.add_argument("--dry_run", action="store_true", help="show what would be run, and do nothing")
-    run.add_argument("--check", action="store_true", help="only check all inputs, as each script's --check does")
+    run.add_argument(
+        "--check", action="store_true", help="only check all inputs, as each script's --check does"
+    )
     images = parser.add_argument_group("models and images, as for extract_features.py")
     images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
     for flag in _IMAGE_FLAGS:
@@ -80,12 +85,16 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     cluster.add_argument("--cpus", type=cli_tools.whole_number(1), help="per process")
     cluster.add_argument("--ranks_per_task", type=cli_tools.whole_number(1), default=1,
                          help="processes that share an extraction task (default: 1)")  # fmt: skip
-    cluster.add_argument("--throttle", type=cli_tools.whole_number(1), help="tasks of a kind at the same time")
+    cluster.add_argument(
+        "--throttle", type=cli_tools.whole_number(1), help="tasks of a kind at the same time"
+    )
     cluster.add_argument("--requeue", choices=("yes", "no"), default="yes")
     cluster.add_argument("--max_requeues", type=cli_tools.whole_number(1), default=100)
     cluster.add_argument("--signal_seconds", type=cli_tools.whole_number(0), default=120,
                          help="before the time limit, tasks are told to save (default: 120)")  # fmt: skip
-    cluster.add_argument("--max_array_size", type=cli_tools.whole_number(1), help="default: SLURM's MaxArraySize")
+    cluster.add_argument(
+        "--max_array_size", type=cli_tools.whole_number(1), help="default: SLURM's MaxArraySize"
+    )
     for flag in ("sbatch_args", "extract_sbatch_args", "logreg_sbatch_args", "results_sbatch_args"):
         cluster.add_argument(f"--{flag}", type=_words, default=[], help="further arguments of sbatch")
     args = parser.parse_args(given[:cut])
@@ -145,7 +154,9 @@ def share_out(args: argparse.Namespace, more: Sequence[str]) -> _Extras:
         "extract_features.py", extract_features.parse_args,
         ["--models_root_dir=.", "--model=a_b", "--dataset", "in1k", "--split", "test", *extract],
     )  # fmt: skip
-    of_runs = _parsed("logreg.py", logreg.parse_args, ["--models_root_dir=.", "--model=a_b", "--dataset=in1k", *train])
+    of_runs = _parsed(
+        "logreg.py", logreg.parse_args, ["--models_root_dir=.", "--model=a_b", "--dataset=in1k", *train]
+    )
     for flag, value in (("--output_dir", parsed.output_dir), ("--output_dir", of_runs.output_dir),
                         ("--ckpt_file", parsed.ckpt_file), ("--train_features_dir", of_runs.train_features_dir),
                         ("--seeds", of_runs.seeds), ("--n_shots", of_runs.n_shots)):  # fmt: skip
@@ -174,13 +185,17 @@ def check_inputs(args: argparse.Namespace, study: Study, arrays: Sequence[Array]
     from cog.models.formats.detect import checkpoint_files
     from cog.models.zoo import get_spec
 
-    todo = [unit for array in arrays if array.kind == EXTRACT for some in array.units.values() for unit in some]
+    todo = [
+        unit for array in arrays if array.kind == EXTRACT for some in array.units.values() for unit in some
+    ]
     for model in dict.fromkeys(unit.model for unit in todo):
         if args.model_loader is None:
             get_spec(model)
             checkpoint = paths.ModelDir(study.root, model).checkpoint
             if not checkpoint_files(checkpoint):
-                raise CogError(f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it")
+                raise CogError(
+                    f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it"
+                )
         else:
             files.require_file(args.model_loader.rpartition(":")[0], "--model_loader")
     for dataset in dict.fromkeys(unit.dataset for unit in todo):
@@ -226,7 +241,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         more=tuple(args.sbatch_args),
     )
     if args.ranks_per_task > 1 and not args.slurm:
-        raise CogError("--ranks_per_task is for SLURM; on one machine several tasks run at a time (--n_processes)")
+        raise CogError(
+            "--ranks_per_task is for SLURM; on one machine several tasks run at a time (--n_processes)"
+        )
     # srun does not take the number of processors per task from the job, since SLURM 22.05.
     per_rank = [f"--cpus-per-task={args.cpus}"] if args.cpus else []
     commands = Commands(
@@ -239,7 +256,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with contextlib.ExitStack() as stack:
         if not (args.dry_run or args.check):
-            stack.enter_context(locks.locked(files.ensure_writable_dir(log_dir, "--log_dir"), flag="--log_dir"))
+            stack.enter_context(
+                locks.locked(files.ensure_writable_dir(log_dir, "--log_dir"), flag="--log_dir")
+            )
         ahead = slurm.ahead(log_dir, study.root) if args.slurm else slurm.Ahead({}, ())
         statuses = study_tasks.with_queue(units.survey(study), ahead)
         plan = study_tasks.plan(
@@ -263,7 +282,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with_results = RESULTS in args.stages
         if args.slurm:
             last = _results_command(study, log_dir, opts) if with_results else None
-            return submit(study, plan, ahead, options, last, results=_resources(args, RESULTS), dry_run=args.dry_run)
+            return submit(
+                study, plan, ahead, options, last, results=_resources(args, RESULTS), dry_run=args.dry_run
+            )
         return run_here(args, study, plan, log_dir, opts, with_results=with_results)
 
 
@@ -315,7 +336,13 @@ def _announce(study: Study, statuses: dict[units.Unit, units.Status], plan: Plan
         (LOGREG, "classifier runs", units.Training),
     ):
         counts = collections.Counter(found.state for unit, found in statuses.items() if isinstance(unit, of))
-        planned = {unit for array in plan.arrays if array.kind == kind for some in array.units.values() for unit in some}
+        planned = {
+            unit
+            for array in plan.arrays
+            if array.kind == kind
+            for some in array.units.values()
+            for unit in some
+        }
         tasks = sum(len(array.commands) for array in plan.arrays if array.kind == kind)
         states = ", ".join(f"{counts[state]} {state}" for state in units.STATES if counts[state])
         logger.info("%s: %s; to do now: %d in %d tasks", label, states, len(planned), tasks)
@@ -384,7 +411,10 @@ def submit(
         command = slurm.sbatch(array, options, task_list=lists[array.name][0], jobs=jobs)
         jobs[array.name] = slurm.submit(command)
         submission.add(jobs[array.name], kind=array.kind, root=study.root, units=array.units)
-        print(f"{jobs[array.name]}  {array.kind}: {len(array.commands)} tasks ({lists[array.name][0]})", flush=True)
+        print(
+            f"{jobs[array.name]}  {array.kind}: {len(array.commands)} tasks ({lists[array.name][0]})",
+            flush=True,
+        )
     if last is not None:
         after = [*jobs.values(), *sorted(earlier)]
         job = slurm.submit(
@@ -430,7 +460,13 @@ def _variable(name: str) -> str:
 
 
 def run_here(
-    args: argparse.Namespace, study: Study, plan: Plan, log_dir: Path, opts: Sequence[str], *, with_results: bool
+    args: argparse.Namespace,
+    study: Study,
+    plan: Plan,
+    log_dir: Path,
+    opts: Sequence[str],
+    *,
+    with_results: bool,
 ) -> int:
     """Run the tasks on this machine, then make the table."""
     tasks = study_local.tasks_of(plan.arrays, log_dir)
@@ -438,7 +474,9 @@ def run_here(
     n_processes = args.n_processes or max(1, len(gpus))
     if args.dry_run:
         for task in tasks:
-            print(f"# {task.name}: {task.label}" + (f" (after {', '.join(task.needs)})" if task.needs else ""))
+            print(
+                f"# {task.name}: {task.label}" + (f" (after {', '.join(task.needs)})" if task.needs else "")
+            )
             print(slurm.command_line(task.command))
         print(f"# {n_processes} at a time, GPUs: {' '.join(gpus) or 'none'}")
         return 0
@@ -450,7 +488,10 @@ def run_here(
     if summary.signal is not None:
         ended = sum(code == 0 for code in summary.codes.values())
         logger.error(
-            "ended by %s: %d of %d tasks are done; the same command continues", summary.signal.name, ended, len(tasks)
+            "ended by %s: %d of %d tasks are done; the same command continues",
+            summary.signal.name,
+            ended,
+            len(tasks),
         )
         return summary.exit_code
     failed = sum(code != 0 for code in summary.codes.values())

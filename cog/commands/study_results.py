@@ -64,7 +64,8 @@ def write(study: Study, log_dir: Path, opts: Sequence[str]) -> None:
         "--n_shot", *map(str, study.n_shots), "--seeds", *map(str, study.seeds), *opts,
     ]  # fmt: skip
     table, report = log_dir / TABLE_FILE, log_dir / REPORT_FILE
-    print_results.main([*which, "--output", str(table), "--overwrite"])
+    # Named explicitly: without a view, a single cell would be shown seed by seed instead of as a table.
+    print_results.main([*which, "--view", "datasets", "--output", str(table), "--overwrite"])
     absent = len(runs) - done
     if absent:
         text = table.read_text(encoding="utf-8", errors="surrogateescape")
