@@ -72,7 +72,7 @@ def test_the_section_holds_every_number(study, tmp_path, no_matplotlib):
 def test_missing_analyses_are_a_note_with_the_command(study, tmp_path, no_matplotlib):
     text, _ = page_of(study, tmp_path)
     assert "2 analyses not there yet" in text
-    words = "--model mini_untrained --dataset in1k cog_l5 --analysis kmeans"
+    words = "--model mini_untrained --datasets in1k cog_l5 --analysis kmeans"
     assert f"python analyze_features.py --models_root_dir {study} {words}" in text
 
 

@@ -148,7 +148,7 @@ def _missing(found: Experiments, root: str) -> Iterable[Notice]:
                 by_model.setdefault(model, {}).setdefault(name, []).append(dataset)
     for model, absent in by_model.items():
         datasets = list(dict.fromkeys(dataset for found_ in absent.values() for dataset in found_))
-        words = {"models_root_dir": [root], "model": [model], "dataset": datasets, "analysis": list(absent)}
+        words = {"models_root_dir": [root], "model": [model], "datasets": datasets, "analysis": list(absent)}
         flags = " ".join(f"--{flag} {' '.join(map(shlex.quote, values))}" for flag, values in words.items())
         yield Notice(
             "note",
