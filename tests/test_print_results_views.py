@@ -395,9 +395,7 @@ def test_runs_with_different_settings_are_averaged_with_a_warning(tmp_path, run,
 def test_the_index_can_be_left_out(study, run, monkeypatch):
     seen = []
     original = results.find_all
-    monkeypatch.setattr(
-        results, "find_all", lambda *a, **k: seen.append(k["use_index"]) or original(*a, **k)
-    )
+    monkeypatch.setattr(results, "find_all", lambda *a, **k: seen.append(k["use_index"]) or original(*a, **k))
     run("--models_root_dir", study)
     run("--models_root_dir", study, "--no_index")
     assert seen == [True, False]
