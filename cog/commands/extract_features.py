@@ -97,6 +97,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
+    cli_tools.add_check(run)
     return parser.parse_args(argv)
 
 
@@ -267,6 +268,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     log = ranks.label_log(rank)
     with ranks.only_one_speaks(rank):
         args = parse_args(argv)
+    if args.check:
+        from cog.preflight import extraction
+
+        return extraction.check(args)
     with interruption.deferred():
         cfg, where, jobs = check_input(args)
         log.speak()

@@ -14,7 +14,8 @@ from cog.errors import CogError
 from cog.logreg.plan import stays_in_file
 from cog.preflight import machine
 from cog.preflight.report import Report
-from cog.run_folder import RunFolder
+from cog.resume_folder import ResumeFolder
+from cog.run_folder import RunFolder, compare
 
 if TYPE_CHECKING:
     from cog.logreg.study import RunPlan
@@ -112,7 +113,7 @@ def _check_outputs(report: Report, args: argparse.Namespace, plans: list[RunPlan
                 elif machine.check_writable(report, plan.output):
                     todo.append(plan)
         refused += report.n_problems > before
-    begun = sum((plan.output / ".resume").is_dir() for plan in todo)
+    begun = sum(ResumeFolder(plan.output).read() is not None for plan in todo)
     where = plans[0].output if len(plans) == 1 else plans[0].output.parent if plans else None
     if where is not None:
         parts = [f"{len(todo)} to do" + (f" ({begun} begun)" if begun else "")]
@@ -133,6 +134,13 @@ def _is_kept(plan: RunPlan, *, skip_complete: bool, overwrite: bool) -> bool:
     folder = RunFolder(plan.output)
     if overwrite:
         return False
+    unfinished = ResumeFolder(plan.output).read()
+    changed = compare(unfinished["identity"], plan.identity) if unfinished else []
+    if changed:
+        raise CogError(
+            f"{plan.output} holds an unfinished run of other settings ({'; '.join(changed)}); give the same ones to "
+            "continue it, or --overwrite to discard it"
+        )
     if not folder.is_complete():
         folder.check_free(overwrite=False)
         return False
