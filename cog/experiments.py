@@ -16,7 +16,6 @@ from cog.cells import natural_key
 #: Units of numbers, as titles have them; "" for numbers without one.
 PERCENT, POINTS, UNIT, NONE = "%", "points", "0 to 1", ""
 
-_CLASSIFIER = re.compile(r"(?P<type>logreg|mlp_noact|mlp|finetune)(?:_pca(?P<pca>\d+))?(?:_max(?P<max>\d+))?")
 _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
 
 _SHORT_TYPES = _TYPES | {"mlp_noact": "MLP no activation"}
@@ -114,7 +113,7 @@ class Classifier:
 
 def classifier(experiment: str) -> Classifier | None:
     """Return what the name of an evaluation tells; None for analyses and names of one's own."""
-    match = _CLASSIFIER.fullmatch(experiment)
+    match = measures.CLASSIFIER.fullmatch(experiment)
     if match is None:
         return None
     return Classifier(match["type"], int(match["pca"] or 0), int(match["max"] or 0))

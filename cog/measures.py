@@ -9,6 +9,7 @@ any evaluation (:mod:`cog.results`), analyses (:mod:`cog.analysis.records`), the
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,12 +110,16 @@ def of_cells(cells: Iterable[Cell], evaluation: str = LOGREG) -> list[Measure]:
 def of_runs(runs: Mapping[str, Sequence[Run]], *, expected_seeds: Iterable[int] = ()) -> list[Measure]:
     """Return the accuracies of runs by the name of their evaluation.
 
+    Evaluations under a name of the user's own (``EVAL.NAME``) are left out: what they are is not known.
+
     Args:
         runs: of :func:`cog.results.find_all`.
         expected_seeds: seeds that each number should have; default: as in tables, for each evaluation by itself.
     """
     found = []
     for evaluation, group in runs.items():
+        if not is_classifier(evaluation):
+            continue
         found += of_cells(summarise(group, tuple(expected_seeds) or _expected(evaluation, group)), evaluation)
     return found
 
@@ -237,9 +242,15 @@ def derive(measures: Iterable[Measure]) -> list[Measure]:
     return found
 
 
+#: Names of the evaluations whose meaning is known (:func:`cog.config.evaluation_name`).
+CLASSIFIER = re.compile(
+    rf"(?P<type>{LOGREG}|mlp_noact|mlp|{_FINETUNE})(?:_pca(?P<pca>\d{{1,9}}))?(?:_max(?P<max>\d{{1,9}}))?"
+)
+
+
 def is_classifier(experiment: str) -> bool:
-    """Whether an experiment is an evaluation in run folders, and not an analysis."""
-    return experiment.split("_")[0] in (LOGREG, "mlp", _FINETUNE)
+    """Whether an experiment is an evaluation of a known kind, and not an analysis."""
+    return CLASSIFIER.fullmatch(experiment) is not None
 
 
 def is_variant(experiment: str) -> bool:

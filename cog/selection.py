@@ -202,9 +202,10 @@ def gather(
     everything: list[Measure] = []
     if selection.experiments:
         # What a wanted number is relative to need not be wanted itself.
-        base = measures.of_cells(
-            (cell for cell in cells if cell.source == results.RUNS), selection.eval_name
-        ) + measures.of_cells(cell for cell in cells if cell.source != results.RUNS)
+        base = measures.of_cells(cell for cell in cells if cell.source != results.RUNS)
+        if measures.is_classifier(selection.eval_name):
+            on_disk = [cell for cell in cells if cell.source == results.RUNS]
+            base = measures.of_cells(on_disk, selection.eval_name) + base
         everything = measures.derive([*base, *more])
         everything = [measure for measure in everything if selection.wants_measure(measure)]
     if not wanted_cells and not everything:

@@ -392,6 +392,17 @@ def test_the_keys_of_a_variant_select_its_folder(show, root, keys, evaluation):
     assert found == pytest.approx(expected)
 
 
+def test_evaluations_of_ones_own_are_no_analyses(show, tmp_path):
+    for name in ("logreg", "mine", "logreg_old", "mlp_x", "logreg_pca0x"):
+        write_runs(tmp_path, "a_b", "in1k", name, {22: 50.0})
+    write_record(tmp_path, "a_b", "in1k", "ncm", {"top1_cosine": 40.0})
+    for view in (("--analysis", "all"), ("--overview",), ("--overview", "EVAL.NAME", "mine")):
+        rows = json.loads(show("--models_root_dir", tmp_path, "--format", "json", *view))
+        assert {row["experiment"] for row in rows} <= {"logreg", "ncm"}
+    (row,) = json.loads(show("--models_root_dir", tmp_path, "--format", "json", "EVAL.NAME", "logreg_old"))
+    assert row["mean"] == 50.0
+
+
 def test_variants_do_not_show_among_logistic_regression(show, root):
     rows = json.loads(show("--models_root_dir", root, "--format", "json", "--n_shot", "all"))
     assert len(rows) == 6
