@@ -230,6 +230,36 @@ def test_help_is_quick_and_names_the_analyses(repository, python):
     assert all(name in done.stdout for name in LABEL_FREE)
 
 
+def test_the_driver(models, feature_folders, tmp_path, repository, python):
+    import shutil
+
+    shutil.copytree(models / "tiny/net", models / "tiny/other")
+    script = ["bash", str(repository / "bash-scripts/analyze_features.sh")]
+    environment = os.environ | {"COG_PYTHON": python, "models_root_dir": str(models)}
+    several = [
+        "model_name=tiny_net tiny_other",
+        "datasets=in1k cog_l1",
+        "analyses=alignment ncm",
+        "--device",
+        "cpu",
+    ]
+    done = subprocess.run([*script, *several], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[2/2] analyses of tiny_other: alignment ncm" in done.stdout
+    assert len(records.find(models)) == 8
+    done = subprocess.run(
+        [*script, f"train_features_dir={feature_folders[0]}", f"test_features_dir={feature_folders[1]}",
+         f"output_dir={tmp_path / 'out'}", "models_root_dir=None", "analyses=ncm"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/analysis_ncm/results.json").is_file()
+    done = subprocess.run(
+        [*script, "datasets=none_such"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "stopped at step 1 of 1" in done.stderr and "Traceback" not in done.stderr
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Interruption
 

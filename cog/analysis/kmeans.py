@@ -25,12 +25,15 @@ import numpy as np
 import torch
 
 from cog import interruption
-from cog.analysis.rows import BLOCK, SMALL_BLOCK, Rows
+from cog.analysis.rows import SMALL_BLOCK, Rows
 from cog.analysis.seeding import initial_centres
 from cog.errors import CogError
 from cog.progress import duration
 
 logger = logging.getLogger(__name__)
+
+#: Rows assigned at a time: on a CPU, what is gathered of them for every group comes from its cache.
+BLOCK, _GPU_BLOCK = 2048, 65536
 
 #: Centres that share a lower bound: fewer make better bounds, more make better matrix products.
 _GROUP = 50
@@ -40,6 +43,9 @@ _SQUARE_SLACK, _SUM_SLACK = 1e-6, 3e-7
 
 #: Share of the centres from which on a row is compared with all of them at once.
 _MOST = 0.5
+
+#: Share of the centres that bounds leave from which on it does not pay to make the upper bounds tight.
+_HOPELESS = 0.95
 
 #: Seconds between two saved states, and between two lines of progress.
 SAVE_SECONDS = 60.0
@@ -268,10 +274,10 @@ class _Lloyd:
         drift = torch.where(self.drift > 0, self.drift * (1 + 1e-6) + _SUM_SLACK * scale**0.5, 0.0)
         group_drift = torch.stack([drift[span].amax() for span in self._spans])
         n_moved = 0
-        for start in range(0, self.rows.n, BLOCK):
-            n_moved += self._assign_block(
-                start, min(start + BLOCK, self.rows.n), centre_squares, slack, drift, group_drift
-            )
+        block = BLOCK if self.rows.device.type == "cpu" else _GPU_BLOCK
+        for start in range(0, self.rows.n, block):
+            stop = min(start + block, self.rows.n)
+            n_moved += self._assign_block(start, stop, centre_squares, slack, drift, group_drift)
             on_block()
         self.drift = torch.zeros_like(self.drift)
         self.passes += 1
@@ -302,10 +308,12 @@ class _Lloyd:
         x = self.rows.slice(start, stop) if whole else self.rows.take(alive + start)
         squares = self.rows.squares[start:stop][alive]
         old = labels[alive]
-        scores = self._own_scores(x, old, centre_squares)
-        wanted = lower[alive] < _distance(scores + squares + slack)[:, None]
-        n_wanted = wanted.float() @ self.sizes.float()
-        everything = n_wanted >= _MOST * len(self.centres)
+        scores, wanted = upper[alive], lower[alive] < upper[alive, None]
+        everything = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        if self._n_wanted(wanted).mean() < _HOPELESS * len(self.centres):
+            scores = self._own_scores(x, old, centre_squares)
+            wanted = lower[alive] < _distance(scores + squares + slack)[:, None]
+            everything = self._n_wanted(wanted) >= _MOST * len(self.centres)
         new, new_upper, new_lower = old.clone(), upper[alive], lower[alive]
         if (rows := everything.nonzero().squeeze(1)).numel():
             part = x if len(rows) == len(x) else x.index_select(0, rows)
@@ -330,6 +338,10 @@ class _Lloyd:
             self._add(old[moved], x.index_select(0, moved), -1)
             self._add(new[moved], x.index_select(0, moved), 1)
         return len(moved)
+
+    def _n_wanted(self, wanted: torch.Tensor) -> torch.Tensor:
+        """Return how many centres the ``wanted`` groups of every row have."""
+        return wanted.float() @ self.sizes.float()
 
     def _own_scores(
         self, x: torch.Tensor, labels: torch.Tensor, centre_squares: torch.Tensor
