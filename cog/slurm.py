@@ -7,7 +7,7 @@ must not be submitted again.
 
 from __future__ import annotations
 
-import getpass
+import os
 import re
 import shlex
 import subprocess
@@ -88,6 +88,7 @@ class Array:
         commands: command by task number.
         units: what each task works on.
         after: arrays whose task of the same number must have succeeded before a task begins.
+        after_jobs: arrays of earlier submissions, likewise, by their job's number.
         after_tasks: tasks of earlier submissions (``"12_3"``) that must have succeeded before any begins.
         throttle: tasks that run at the same time.
     """
@@ -98,6 +99,7 @@ class Array:
     commands: dict[int, list[str]] = field(default_factory=dict)
     units: dict[int, list[Unit]] = field(default_factory=dict)
     after: tuple[str, ...] = ()
+    after_jobs: tuple[str, ...] = ()
     after_tasks: tuple[str, ...] = ()
     throttle: int | None = None
 
@@ -132,7 +134,7 @@ def sbatch(array: Array, options: Options, *, task_list: Path, jobs: dict[str, s
     """
     numbers = number_ranges(array.commands)
     limit = f"%{array.throttle}" if array.throttle else ""
-    after = [f"aftercorr:{jobs[name]}" for name in array.after]
+    after = [f"aftercorr:{job}" for job in (*(jobs[name] for name in array.after), *array.after_jobs)]
     after += [f"afterok:{':'.join(array.after_tasks)}"] if array.after_tasks else []
     signal = [f"--signal=B:USR1@{options.signal_seconds}"] if options.signal_seconds else []
     return [
@@ -266,7 +268,7 @@ def queued_tasks() -> dict[str, str]:
     Raises:
         CogError: when ``squeue`` cannot be asked.
     """
-    text = ask("squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%F|%K|%T|%j")
+    text = ask("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
     tasks = {}
     for line in text.splitlines():
         job, task, state, name = line.split("|", 3)

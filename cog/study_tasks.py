@@ -6,7 +6,7 @@ for the extraction task of its own number: SLURM's ``aftercorr``. Run on one mac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,7 +151,15 @@ class _Waits:
     """What the classifiers of a pair wait for."""
 
     arrays: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+
+
+def _by_number(tasks: Iterable[str], number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tell the arrays whose task has this number, which one array can wait for, from other tasks."""
+    same = [task.partition("_")[0] for task in tasks if task.partition("_")[2] == str(number)]
+    other = [task for task in tasks if task.partition("_")[2] != str(number)]
+    return tuple(sorted(same)), tuple(sorted(other))
 
 
 class _Chunk:
@@ -181,7 +189,12 @@ class _Chunk:
         name += self._suffix
         if name not in self.arrays:
             self.arrays[name] = Array(
-                name, kind, self._resources[kind], after=waits.arrays, after_tasks=waits.tasks
+                name,
+                kind,
+                self._resources[kind],
+                after=waits.arrays,
+                after_jobs=waits.jobs,
+                after_tasks=waits.tasks,
             )
         return self.arrays[name]
 
@@ -208,7 +221,7 @@ class _Chunk:
             if other not in units and not (other.folder(self._study.root) / names.FEATURES_FILE).is_file():
                 reason = reason or f"{other}: missing, and {split} is not among the splits"
         if not wanted:
-            return _Waits(tasks=tuple(sorted(queued))), reason
+            return _Waits((), *_by_number(queued, number)), reason
         waits_for = []
         groups = [todo] if per == "dataset" else [[unit] for unit in todo]
         for group in filter(None, groups):
@@ -217,7 +230,7 @@ class _Chunk:
             array.commands[number] = self._commands.extract(model, [dataset], [unit.split for unit in group])
             array.units[number] = list(group)
             waits_for.append(array.name)
-        return _Waits(tuple(waits_for), tuple(sorted(queued))), reason
+        return _Waits(tuple(waits_for), *_by_number(queued, number)), reason
 
     def add_trainings(
         self,

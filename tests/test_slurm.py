@@ -175,6 +175,24 @@ def test_preempted_task_continues(slurm, task, tmp_path):
     assert "\ncomplete." in log(0)
 
 
+def test_signal_reaches_every_rank(slurm, task, tmp_path):
+    """Through srun, which ends with their exit code."""
+    script = tmp_path / "rank.sh"
+    script.write_text(
+        "trap 'echo rank $SLURM_PROCID of $SLURM_NTASKS saved; exit 75' USR1\n"
+        f"[ -e {tmp_path}/once$SLURM_PROCID ] && exit 0\ntouch {tmp_path}/once$SLURM_PROCID\n"
+        "while true; do sleep 0.2; done\n"  # srun tells every process of a step, the sleep as well
+    )
+    job, log = task(f"exec srun bash {script}", options=("--ntasks=2",))
+    wait_for_text(lambda: str(list(tmp_path.glob("once*"))), "once1")
+    wait_for_text(lambda: str(list(tmp_path.glob("once*"))), "once0")
+    time.sleep(0.5)
+    slurm.run("scancel", "--signal=USR1", "--batch", f"{job}_0")
+    assert slurm.wait(job) == {f"{job}_0": "COMPLETED"}
+    assert all(f"rank {rank} of 2 saved" in log(0) for rank in (0, 1)), log(0)
+    assert "exit code 75 after SIGUSR1" in log(0)
+
+
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
@@ -286,7 +304,11 @@ def test_one_run_per_task_and_a_part_cancelled(slurm, submit_study, study, works
         # More seeds while the features are still to come: their tasks wait for the tasks of the earlier submission.
         more = submit_study(*variables, "seeds=1 2 3 4", "shots=0", "logreg_task=dataset")
         assert [line.split()[1] for line in more.stdout.splitlines()] == ["logreg:", "results:"]
-        assert f"afterok:{lines[0].split()[0]}_0" in slurm.show(more.stdout.split()[0])["Dependency"]
+        dependency = slurm.show(more.stdout.split()[0])["Dependency"]
+        assert (
+            f"aftercorr:{lines[0].split()[0]}_" in dependency
+            and f"aftercorr:{lines[1].split()[0]}_" in dependency
+        )
     finally:
         slurm.run("scontrol", "update", "partitionname=main", "state=UP")
     slurm.wait(*(line.split()[0] for line in (*lines, *more.stdout.splitlines())), timeout=300)

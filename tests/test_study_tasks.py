@@ -144,7 +144,8 @@ def test_what_is_queued_or_running_is_not_submitted_again(tmp_path):
     assert statuses[train] == Status(RUNNING, "here")
     plan = make_plan(study, statuses, ahead)
     assert {array.kind for array in plan.arrays} == {"logreg"}
-    assert all(array.after_tasks == ("12_0", "13_4") for array in plan.arrays)
+    # Task 0 of job 12 has the number of the pair, so that one array can wait for all such tasks.
+    assert all((array.after_jobs, array.after_tasks) == (("12",), ("13_4",)) for array in plan.arrays)
     named = [
         (seed, shot)
         for array in plan.arrays
@@ -258,13 +259,13 @@ def test_sbatch_command(tmp_path):
     )  # fmt: skip
     resources = Resources(gpus=1, cpus=8, mem="64G", time="1-0", more=("--nice=3",))
     array = Array("logreg", "logreg", resources, commands={0: ["true"], 2: ["true"]}, after=("extract",),
-                  after_tasks=("9_1", "9_3"), throttle=5)  # fmt: skip
+                  after_jobs=("8",), after_tasks=("9_1", "9_3"), throttle=5)  # fmt: skip
     words = slurm.sbatch(array, options, task_list=Path("/logs/list.txt"), jobs={"extract": "77"})
     assert words == [
         "sbatch", "--parsable", "--job-name=cog-logreg", "--array=0,2%5", "--output=/logs/100%%/logs/%x-%A_%a.log",
         "--open-mode=append", "--partition=gpu", "--account=me", "--qos=high", "--constraint=a100|h100",
         "--gres=gpu:1", "--cpus-per-task=8", "--mem=64G", "--time=1-0", "--requeue", "--signal=B:USR1@90",
-        "--dependency=aftercorr:77,afterok:9_1:9_3", "--kill-on-invalid-dep=yes", "--exclusive", "--nice=3",
+        "--dependency=aftercorr:77,aftercorr:8,afterok:9_1:9_3", "--kill-on-invalid-dep=yes", "--exclusive", "--nice=3",
         "/repo/task.sh", "/logs/list.txt", "7",
     ]  # fmt: skip
     ranks = slurm.sbatch(
