@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import pytest
 import test_cuda_engine as engine_tests
@@ -82,3 +83,49 @@ def test_missing_waits_are_found(monkeypatch):
             broken.setattr(fake.streams[3], "wait_stream", lambda other: None)
             with pytest.raises(Race):
                 engine_tests.train(imitation(fake), runs)
+
+
+class Stopped(Exception):
+    """The process was asked to end."""
+
+
+class MemoryCheckpoint:
+    """Keeps states as bytes, as a file does; ends the training after some of the saves."""
+
+    def __init__(self, *ends):
+        self.ends, self.saves, self.data = ends, 0, None
+
+    def restore(self, n_runs):
+        return [None] * n_runs if self.data is None else pickle.loads(self.data)
+
+    def due(self):
+        return True
+
+    def save(self, states):
+        self.saves += 1
+        self.data = pickle.dumps(list(states))
+        if self.saves in self.ends:
+            raise Stopped
+
+
+@pytest.mark.parametrize("feature_memory", [None, 0])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_interrupted_twice_and_continued_with_graphs(monkeypatch, precision, feature_memory):
+    """Runs of different lengths and groups, one of which ends early; resident and streamed features."""
+    monkeypatch.setattr(cuda_engine, "_BLOCK_STEPS", 3)
+    runs = some_runs(3, seeds=2, shots=(0, 4))[1:]
+    recipe = dataclasses.replace(RECIPE, n_epochs=6)
+    expected, _ = engine_tests.train(CudaEngine(torch.device("cpu"), precision), runs, recipe)
+    checkpoint, graphs = MemoryCheckpoint(2, 3, 8), []
+    for session in range(4):
+        with FakeCuda(monkeypatch) as fake:
+            engine = imitation(fake, precision, feature_memory=feature_memory)
+            if session < 3:
+                with pytest.raises(Stopped):
+                    engine_tests.train(engine, runs, recipe, checkpoint=checkpoint)
+            else:
+                fits, _ = engine_tests.train(engine, runs, recipe, checkpoint=checkpoint)
+            graphs.append(len(fake.graphs))
+    assert_same_bits(fits, expected)
+    assert checkpoint.saves == 2 * 5  # every epoch but the last, of runs of either length
+    assert graphs[3] > 0

@@ -65,6 +65,7 @@ class Claim:
         work: its work in progress.
         releasing: gives the lock back.
         starting: creates the folder of work in progress, see :func:`begin`.
+        published: whether the result is in place, and the lock given back.
     """
 
     plan: RunPlan
@@ -72,6 +73,7 @@ class Claim:
     work: ResumeFolder
     releasing: contextlib.ExitStack
     starting: Callable[[], None] = lambda: None
+    published: bool = False
 
 
 def pending(
@@ -205,9 +207,9 @@ def _drop_empty(claims: Sequence[Claim]) -> None:
 
     What an interrupted call with ``overwrite`` has still to replace stays marked, once there is something to continue.
     """
-    found = [claim.work.read() for claim in claims]
-    begun = any(claim.work.has_progress() for claim in claims) or not all(found)
-    for claim, one in zip(claims, found, strict=True):
+    begun = any(claim.published or claim.work.has_progress() for claim in claims)
+    for claim in claims:
+        one = None if claim.published else claim.work.read()
         if one is not None and not claim.work.has_progress() and not (one["replaces"] and begun):
             with contextlib.suppress(OSError):
                 claim.work.discard()
@@ -305,6 +307,7 @@ def execute(claims: Sequence[Claim], data: Data, engine: Engine, *, print_freq: 
             logging_.close()
             _publish(claim, outcome, session)
             working.close()
+            claim.published = True
             claim.releasing.close()
             assert outcome.fit.history is not None
             logs = outcome.fit.history.logs
