@@ -22,7 +22,7 @@ class Means:
 
     Attributes:
         labels: int64 ``(C,)``, ascending.
-        centres: float32 ``(C, d)``, on the device of the rows.
+        centres: float64 ``(C, d)``, on the device of the rows.
     """
 
     labels: torch.Tensor
@@ -45,7 +45,7 @@ def fit(train: Rows, y: torch.Tensor) -> Means:
         onehot[members, torch.arange(len(x))] = 1.0
         sums[here.to(sums.device)] += onehot.to(sums.device) @ x.double()
     counts = torch.bincount(index).to(sums.device)
-    return Means(labels, (sums / counts[:, None]).float())
+    return Means(labels, sums / counts[:, None])
 
 
 def predict(means: Means, test: Rows, *, metric: str) -> torch.Tensor:
@@ -56,15 +56,16 @@ def predict(means: Means, test: Rows, *, metric: str) -> torch.Tensor:
         test: ``(m, d)``.
         metric: ``"cosine"`` or ``"euclidean"``.
     """
+    # in float64: means of features that are all alike (of an untrained network) differ in their last digits only
     centres = means.centres
+    offset = torch.zeros(len(centres), dtype=torch.float64, device=centres.device)
     if metric == "cosine":
         centres = torch.nn.functional.normalize(centres)
-        offset = torch.zeros(len(centres), device=centres.device)
     else:
         offset = -0.5 * centres.square().sum(dim=1)
     width = min(_TOP, len(centres))
     ranked = []
-    for _, x in test.blocks():
-        _, best = _largest(torch.addmm(offset, x, centres.T), width)
+    for _, x in test.blocks(SMALL_BLOCK):
+        _, best = _largest(torch.addmm(offset, x.double(), centres.T), width)
         ranked.append(torch.nn.functional.pad(means.labels[best.cpu()], (0, _TOP - width), value=-1))
     return torch.cat(ranked)

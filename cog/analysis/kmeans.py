@@ -120,27 +120,32 @@ def fit(
             f"{k} clusters need at least as many training images, found {rows.n}; lower ANALYSIS.KMEANS_K"
         )
     saved = checkpoint.load() if checkpoint is not None else None
-    with _deterministic(rows.device):
-        if saved is not None:
-            lloyd = _Lloyd(rows, saved)
+    if saved is not None:
+        lloyd = _Lloyd(rows, saved)
+    else:
+        if centres is None:
+
+            def on_block() -> None:
+                interruption.check(f"nothing of {label} is saved yet")
+
+            centres = initial_centres(rows, k, np.random.default_rng(seed), on_block=on_block)
         else:
-            if centres is None:
-
-                def on_block() -> None:
-                    interruption.check(f"nothing of {label} is saved yet")
-
-                centres = initial_centres(rows, k, np.random.default_rng(seed), on_block=on_block)
-            else:
-                centres = centres.to(rows.device, torch.float32)
-                centres = centres if rows.mean is None else centres - rows.mean
-            lloyd = _Lloyd.start(rows, centres)
-        # of centred rows, the squares are the variance
-        threshold = tolerance * float(rows.squares.double().sum()) / (rows.n * rows.dim)
-        return _run(lloyd, max_iterations, threshold, checkpoint, label)
+            centres = centres.to(rows.device, torch.float32)
+            centres = centres if rows.shift is None else centres - rows.shift
+        lloyd = _Lloyd.start(rows, centres)
+    # of centred rows, the squares are the variance
+    threshold = tolerance * float(rows.squares.double().sum()) / (rows.n * rows.dim)
+    return _run(lloyd, max_iterations, threshold, checkpoint, label)
 
 
 def assign(rows: Rows, centres: torch.Tensor) -> torch.Tensor:
-    """Return the nearest centre of every row, int64 ``(n,)`` (of equally near ones the first)."""
+    """Return the nearest centre of every row, int64 ``(n,)`` (of equally near ones the first).
+
+    Args:
+        rows: best with the same shift as those that were clustered.
+        centres: float32 ``(k, d)``, not shifted.
+    """
+    centres = centres if rows.shift is None else centres - rows.shift
     squares = centres.square().sum(dim=1)
     return torch.cat([torch.addmm(squares, x, centres.T, alpha=-2.0).argmin(dim=1) for _, x in rows.blocks()])
 
@@ -414,8 +419,9 @@ class _Lloyd:
 
     def _add(self, labels: torch.Tensor, x: torch.Tensor, sign: int) -> None:
         """Add rows to the sums of their clusters, or take them away."""
-        for part, some in zip(x.split(SMALL_BLOCK), labels.split(SMALL_BLOCK), strict=True):
-            self.sums.index_add_(0, some, part.double(), alpha=sign)
+        with _deterministic(x.device):
+            for part, some in zip(x.split(SMALL_BLOCK), labels.split(SMALL_BLOCK), strict=True):
+                self.sums.index_add_(0, some, part.double(), alpha=sign)
         self.counts += sign * torch.bincount(labels, minlength=len(self.counts))
 
     def _fill_empty(self) -> int:
@@ -441,8 +447,8 @@ class _Lloyd:
         """Return the clustering in the caller's order of centres and coordinates."""
         total = float(own_distances(self.rows, self.centres, self.labels).double().sum())
         centres = torch.empty_like(self.centres)
-        mean = self.rows.mean
-        centres[self.order] = self.centres if mean is None else self.centres + mean
+        shift = self.rows.shift
+        centres[self.order] = self.centres if shift is None else self.centres + shift
         return Clustering(
             centres=centres,
             labels=self.order[self.labels],
@@ -477,14 +483,15 @@ def _group(centres: torch.Tensor, n_groups: int) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def _deterministic(device: torch.device) -> Iterator[None]:
-    """Let sums over rows come in a fixed order on CUDA, where they otherwise depend on the scheduling."""
+    """Let sums by index come in a fixed order on CUDA, where they otherwise depend on the scheduling."""
+    if device.type != "cuda":
+        yield
+        return
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
-    if device.type == "cuda":
-        # warn_only: matrix products are deterministic on one stream, but PyTorch asks for an environment variable
-        torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:

@@ -74,7 +74,7 @@ def _kmeans(settings: dict[str, Any], job: Job) -> Outcome:
             "ANALYSIS.KMEANS_K"
         )
     rows = Rows(train, job.device, centred=True)
-    test_rows = Rows(test, job.device)
+    test_rows = Rows(test, job.device, shift=rows.shift)
     classes = test.y.numpy()
     per_seed: dict[int, dict[str, Number]] = {}
     runs: dict[str, Any] = {}

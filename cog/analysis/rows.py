@@ -30,18 +30,26 @@ class Rows:
         device: where the rows are wanted.
         centred: subtract the mean row. Distances stay the same, and those between rows that are close to each other
             but far from the origin (features of an untrained network) lose no digits.
+        shift: subtract this float32 ``(d,)`` instead.
 
     Attributes:
         n: rows.
         dim: d.
         device: of what :meth:`slice` and :meth:`take` return.
-        mean: float32 ``(d,)``: what is subtracted; None without ``centred``.
+        shift: float32 ``(d,)``: what is subtracted; None for nothing.
     """
 
-    def __init__(self, features: FeatureSet, device: torch.device, *, centred: bool = False) -> None:
+    def __init__(
+        self,
+        features: FeatureSet,
+        device: torch.device,
+        *,
+        centred: bool = False,
+        shift: torch.Tensor | None = None,
+    ) -> None:
         self.n, self.dim = features.x.shape
         self.device = device
-        self.mean: torch.Tensor | None = None
+        self.shift: torch.Tensor | None = None
         self._x, self._norms = features.x, features.norms
         if device.type == "cuda" and self._norms is None:
             free, _ = torch.cuda.mem_get_info(device)
@@ -51,7 +59,8 @@ class Rows:
             total = torch.zeros(self.dim, dtype=torch.float64, device=device)
             for _, x in self.blocks(SMALL_BLOCK):
                 total += x.sum(dim=0, dtype=torch.float64)
-            self.mean = (total / self.n).float()
+            shift = (total / self.n).float()
+        self.shift = shift
 
     @functools.cached_property
     def squares(self) -> torch.Tensor:
@@ -64,7 +73,7 @@ class Rows:
         if self._norms is not None:
             x = x / self._norms[start:stop]
         x = x.to(self.device)
-        return x if self.mean is None else x - self.mean
+        return x if self.shift is None else x - self.shift
 
     def take(self, index: torch.Tensor) -> torch.Tensor:
         """Gather rows (int64, on any device) as ``(b, d)``."""
@@ -73,7 +82,7 @@ class Rows:
         if self._norms is not None:
             x /= self._norms[index]
         x = x.to(self.device)
-        return x if self.mean is None else x.sub_(self.mean)
+        return x if self.shift is None else x.sub_(self.shift)
 
     def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the first row number and the rows of each block, in order."""

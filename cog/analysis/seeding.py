@@ -68,11 +68,11 @@ def _greedy(
 ) -> torch.Tensor:
     """Return the row numbers of ``k`` centres by greedy k-means++ with weights (float64)."""
     trials = 2 + int(math.log(k))
-    first = _draw(weights.cumsum(0), rng.random(1))
+    first = _draw(weights, rng.random(1))
     chosen = [int(first[0])]
     nearest = _distances(x, squares, first)[:, 0]
     for _ in range(1, k):
-        drawn = _draw((nearest * weights).cumsum(0), rng.random(trials))
+        drawn = _draw(nearest * weights, rng.random(trials))
         closer = torch.minimum(nearest[:, None], _distances(x, squares, drawn))
         best = int((weights @ closer.double()).argmin())
         nearest = closer[:, best]
@@ -80,10 +80,12 @@ def _greedy(
     return torch.tensor(chosen, device=x.device)
 
 
-def _draw(cumulative: torch.Tensor, uniform: np.ndarray) -> torch.Tensor:
-    """Draw indices with probabilities given by their cumulative sum (float64)."""
-    points = torch.from_numpy(uniform).to(cumulative.device) * cumulative[-1]
-    return torch.searchsorted(cumulative, points, right=True).clamp_(max=len(cumulative) - 1)
+def _draw(odds: torch.Tensor, uniform: np.ndarray) -> torch.Tensor:
+    """Draw indices with probabilities proportional to ``odds`` (float64)."""
+    cumulative = odds.cpu().cumsum(0)  # on a GPU, the order of cumulative sums is not fixed
+    points = torch.from_numpy(uniform) * cumulative[-1]
+    drawn = torch.searchsorted(cumulative, points, right=True).clamp_(max=len(cumulative) - 1)
+    return drawn.to(odds.device)
 
 
 def _distances(x: torch.Tensor, squares: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
