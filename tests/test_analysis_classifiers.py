@@ -166,6 +166,14 @@ def test_cross_equals_the_matrix_product(crossed):
     assert found.values["confident_percent_std"] == pytest.approx(np.std(shares))
     average = np.mean(probabilities, axis=0)
     assert found.values["confident_by_average_percent"] == pytest.approx(100 * (average.max(1) > 0.9).mean())
+    anywhere = (probabilities[0].max(1) > 0.9) | (probabilities[1].max(1) > 0.9)
+    assert found.values["confident_in_any_seed_percent"] == pytest.approx(100 * anywhere.mean())
+    rows = table(models, "cog_l1", "cross_in1k", "confident.csv")
+    assert len(rows) == anywhere.sum()
+    counts = [int(row["n_seeds"]) for row in rows]
+    assert counts == sorted(counts, reverse=True) and set(counts) == {1, 2}
+    odds = [float(row["log_odds"]) for row in rows if row["n_seeds"] == "2"]
+    assert odds == sorted(odds, reverse=True)
     both = (probabilities[0].max(1) > 0.9) & (probabilities[1].max(1) > 0.9)
     agree = both & (probabilities[0].argmax(1) == probabilities[1].argmax(1))
     assert found.values["confident_in_all_seeds_percent"] == pytest.approx(100 * both.mean())
@@ -264,7 +272,7 @@ def test_contact_sheet_and_page_show_the_images(crossed, tmp_path):
     assert "http" not in page.replace("http-equiv", "") and page.count("data:image/jpeg;base64,") == 11
     analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1", "--confidence", "0",
             "--imagenet_images_root", str(root), "--sheet_images", "3", "--overwrite")  # fmt: skip
-    assert (folder / "sheet.html").read_text().count("<img ") == 3
+    assert (folder / "sheet.html").read_text().count("<figure>") == 3
 
 
 def test_same_concept_is_told_where_both_sets_have_it(models):

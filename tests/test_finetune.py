@@ -744,6 +744,6 @@ def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_
             command, check=False, env=environment, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, done.stderr
-        assert "my_net" in done.stdout.splitlines()[-1]
+        assert "2 seeds" in done.stdout.splitlines()[-1]
     assert done.stderr.count("is complete, skipped") == 2
     assert len(list(models.glob("my/net/birds/eval_finetune/seed-*/results.json"))) == 2

@@ -208,6 +208,20 @@ def confident_rows(applied: Applied, row: int, *, threshold: float) -> np.ndarra
     return rows[np.argsort(-applied.log_odds[row][rows], kind="stable")]
 
 
+def confident_anywhere(applied: Applied, n_seeds: np.ndarray) -> np.ndarray:
+    """Return the samples that some classifier is confident about: by the number of them, then by mean log odds, int64.
+
+    Not by the average of their probabilities: classifiers of different seeds found different learning rates and weight
+    decays, so that their weights, and with them all confidences, differ in scale.
+
+    Args:
+        applied: of S classifiers.
+        n_seeds: int64 ``(n,)``: how many are confident.
+    """
+    rows = np.flatnonzero(n_seeds)
+    return rows[np.lexsort((-applied.log_odds[:-1, rows].mean(axis=0), -n_seeds[rows]))]
+
+
 def _compute(
     job: Job,
     *,
@@ -234,32 +248,41 @@ def _compute(
     )
     words = concepts.Words(args.wordnet_dir)
 
-    def row_of(sample: int, row: int) -> tuple[object, ...]:
-        true, predicted = true_names[labels[sample]], predicted_names[applied.predicted[row, sample]]
+    def cells(sample: int, predicted: int) -> tuple[object, ...]:
+        true, answer = true_names[labels[sample]], predicted_names[predicted]
         image = image_paths[sample] if image_paths is not None else f"row {sample}"
-        return (
-            image,
-            true,
-            words(true),
-            predicted,
-            words(predicted),
-            repr(float(applied.confidence[row, sample])),
-            f"{applied.log_odds[row, sample]:.3f}",
-        )
+        return image, true, words(true), answer, words(answer)
 
     header = ("image", "wnid", "names", "predicted_wnid", "predicted_names", "confidence", "log_odds")
     lists = {
         run.seed: confident_rows(applied, row, threshold=args.confidence) for row, run in enumerate(runs)
     }
-    together = confident_rows(applied, len(runs), threshold=args.confidence)
     written = ["confident.csv", "histogram.csv"]
     for row, run in enumerate(runs):
         name = f"confident_seed-{run.seed}.csv"
-        concepts.write_csv(job.stage / name, header, [row_of(sample, row) for sample in lists[run.seed]])
+        rows = [
+            (
+                *cells(sample, applied.predicted[row, sample]),
+                repr(float(applied.confidence[row, sample])),
+                f"{applied.log_odds[row, sample]:.3f}",
+            )
+            for sample in lists[run.seed]
+        ]
+        concepts.write_csv(job.stage / name, header, rows)
         written.append(name)
-    concepts.write_csv(
-        job.stage / "confident.csv", header, [row_of(sample, len(runs)) for sample in together]
-    )
+    n_seeds = np.bincount(np.concatenate(list(lists.values())), minlength=len(labels))
+    together = confident_anywhere(applied, n_seeds)
+    mean = applied.confidence[:-1].mean(axis=0)
+    in_any = [
+        (
+            *cells(sample, applied.predicted[-1, sample]),
+            repr(float(mean[sample])),
+            f"{applied.log_odds[:-1, sample].mean():.3f}",
+            int(n_seeds[sample]),
+        )
+        for sample in together
+    ]
+    concepts.write_csv(job.stage / "confident.csv", (*header, "n_seeds"), in_any)
     histogram = _write_histogram(job.stage / "histogram.csv", applied, [run.seed for run in runs])
     unreadable = None
     if images_root is not None and args.sheet_images:
@@ -269,20 +292,22 @@ def _compute(
             )
         else:
             unreadable = _write_sheet(
-                job, [row_of(sample, len(runs)) for sample in together[: args.sheet_images]], images_root, trained_on,
-                len(together),
-            )  # fmt: skip
+                job, in_any[: args.sheet_images], images_root, trained_on, n_all=len(in_any), n_runs=len(runs)
+            )
             written += ["sheet.png", "sheet.html"]
     return _outcome(
         job,
         applied,
         runs=runs,
         lists=lists,
-        together=together,
+        n_seeds=n_seeds,
         files_written=sorted(written),
         histogram=histogram,
         trained_on=trained_on,
-        same=_share_of_same_concept(applied, labels, true_names, predicted_names, together),
+        same=[
+            _share_of_same_concept(applied.predicted[row, rows], labels[rows], true_names, predicted_names)
+            for row, rows in enumerate(lists.values())
+        ],
         unreadable=unreadable,
     )
 
@@ -363,18 +388,22 @@ def _write_histogram(path: Path, applied: Applied, seeds: Sequence[int]) -> list
 
 
 def _write_sheet(
-    job: Job, rows: Sequence[tuple[object, ...]], root: Path, trained_on: str | None, n_all: int
+    job: Job,
+    rows: Sequence[tuple[object, ...]],
+    root: Path,
+    trained_on: str | None,
+    *,
+    n_all: int,
+    n_runs: int,
 ) -> int:
-    def short(names_: object) -> str:
-        return str(names_).split(",")[0]
+    def short(words: object) -> str:
+        return str(words).split(",")[0]
 
-    tiles = [
-        contact_sheet.Tile(
-            root / str(image),
-            (short(true), f"-> {short(predicted)}", f"confidence {float(str(confidence)):.6f}"),
-        )
-        for image, _, true, _, predicted, confidence, _ in rows
-    ]
+    tiles = []
+    for image, _, true, _, predicted, confidence, _, n_seeds in rows:
+        seeds = f", {n_seeds} of {n_runs} seeds" if n_runs > 1 else ""
+        caption = (short(true), f"-> {short(predicted)}", f"{float(str(confidence)):.4f}{seeds}")
+        tiles.append(contact_sheet.Tile(root / str(image), caption))
     request = job.request
     title = (
         f"{request.model or ''} {request.dataset or ''} under the classifier of {trained_on or 'another data set'}: "
@@ -389,16 +418,12 @@ def _write_sheet(
 
 
 def _share_of_same_concept(
-    applied: Applied,
-    labels: np.ndarray,
-    true_names: Sequence[str],
-    predicted_names: Sequence[str],
-    rows: np.ndarray,
+    predicted: np.ndarray, labels: np.ndarray, true_names: Sequence[str], predicted_names: Sequence[str]
 ) -> float | None:
-    """Return which share of the confident predictions name the true concept; None when no concept is in both."""
-    if not set(true_names) & set(predicted_names) or not len(rows):
+    """Return which share of predictions (percent) name the true concept; None when no concept is in both sets."""
+    if not set(true_names) & set(predicted_names) or not len(labels):
         return None
-    same = [true_names[labels[row]] == predicted_names[applied.predicted[-1, row]] for row in rows]
+    same = [true_names[a] == predicted_names[b] for a, b in zip(labels, predicted, strict=True)]
     return 100 * float(np.mean(same))
 
 
@@ -408,11 +433,11 @@ def _outcome(
     *,
     runs: Sequence[SavedRun],
     lists: dict[int, np.ndarray],
-    together: np.ndarray,
+    n_seeds: np.ndarray,
     files_written: list[str],
     histogram: list[float],
     trained_on: str | None,
-    same: float | None,
+    same: Sequence[float | None],
     unreadable: int | None,
 ) -> Outcome:
     n = applied.confidence.shape[1]
@@ -422,22 +447,24 @@ def _outcome(
             "n_confident": len(lists[run.seed]),
             "mean_confidence": float(applied.confidence[row].mean()),
             "median_confidence": float(np.median(applied.confidence[row])),
+            "same_concept_percent": same[row],
         }
         for row, run in enumerate(runs)
     }
-    in_all = np.bincount(np.concatenate(list(lists.values())).astype(np.int64), minlength=n) == len(runs)
+    in_all = n_seeds == len(runs)
     agreed = in_all & (applied.predicted[:-1] == applied.predicted[0]).all(axis=0)
-    columns = {
-        key: np.array([one[key] for one in per_seed.values()], dtype=np.float64)
-        for key in next(iter(per_seed.values()))
-    }
-    values: dict[str, Number] = {key: float(column.mean()) for key, column in columns.items()}
+    values: dict[str, Number] = {}
+    for key in next(iter(per_seed.values())):
+        defined = [value for one in per_seed.values() if (value := one[key]) is not None]
+        values[key] = float(np.mean(defined)) if defined else None
+    shares = [100 * len(rows) / n for rows in lists.values()]
     values |= {
-        "confident_percent_std": float(columns["confident_percent"].std()),
+        "confident_percent_std": float(np.std(shares)),
+        "confident_in_any_seed_percent": 100 * float((n_seeds > 0).mean()),
         "confident_in_all_seeds_percent": 100 * float(in_all.mean()),
         "confident_as_the_same_class_percent": 100 * float(agreed.mean()),
-        "confident_by_average_percent": 100 * len(together) / n,
-        "same_concept_percent": same,
+        "confident_by_average_percent": 100
+        * float((applied.confidence[-1] > job.request.args.confidence).mean()),
     }
     threshold = job.request.args.confidence
     return Outcome(
