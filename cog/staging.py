@@ -33,12 +33,8 @@ _STAGE_PREFIX = ".partial-"
 #: In a stage: folders of the older result, until they are deleted; moving them away takes no time.
 _OLD = ".old"
 
-#: What atomic writing and locking leave beside their files when the process is killed.
+#: What atomic writing leaves beside a file when the process is killed (locks tidy up after themselves).
 _TEMPORARY = re.compile(r"\.(\.failed|features)\.json\.[a-z0-9_]{8}\.tmp")
-_LOCK_TEMPORARY = re.compile(re.escape(LOCK_FILE) + r"(\.now)?\.[0-9a-f]{8}-[0-9]+\.[a-z0-9_]{8}")
-
-#: Seconds after which a temporary file of a lock belongs to nobody: it exists for moments.
-_OLD_SECONDS = 60.0
 
 
 class Stage:
@@ -136,25 +132,16 @@ def tidy(folder: str | os.PathLike[str]) -> None:
                 logger.info("%s: finished the publication that an earlier process had begun", folder)
             else:
                 logger.info("removing %s, left by a process that was killed", path)
-            shutil.rmtree(path)
+            with contextlib.suppress(FileNotFoundError):  # of a process that only probes
+                shutil.rmtree(path)
         _remove_temporary(folder)
     except OSError as error:
         raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
 
 
 def _remove_temporary(folder: Path) -> None:
-    try:
-        held_since = (folder / LOCK_FILE).stat().st_mtime
-    except FileNotFoundError:
-        held_since = 0.0
     for entry in os.scandir(folder):
-        dead = _TEMPORARY.fullmatch(entry.name) is not None
-        if _LOCK_TEMPORARY.fullmatch(
-            entry.name
-        ):  # of someone who tries to get the lock just now, or of the dead
-            with contextlib.suppress(FileNotFoundError):
-                dead = entry.stat().st_mtime < held_since - _OLD_SECONDS
-        if dead and entry.is_file(follow_symlinks=False):
+        if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(entry.path)
 

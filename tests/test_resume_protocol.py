@@ -346,7 +346,7 @@ def assert_same(resumed, whole):
 @pytest.mark.parametrize(
     "name",
     [
-        k if k in ("fp32", "span", "gpu code bf16") else pytest.param(k, marks=pytest.mark.slow)
+        k if k in ("bf16", "span", "gpu code bf16") else pytest.param(k, marks=pytest.mark.slow)
         for k in ENGINES
     ],
 )

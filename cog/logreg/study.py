@@ -91,7 +91,7 @@ def pending(
         locked_here: whether this process has the locks of all folders.
 
     Raises:
-        CogError: a folder that holds another run, finished or not, unless ``overwrite``; one that cannot be written to.
+        CogError: a folder that holds another run, finished or not, unless ``overwrite``.
         LockedError: a folder that was left in disorder and that another process works on.
     """
     if not locked_here:
@@ -108,9 +108,6 @@ def pending(
         if found is not None and not overwrite:
             _refuse_other_work(plan, run_folder.compare(found["identity"], plan.identity))
         todo.append(plan)
-    if not locked_here:
-        for plan in todo:
-            staging.require_writable(plan.output, flag=_FLAG)
     return todo
 
 
@@ -185,7 +182,7 @@ def claimed(plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool) -
 
     Raises:
         LockedError: when another process works on one of them; then all locks are given back.
-        CogError: see :func:`pending`.
+        CogError: see :func:`pending`; a folder that cannot be written to.
     """
     with contextlib.ExitStack() as stack:
         claims = []
