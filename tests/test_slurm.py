@@ -366,6 +366,22 @@ def test_more_tasks_than_an_array_may_have(slurm, submit_study, study):
     assert "aftercorr:${job_extract_2}" in shown
 
 
+def test_check(slurm, submit_study, study, workshop, tmp_path):
+    """What SLURM would refuse, and what the scripts' own checks find; nothing is submitted or written."""
+    shown = submit_study(*study, "--check").stdout
+    assert (
+        "ok       SLURM         would accept extract tasks" in shown and "would accept logreg tasks" in shown
+    )
+    assert "features of tiny_net on in1k cog_l1:" in shown
+    shown = submit_study(*study, "partition=none_such", "--check", code=2).stdout
+    assert "error    SLURM         extract tasks: sbatch failed" in shown
+    (workshop.in21k / "n01440764" / "n01440764_2.JPEG").unlink()
+    shown = submit_study(*study, "--check", code=2).stdout
+    assert "n01440764_2.JPEG" in shown
+    assert not slurm.run("squeue", "--noheader").strip()
+    assert not (tmp_path / "study logs").exists()
+
+
 def test_refused_submission(slurm, submit_study, study):
     """SLURM's own reason, in one line."""
     done = submit_study(*study, "partition=none_such", code=2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import dataclasses
 import io
 import logging
 import os
@@ -276,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         check_inputs(args, study, plan.arrays)
         if args.check:
-            return check(study, statuses, commands)
+            return max(check_place(plan, options, slurm_too=args.slurm), check(study, statuses, commands))
         _announce(study, statuses, plan)
         opts = [*_names_evaluation(extras.config_file), *extras.opts]
         with_results = RESULTS in args.stages
@@ -350,6 +351,28 @@ def _announce(study: Study, statuses: dict[units.Unit, units.Status], plan: Plan
         logger.warning("left out: %s", line)
 
 
+def check_place(plan: Plan, options: slurm.Options, *, slurm_too: bool) -> int:
+    """Check that logs can be written, and that SLURM would accept the tasks; returns the exit code."""
+    log_dir = options.log_dir
+    existing = next(folder for folder in (log_dir, *log_dir.parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        print(f"error    log_dir       {log_dir} cannot be created or written to")
+        return 2
+    print(f"ok       log_dir       {log_dir}")
+    worst = 0
+    for kind in dict.fromkeys(array.kind for array in plan.arrays if slurm_too):
+        array = next(array for array in plan.arrays if array.kind == kind)
+        alone = dataclasses.replace(array, after=(), after_jobs=(), after_tasks=())
+        command = slurm.sbatch(alone, options, task_list=Path("tasks.txt"), jobs={})
+        try:
+            slurm.ask(command[0], "--test-only", *command[1:])
+            print(f"ok       SLURM         would accept {kind} tasks")
+        except CogError as error:
+            print(f"error    SLURM         {kind} tasks: {error}")
+            worst = 2
+    return worst
+
+
 def check(study: Study, statuses: dict[units.Unit, units.Status], commands: Commands) -> int:
     """Run the scripts' own checks of what is missing; returns the worst exit code."""
     worst = 0
@@ -358,19 +381,23 @@ def check(study: Study, statuses: dict[units.Unit, units.Status], commands: Comm
             unit for unit, found in statuses.items()
             if isinstance(unit, units.Extraction) and unit.model == model and found.state != units.DONE
         ]  # fmt: skip
-        calls = []
+        calls: list[tuple[str, list[str]]] = []
         if todo:
             datasets = list(dict.fromkeys(unit.dataset for unit in todo))
             splits = list(dict.fromkeys(unit.split for unit in todo))
-            calls.append(commands.extract(model, datasets, splits)[len(commands.launcher) :])
+            command = commands.extract(model, datasets, splits)[len(commands.launcher) :]
+            calls.append((f"features of {model} on {' '.join(datasets)}", command))
         waiting = {unit.dataset for unit in todo}
         calls += [
-            commands.logreg(model, dataset, study.seeds, study.n_shots)
+            (
+                f"classifiers of {model} on {dataset}",
+                commands.logreg(model, dataset, study.seeds, study.n_shots),
+            )
             for dataset in study.datasets
             if dataset not in waiting
         ]
-        for call in calls:
-            print(f"check: {' '.join(call[1:5])}", flush=True)
+        for label, call in calls:
+            print(f"\n{label}:", flush=True)
             code = subprocess.run([*call, "--check"], check=False).returncode
             worst = max(worst, code)
     return worst
