@@ -86,6 +86,8 @@ class TrialJournal:
                 self.entries = [_entry(trial) for trial in trials]
             except OSError:
                 raise
+            except RuntimeError as error:
+                raise _cause(error) from error
             except Exception as error:  # valid JSON that is no journal makes Optuna raise this and that
                 logger.warning(
                     "%s cannot be read (%s); its trials are computed again", path, type(error).__name__
@@ -131,14 +133,29 @@ class TrialJournal:
             if self._study is None:
                 self._study = self._open()
             self._study.add_trial(finished)
-        except OSError as error:
-            raise CogError(f"cannot write {self.path}: {error.strerror or error}") from error
+        except (OSError, RuntimeError) as error:
+            cause = _cause(error)
+            raise CogError(f"cannot write {self.path}: {cause.strerror or cause}") from error
 
     def remove(self) -> None:
         """Delete the file."""
         self._study, self.entries = None, []
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
+
+
+def _cause(error: Exception) -> OSError:
+    """Return the failure of the file system behind an error: Optuna's lock then fails when it is given back, too.
+
+    Raises:
+        Exception: ``error``, when there is none.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError):
+            return found
+        found = found.__context__
+    raise error
 
 
 def _entry(trial: Any) -> Entry:
