@@ -20,7 +20,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the processes; returns the exit code of rank 0, or the first one of the others that is not 0."""
+    """Run the processes; returns the exit code of rank 0, which publishes (128 + signal, as shells do)."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = cli_tools.OneLineParser(prog="cog.launch", description=__doc__, add_help=False)
     if len(words) < 2 or not words[0].isdecimal() or int(words[0]) < 1:
@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for rank in range(size):
             numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             processes.append(subprocess.Popen([sys.executable, *words[1:]], env=environment | numbers))
+        if processes[0].wait() != 0:  # without it nothing is published
+            forward(signal.SIGTERM, None)
         codes = [process.wait() for process in processes]
     finally:
         for number, handler in previous.items():
@@ -51,12 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             if process.poll() is None:
                 process.kill()
     for rank, code in enumerate(codes):
-        if code < 0:
+        if code < 0 and (rank == 0 or code != -signal.SIGTERM):
             print(f"rank {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr)
-    if codes[0] == 0:
-        return 0  # it has published everything, whatever became of the others
-    first = next((code for code in codes if code > 0), codes[0]) if codes[0] < 0 else codes[0]
-    return first if first > 0 else 128 - first
+    return codes[0] if codes[0] >= 0 else 128 - codes[0]
 
 
 def _n_processors() -> int:

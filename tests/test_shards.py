@@ -496,11 +496,15 @@ def test_gaps_beside_an_oracle(tmp_path):
 def start(python, repository, inputs, tmp_path):
     processes = []
 
-    def begin(out, sleep="0.1"):
+    def begin(out, *more, sleep="0.1", workers=0):
+        arguments = extraction.arguments(inputs, out, *more, workers=workers)
         process = subprocess.Popen(
-            [python, str(repository / "extract_features.py"), *extraction.arguments(inputs, out)],
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", "COG_TEST_SLEEP": sleep},
-        )  # fmt: skip
+            [python, str(repository / "extract_features.py"), *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "COG_TEST_SLEEP": sleep},
+        )
         processes.append(process)
         return process
 
@@ -543,5 +547,20 @@ def test_signals(inputs, undisturbed, tmp_path, start, number, n_pieces):
         assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert "Traceback" not in error
     assert not (out / "X_Y.pth").exists()
+    assert extract_features.main(extraction.arguments(inputs, out)) == 0
+    assert extraction.outcome(out) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_to_the_decoding_processes_too(inputs, undisturbed, tmp_path, start, number, method):
+    """Schedulers send them to all processes of a job."""
+    out = tmp_path / "out"
+    process = start(out, "FT_EXTRACT.WORKER_START_METHOD", method, sleep="0.5", workers=1)
+    wait_for(lambda: len(pieces(out)) >= 1)
+    os.killpg(process.pid, number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 75, error
     assert extract_features.main(extraction.arguments(inputs, out)) == 0
     assert extraction.outcome(out) == undisturbed
