@@ -349,7 +349,7 @@ def snapshot(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_dir() or name == "program.log":
+        if path.is_dir() or path.name == "program.log":
             continue
         if path.suffix == ".json":
             found[name] = _without_times(json.loads(path.read_text()))
