@@ -38,9 +38,9 @@ _C.FT_EXTRACT.N_WORKERS = 8
 _C.FT_EXTRACT.WORKER_START_METHOD = ""
 # "fp32": exact float32 (TF32 off). "fp16" / "bf16": automatic mixed precision; saved features stay float32.
 _C.FT_EXTRACT.PRECISION = "fp32"
-# Extraction saves what is done whenever so many images, or seconds, have passed; a kill loses at most that. Several
-# processes claim at most so many images at a time.
+# Extraction saves what is done after so many images (several processes claim at most so many at a time) ...
 _C.FT_EXTRACT.SHARD_ROWS = 8192
+# ... or so many seconds: a kill loses at most that.
 _C.FT_EXTRACT.SHARD_SECONDS = 120.0
 # Run the network through torch.compile (needs a C++ compiler on a CPU; pays off on long runs).
 _C.FT_EXTRACT.COMPILE = False
