@@ -113,6 +113,19 @@ def test_kmeans_starts_as_well_as_scikit_learn_does(monkeypatch):
         assert min(ours) >= 0.97 * min(theirs)
 
 
+@pytest.mark.parametrize("work", [1e12, 0.0])
+def test_starting_centres_find_small_clusters_far_away(monkeypatch, work):
+    monkeypatch.setattr(seeding, "DIRECT_WORK", work)
+    generator = torch.Generator().manual_seed(0)
+    far = 10 * torch.eye(32)[:20].repeat_interleave(
+        3, dim=0
+    )  # 20 clusters of 3 rows at the end of 3000 others
+    x = torch.cat([torch.zeros(3000, 32), far]) + 0.01 * torch.randn(3060, 32, generator=generator)
+    rows = rows_of(FeatureSet(x, torch.zeros(3060, dtype=torch.int64), "far"), centred=True)
+    result = kmeans.fit(rows, 21, seed=5)
+    assert result.inertia == pytest.approx(float((x - x.round(decimals=0)).square().sum()), rel=0.05)
+
+
 def test_kmeans_is_a_function_of_its_seed():
     features = clouds(1500, 48, 12)
     one, same, other = (kmeans.fit(rows_of(features, centred=True), 12, seed=s) for s in (1, 1, 2))
@@ -217,6 +230,14 @@ def test_equal_neighbours_come_in_the_order_of_their_rows(monkeypatch):
     own = [4 * i + 1 for i in range(20)]
     assert found.index[0].tolist() == own + [0, 2, 3, 4]
     assert found.similarity[0].tolist() == [1.0] * 20 + [0.0] * 4
+
+
+def test_the_largest_of_many_equal_values_are_the_first_ones():
+    values = torch.randint(0, 5, (40, 5000), generator=torch.Generator().manual_seed(0)).float()
+    for k in (1, 7, 700, 4999, 5000):
+        near, where = neighbours._largest(values, k)
+        expected = values.sort(dim=1, descending=True, stable=True)
+        assert torch.equal(near, expected.values[:, :k]) and torch.equal(where, expected.indices[:, :k])
 
 
 def test_equal_votes_go_to_the_lower_label():
