@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Run every experiment that works on extracted features, and print them side by side: logistic regression with all
+# images and with few, neighbours, clusters, alignment, components, MLPs, balanced classes, confident errors on other
+# data sets, accuracy by semantic distance. What is complete is skipped. Examples:
+#   bash bash-scripts/experiments.sh models_root_dir=/models model_name="sup_resnet50 dino_resnet50" max_per_class=732
+#   bash bash-scripts/experiments.sh models_root_dir=/models experiments="label_free pca" datasets="in1k cog_l5"
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+models_root_dir="${models_root_dir:-None}"
+# One or several, separated by spaces; so are data sets.
+model_name="${model_name:-sup_resnet50}"
+datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
+# Which of them: logreg fewshot label_free cross distance pca balanced mlp mlp_noact.
+experiments="${experiments:-logreg fewshot label_free cross distance pca balanced mlp mlp_noact}"
+seeds="${seeds:-22 37 45 77 93}"
+shots="${shots:-1 2 4 8 16 32 64 128}"
+# Numbers of principal components; at most as many as the features have dimensions.
+dims="${dims:-32 64 128 256 512 1024}"
+# Training images per class of the balanced experiment.
+max_per_class="${max_per_class:-732}"
+# Data set whose classifiers are applied to the others' test images.
+trained_on="${trained_on:-in1k}"
+# levels.csv of build_levels.py; None: no analysis of semantic distance.
+levels_csv="${levels_csv:-None}"
+# -------------------------------------------------------------------------------------------
+
+read_command_line models_root_dir model_name datasets experiments seeds shots dims max_per_class trained_on levels_csv \
+    -- "$@"
+[[ "${models_root_dir}" != "None" ]] || die "no models: give models_root_dir=<folder of all models>"
+
+levels=()
+others=()
+for dataset in ${datasets}; do
+    [[ "${dataset}" != cog_l* ]] || levels+=("${dataset}")
+    [[ "${dataset}" == "${trained_on}" ]] || others+=("${dataset}")
+done
+kept=()
+for experiment in ${experiments}; do
+    case "${experiment}" in
+        logreg | fewshot | label_free | pca | balanced | mlp | mlp_noact) kept+=("${experiment}") ;;
+        cross) [[ ${#others[@]} -eq 0 || " ${datasets} " != *" ${trained_on} "* ]] || kept+=(cross) ;;
+        distance) [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]] || kept+=(distance) ;;
+        *) die "unknown experiment ${experiment}; expected some of: logreg fewshot label_free cross distance pca balanced mlp mlp_noact" ;;
+    esac
+done
+
+# One classifier process per data set: its features are loaded once for all seeds and shots.
+n_datasets=$(count_words ${datasets})
+n_steps=0
+for experiment in ${kept[@]+"${kept[@]}"}; do
+    case "${experiment}" in
+        label_free | cross | distance) n_steps=$((n_steps + 1)) ;;
+        pca) n_steps=$((n_steps + n_datasets * $(count_words ${dims}))) ;;
+        *) n_steps=$((n_steps + n_datasets)) ;;
+    esac
+done
+n_steps=$((n_steps * $(count_words ${model_name})))
+
+# train WHAT ARGUMENT...: classifiers of a model on every data set.
+train() {
+    local what="$1" dataset
+    shift
+    for dataset in ${datasets}; do
+        run_step "${what} of ${model} on ${dataset}, seeds ${seeds}" \
+            "${python}" "${repository}/logreg.py" \
+            --models_root_dir="${models_root_dir}" \
+            --model="${model}" \
+            --dataset="${dataset}" \
+            --seeds ${seeds} \
+            --skip_complete \
+            ${extra[@]+"${extra[@]}"} \
+            "$@"
+    done
+}
+
+# analyze ARGUMENT...: analyses of a model.
+analyze() {
+    run_step "analysis of ${model}: $1" \
+        "${python}" "${repository}/analyze_features.py" \
+        --models_root_dir="${models_root_dir}" \
+        --model="${model}" \
+        --analysis "$@" \
+        ${config_pairs[@]+"${config_pairs[@]}"}
+}
+
+for model in ${model_name}; do
+    for experiment in ${kept[@]+"${kept[@]}"}; do
+        case "${experiment}" in
+            logreg) train "logistic regression" ;;
+            fewshot) train "logistic regression with N = ${shots}" --n_shots ${shots} ;;
+            label_free) analyze all --datasets ${datasets} ;;
+            cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" ;;
+            distance) analyze distance --datasets "${levels[@]}" cog_levels --levels_csv "${levels_csv}" ;;
+            pca)
+                for dim in ${dims}; do
+                    train "${dim} components" CLF.PCA_DIM "${dim}"
+                done
+                ;;
+            balanced) train "at most ${max_per_class} images per class" CLF.MAX_PER_CLASS "${max_per_class}" ;;
+            mlp) train "MLP" CLF.TYPE mlp ;;
+            mlp_noact) train "MLP without activation" CLF.TYPE mlp_noact ;;
+        esac
+    done
+done
+
+"${python}" "${repository}/print_results.py" --models_root_dir="${models_root_dir}" --model ${model_name} --overview
