@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cog import names, slurm, study_tasks, study_units
+from cog import locks, names, slurm, study_tasks, study_units
 from cog.commands import study as command
 from cog.errors import CogError
 from cog.slurm import Ahead, Array, Options, Resources
@@ -368,11 +368,19 @@ def test_arguments_reach_their_scripts(workshop, tmp_path, capsys):
 ])  # fmt: skip
 def test_wrong_input_is_told_before_anything_is_done(workshop, tmp_path, more, message):
     cut = more.index("--") if "--" in more else len(more)
-    given_ = arguments(workshop, tmp_path / "logs", *more[:cut], "--dry_run", *more[cut:])
+    given_ = arguments(workshop, tmp_path / "logs", *more[:cut], *more[cut:])
     with pytest.raises(CogError, match=re.compile(message)) as error:
         command.main(given_)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "logs").exists()
+
+
+def test_one_study_at_a_time_per_log_folder(workshop, tmp_path):
+    with (
+        locks.locked(tmp_path / "logs", flag="--log_dir"),
+        pytest.raises(locks.LockedError, match="is being written by"),
+    ):
+        command.main(arguments(workshop, tmp_path / "logs"))
 
 
 def test_unknown_model_without_a_loader(workshop, tmp_path):

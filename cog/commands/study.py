@@ -257,9 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with contextlib.ExitStack() as stack:
         if not (args.dry_run or args.check):
-            stack.enter_context(
-                locks.locked(files.ensure_writable_dir(log_dir, "--log_dir"), flag="--log_dir")
-            )
+            stack.enter_context(locks.locked(log_dir, flag="--log_dir"))
         ahead = slurm.ahead(log_dir, study.root) if args.slurm else slurm.Ahead({}, ())
         statuses = study_tasks.with_queue(units.survey(study), ahead)
         plan = study_tasks.plan(
