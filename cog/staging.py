@@ -249,6 +249,6 @@ def _publish(stage: Path, note: _Note, folder: Path) -> None:
 def _remove(path: Path, stage: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         (stage / _OLD).mkdir(exist_ok=True)
-        os.rename(path, tempfile.mkdtemp(dir=stage / _OLD))  # over the empty folder
+        os.rename(path, os.path.join(tempfile.mkdtemp(dir=stage / _OLD), path.name))
     else:
         path.unlink(missing_ok=True)
