@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import logging
 import os
 import subprocess
 import sys
@@ -41,15 +40,6 @@ def study(tmp_path):
         folder = make_seed_folder(root / f"net/small_v2/cog_l1/eval_logreg/seed-{seed}", seed / 2, 80.0)
         make_record(folder, seed=seed)
     return root
-
-
-@pytest.fixture(autouse=True)
-def _fresh_logging():
-    """Let each test log to the standard error of its own time."""
-    logger = logging.getLogger("cog")
-    before, logger.handlers = logger.handlers, []
-    yield
-    logger.handlers = before
 
 
 def run(*argv):
