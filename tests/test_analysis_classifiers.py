@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import pickle
@@ -725,3 +726,17 @@ def test_features_stay_as_they_are(crossed):
     found = [classifiers.load_classifier(run, normalize=True) for run in runs]
     cross.apply(loaded.x, found, device=torch.device("cpu"))
     assert torch.equal(loaded.x, before) and torch.equal(x, before)
+
+
+def test_mapped_features_are_divided_by_their_norms(crossed):
+    models, x, _, _ = crossed
+    runs = classifiers.runs_in(models / "my/net/in1k/eval_logreg", model="my_net", dataset="in1k")
+    found = [
+        dataclasses.replace(classifiers.load_classifier(run, normalize=True), normalize=False) for run in runs
+    ]
+    norms = torch.arange(1.0, len(x) + 1)[:, None]
+    one, other = (
+        cross.apply(rows, found, device=torch.device("cpu"), norms=by)
+        for rows, by in ((x, None), (x * norms, norms))
+    )
+    np.testing.assert_allclose(one.confidence, other.confidence, atol=1e-5)

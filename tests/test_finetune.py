@@ -747,3 +747,18 @@ def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_
         assert "2 seeds" in done.stdout.splitlines()[-1]
     assert done.stderr.count("is complete, skipped") == 2
     assert len(list(models.glob("my/net/birds/eval_finetune/seed-*/results.json"))) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["auto", "fp16", "fp32"])
+def test_a_gpu_trains_and_continues(birds, loader_with_norm, tmp_path, monkeypatch, precision):
+    output = tmp_path / "out"
+    flags = arguments(birds, loader_with_norm, output, "FINETUNE.PRECISION", precision)
+    flags[flags.index("--device") + 1] = "cuda"
+    with monkeypatch.context() as patch:
+        patch.setattr(interruption, "requested", lambda: "SIGTERM")
+        with pytest.raises(interruption.Interrupted):
+            finetune.main(flags)
+    assert finetune.main(flags) == 0
+    found = json.loads((output / "results.json").read_text())
+    assert math.isfinite(found["final"]["test_top1"]) and found["n_processes"] == 1
