@@ -316,7 +316,7 @@ ENGINES = {
     "gpu code bf16": (lambda: CudaEngine(CPU, "bf16", max_runs=2), {}),
     "lbfgs": (lambda: CpuEngine("fp32"), {"solver": "lbfgs"}),
     "lbfgs search": (lambda: CpuEngine("fp32"), {"solver": "lbfgs", "wd_interval": (1e-7, 1e-2)}),
-    "fixed": (lambda: CpuEngine("fp32"), {"n_trials": 0, "lr": 3.0, "wd": 1e-6}),
+    "fixed": (lambda: CpuEngine("fp32"), {"n_trials": 0, "lr": 3.0, "wd": 1e-6, "n_epochs": 6}),
     "diverging": (lambda: CpuEngine("fp32"), {"lr_interval": (1e-1, 1e38), "n_trials": 6}),
 }
 
