@@ -9,7 +9,7 @@ import types
 import pytest
 import tiny
 
-from cog.commands import build_levels, extract_features, logreg, print_results
+from cog.commands import analyze_features, build_levels, extract_features, logreg, print_results
 from cog.locks import locked
 from cog.preflight import machine
 
@@ -188,6 +188,25 @@ def test_features_that_do_not_fit_together(check, workshop, tmp_path):
     assert "shape" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
     (folder / "X_Y.pth").write_bytes(b"PK\x03\x04")
     assert check(logreg.main, *classifier(workshop, tmp_path / "out")).code == 2
+
+
+def test_analyses(check, workshop):
+    argv = (
+        "--models_root_dir",
+        workshop.models,
+        "--model",
+        "tiny_net",
+        "--dataset",
+        "birds",
+        "--analysis",
+        "ncm",
+    )
+    found = check(analyze_features.main, *argv)
+    assert found.code == 0 and "analysis_ncm" in found.text
+    assert analyze_features.main([*map(str, argv), "--device", "cpu"]) == 0
+    assert "is complete and would be skipped" in check(analyze_features.main, *argv).text
+    (workshop.models / "tiny/net/birds/features_train/X_Y.pth").write_bytes(b"damaged")
+    assert "features" in check(analyze_features.main, *argv).problems[0]
 
 
 def test_results(check, tmp_path, workshop):

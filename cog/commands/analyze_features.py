@@ -57,6 +57,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
+    cli_tools.add_check(run)
     registry.add_flags(parser)
     return parser.parse_args(argv)
 
@@ -135,6 +136,10 @@ def _request_for_folders(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
+    if args.check:
+        from cog.preflight import analyses as preflight
+
+        return preflight.check(args)
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
     analyses = registry.get(args.analysis)
     planned = [
