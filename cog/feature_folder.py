@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import files, names
+from cog.data import root_layout
 from cog.errors import CogError, FailedImagesError
 from cog.staging import Stage
 
@@ -215,10 +216,13 @@ class FeatureFolder:
         if stored.get("status") != "incomplete":
             return
         kept = (self.path / INCOMPLETE_FILE).is_file()
+        of_level = names.cog_level(str(stored.get("dataset"))) is not None
+        layout = root_layout.hint(stored["images_root"]) if of_level and "images_root" in stored else ""
         raise FailedImagesError(
             f"{stored['n_failed']} of {stored['n_images']} images could not be decoded (listed with the reason in "
             f"{self.path / FAILURES_FILE}); "
             + (f"the features of the others are kept in {INCOMPLETE_FILE}; " if kept else "")
             + "mend the images and run again"
             + (f", or accept the loss with --allow_failures {stored['n_failed']}" if kept else "")
+            + layout
         )

@@ -259,7 +259,7 @@ def with_root(argv, root):
     return argv
 
 
-def test_processed_layout_is_explained(check, workshop, tmp_path):
+def test_processed_layout_is_explained(check, workshop, tmp_path, caplog):
     from cog.errors import CogError
 
     root = processed(workshop, tmp_path)
@@ -272,6 +272,10 @@ def test_processed_layout_is_explained(check, workshop, tmp_path):
         assert found.problems and all("Winter-2021" in line and words in line for line in found.problems)
     with pytest.raises(CogError, match="processed Winter-2021 release"):
         extract_features.main([*map(str, with_root(level(workshop), root))])
+    with pytest.raises(CogError, match="processed Winter-2021 release"):
+        extract_features.main(
+            [*map(str, with_root(level(workshop), root / "imagenet21k_train")), "--device", "cpu"]
+        )
     with pytest.raises(CogError, match="processed Winter-2021 release"):
         build_levels.main(["--imagenet_images_root", str(root), "--output_dir", str(tmp_path / "levels")])
 
