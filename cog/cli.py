@@ -164,7 +164,8 @@ def add_common(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--skip_complete",
         action="store_true",
-        help="end at once, successfully, when the output is already there and was made the same way",
+        help="keep a complete output of the original toolkit, whose settings are not known (what this toolkit "
+        "has made the same way is skipped anyway)",
     )
     group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 

@@ -34,6 +34,7 @@ class Progress:
     ) -> None:
         self.total = total
         self.done = 0
+        self._skipped = 0
         self._label = label
         self._unit = unit
         self._interval = interval
@@ -66,6 +67,15 @@ class Progress:
                 self._label, self.done, self.total, self._unit, self.rate, self._unit, duration(left),
             )  # fmt: skip
 
+    def skip(self, count: int) -> None:
+        """Count units that an earlier session finished; rate and time left are of the others."""
+        self.done += count
+        self._skipped += count
+        if self._bar is not None:
+            self._bar.initial += count
+            self._bar.n += count
+            self._bar.refresh()
+
     @property
     def seconds(self) -> float:
         """Time since the start."""
@@ -74,7 +84,7 @@ class Progress:
     @property
     def rate(self) -> float:
         """Units per second since the start."""
-        return self.done / max(self.seconds, 1e-9)
+        return (self.done - self._skipped) / max(self.seconds, 1e-9)
 
     def __enter__(self) -> Progress:
         return self

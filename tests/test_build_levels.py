@@ -201,10 +201,16 @@ def test_same_seed_same_split_whatever_the_listing_order(toy, monkeypatch):
     class Reversed:
         def __init__(self, path):
             with listed(path) as entries:
-                self.entries = list(entries)[::-1]
+                self.entries = iter(list(entries)[::-1])
+
+        def __iter__(self):
+            return self.entries
+
+        def __next__(self):
+            return next(self.entries)
 
         def __enter__(self):
-            return iter(self.entries)
+            return self
 
         def __exit__(self, *error):
             return None

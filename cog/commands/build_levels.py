@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from cog.levels.builder import BuiltLevels, Options
     from cog.levels.split_builder import BuiltSplit
+    from cog.staging import Stage
     from cog.wordnet.graph import NounGraph
 
 LOG = logging.getLogger("cog")
@@ -440,11 +442,10 @@ def _write(folder: Path, run: _Run) -> None:
     from cog import files, levels, splits
     from cog.levels import image_folders
     from cog.levels import outputs as out
-    from cog.staging import staged
 
     report = _report(run)
     built, counts = run.built, run.inputs.counts
-    with staged(folder, marker=out.REPORT, flag="--output_dir") as stage:
+    with _publishing(folder, marker=out.REPORT) as stage:
         stage.replaces = _output_names(scanned=run.inputs.scanned)
         levels.write_levels(stage.path / names.LEVELS_FILE, built.levels)
         if run.split is not None:
@@ -462,6 +463,19 @@ def _write(folder: Path, run: _Run) -> None:
         report["outputs"] = {name: {"sha256": files.sha256(stage.path / name)} for name in written}
         files.write_json(stage.path / out.REPORT, report)
     _print(f"wrote {folder}: {', '.join([*written, out.REPORT])}")
+
+
+@contextlib.contextmanager
+def _publishing(folder: Path, *, marker: str) -> Iterator[Stage]:
+    """Collect files that appear together in ``--output_dir``, which nobody else writes to meanwhile."""
+    from cog.locks import locked
+    from cog.staging import staged, tidy
+
+    with locked(folder, flag="--output_dir") as lock:
+        tidy(folder)
+        with staged(folder, marker=marker, flag="--output_dir") as stage:
+            yield stage
+            lock.require_held()
 
 
 def _draw_figures(folder: Path, run: _Run) -> None:
@@ -539,7 +553,6 @@ def _compare(args: argparse.Namespace) -> int:
     from cog.levels import comparison as level_comparison
     from cog.levels import outputs as level_outputs
     from cog.levels import read_levels
-    from cog.staging import staged
 
     a, b = (read_levels(path) for path in args.compare)
     comparison = level_comparison.compare(a, b)
@@ -560,7 +573,7 @@ def _compare(args: argparse.Namespace) -> int:
             where = f"all are in {level_outputs.COMPARISON_CSV}" if folder else "--output_dir DIR writes all"
             _print(f"... and {len(rows) - _SHOWN_MOVES:,} more; {where}")
     if folder is not None:
-        with staged(folder, marker=level_outputs.COMPARISON_CSV, flag="--output_dir") as stage:
+        with _publishing(folder, marker=level_outputs.COMPARISON_CSV) as stage:
             level_outputs.write_csv(stage.path / level_outputs.COMPARISON_CSV, ("wnid", "a", "b"), rows)
         _print(f"wrote {folder / level_outputs.COMPARISON_CSV}")
     return 0

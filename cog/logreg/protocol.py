@@ -295,7 +295,7 @@ def _search(
         while not search.done:
             pairs = search.ask()
             first = search.replay()
-            progress.update(first)
+            progress.skip(first)
             # In parts: a classifier of full scale takes 8 MB, which are given back once it is scored.
             for part in _parts(pairs[first:], engine.together(len(data.labels))):
                 runs = [search.next_run(_spec(settings, train_rows, lr, wd, "search")) for lr, wd in part]
@@ -403,7 +403,8 @@ def _narrator(settings: Settings, progress: Progress, print_freq: int) -> OnEpoc
     """Return what to do after an epoch of the final training: advance the progress, log now and then."""
 
     def on_epoch(epoch: int, history: History) -> None:
-        progress.update(epoch + 1 - progress.done)  # the first ones may be of an earlier session
+        progress.skip(epoch - progress.done)  # the first ones may be of an earlier session
+        progress.update()
         if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
             logs = history.logs
             logger.info(
