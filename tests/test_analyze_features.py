@@ -303,6 +303,32 @@ def test_kmeans_continues_bit_by_bit(models, monkeypatch):
     assert not (folder / ".resume").exists()
 
 
+def test_neighbours_continue(models, monkeypatch):
+    from cog.analysis import neighbours
+
+    monkeypatch.setattr(neighbours, "_TEST_BLOCK", 8)
+    analyze(models, "--analysis", "knn")
+    whole = result(models, "knn")
+    (whole.folder / "results.json").unlink()
+    largest, searched = neighbours._largest, []
+
+    def until_a_signal(values, k):
+        if values.shape == (8, 30) or values.shape == (6, 30):
+            searched.append(len(values))
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return largest(values, k)
+
+    monkeypatch.setattr(neighbours, "_largest", until_a_signal)
+    for n_done in (8, 16, 24, 30):
+        with pytest.raises(
+            interruption.Interrupted, match=f"ended by SIGUSR1: the neighbours of {n_done} of 30"
+        ):
+            analyze(models, "--analysis", "knn")
+    analyze(models, "--analysis", "knn")
+    assert searched == [8, 8, 8, 6]  # nothing was searched twice
+    assert result(models, "knn").values == whole.values and not (whole.folder / ".resume").exists()
+
+
 def test_the_beginning_of_other_work_is_refused(models):
     folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
     resume = folder / ".resume"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     import torch
 
     from cog.analysis.kmeans import Clustering
+    from cog.analysis.neighbours import Neighbours
     from cog.analysis.resume import ResumeFolder
+    from cog.analysis.rows import Rows
     from cog.features import FeatureSet
 
 logger = logging.getLogger(__name__)
@@ -163,7 +167,7 @@ def _keep(resume: ResumeFolder, seed: int, clustering: Clustering) -> None:
     resume.discard(f"seed-{seed}.pt")
 
 
-def _finished(resume: ResumeFolder, seed: int, rows: Any) -> Clustering | None:
+def _finished(resume: ResumeFolder, seed: int, rows: Rows) -> Clustering | None:
     import torch
 
     from cog.analysis.kmeans import Clustering
@@ -242,7 +246,6 @@ def plan_knn(request: Request) -> list[Task]:
 def _knn(settings: dict[str, Any], job: Job) -> Outcome:
     from cog.analysis import neighbours
     from cog.analysis.rows import Rows
-    from cog.progress import Progress
 
     train, test = job.load("train"), job.load("test")
     _check_dimensions(job, train, test)
@@ -257,15 +260,7 @@ def _knn(settings: dict[str, Any], job: Job) -> Outcome:
     values: dict[str, Number] = {}
     ranked: dict[tuple[str, int], torch.Tensor] = {}
     if possible:
-        with Progress(len(test), f"{job.label}neighbours") as progress:
-
-            def on_block(n_rows: int) -> None:
-                progress.update(n_rows)
-                interruption.check(f"nothing of {job.label}knn is saved; it is started over")
-
-            found = neighbours.find(
-                Rows(train, job.device), Rows(test, job.device), max(possible), on_block=on_block
-            )
+        found = _neighbours(job, Rows(train, job.device), Rows(test, job.device), max(possible))
         for way, temperature in (("weighted", settings["temperature"]), ("majority", None)):
             for k, classes in neighbours.vote(found, index, possible, temperature=temperature).items():
                 ranked[way, k] = classes
@@ -280,6 +275,31 @@ def _knn(settings: dict[str, Any], job: Job) -> Outcome:
     shown = {key: value for key, value in values.items() if key.startswith("top1") and "weighted" in key}
     summary = "  ".join(f"{key} {'undefined' if v is None else f'{v:.2f}'}" for key, v in shown.items())
     return Outcome(values, details=_classifier_details(train, test, labels, unseen), summary=summary)
+
+
+def _neighbours(job: Job, train: Rows, test: Rows, k: int) -> Neighbours:
+    """Find neighbours; what is found is saved now and then."""
+    from cog.analysis import neighbours
+    from cog.analysis.kmeans import SAVE_SECONDS
+    from cog.progress import Progress
+
+    kept = _State(job.resume, "neighbours.pt")
+    state = kept.load()
+    done = None if state is None else neighbours.Neighbours(state["index"], state["similarity"])
+    saved_at = time.monotonic()
+    with Progress(test.n, f"{job.label}neighbours", unit="images") as progress:
+        progress.update(0 if done is None else len(done.index))
+
+        def on_block(parts: Sequence[Neighbours]) -> None:
+            nonlocal saved_at
+            progress.update(len(parts[-1].index))
+            if interruption.requested() or time.monotonic() - saved_at >= SAVE_SECONDS:
+                so_far = neighbours.joined(parts)
+                kept.save({"index": so_far.index, "similarity": so_far.similarity})
+                saved_at = time.monotonic()
+            interruption.check(f"the neighbours of {progress.done} of {test.n} test images are saved")
+
+        return neighbours.find(train, test, k, done=done, on_block=on_block)
 
 
 def plan_ncm(request: Request) -> list[Task]:

@@ -37,19 +37,27 @@ class Neighbours:
 
 
 def find(
-    train: Rows, test: Rows, k: int, *, on_block: Callable[[int], None] = lambda n_rows: None
+    train: Rows,
+    test: Rows,
+    k: int,
+    *,
+    done: Neighbours | None = None,
+    on_block: Callable[[Sequence[Neighbours]], None] = lambda parts: None,
 ) -> Neighbours:
     """Find the ``k`` most similar training rows of every test row, exactly.
 
     Args:
-        train: ``(n, d)``, l2-normalised; **not centred**.
+        train: ``(n, d)``, l2-normalised; **not shifted**.
         test: ``(m, d)``, likewise.
         k: 1 to n.
-        on_block: called with the number of test rows that are done; may raise to end the work.
+        done: those of the first test rows, found by an earlier call with the same arguments: the others follow.
+        on_block: called after every block with the parts found so far (see :func:`joined`); may raise to end the
+            work.
     """
-    found_index, found_similarity = [], []
     width = min(k, train.n)
-    for start in range(0, test.n, _TEST_BLOCK):
+    found = done or Neighbours(torch.empty(0, width, dtype=torch.int64), torch.empty(0, width))
+    parts = [found]
+    for start in range(len(found.index), test.n, _TEST_BLOCK):
         x = test.slice(start, min(start + _TEST_BLOCK, test.n))
         best = torch.empty(len(x), 0, device=x.device)
         index = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
@@ -59,10 +67,14 @@ def find(
             merged, order = torch.cat([best, near], dim=1).sort(dim=1, descending=True, stable=True)
             best = merged[:, :width]
             index = torch.cat([index, where + first], dim=1).gather(1, order[:, :width])
-        found_index.append(index.cpu())
-        found_similarity.append(best.cpu())
-        on_block(len(x))
-    return Neighbours(torch.cat(found_index), torch.cat(found_similarity))
+        parts.append(Neighbours(index.cpu(), best.cpu()))
+        on_block(parts)
+    return joined(parts)
+
+
+def joined(parts: Sequence[Neighbours]) -> Neighbours:
+    """Return the neighbours of consecutive test rows as one."""
+    return Neighbours(torch.cat([p.index for p in parts]), torch.cat([p.similarity for p in parts]))
 
 
 def _largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

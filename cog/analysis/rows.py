@@ -10,7 +10,7 @@ import torch
 from cog.features import FeatureSet
 
 #: Rows worked on at a time. A constant, so that results do not depend on the memory of a machine.
-BLOCK = 8192
+BLOCK = 4096
 
 #: Rows at a time where there is no matrix product: they stay in the processor's cache.
 SMALL_BLOCK = 1024
