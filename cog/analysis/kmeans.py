@@ -147,16 +147,17 @@ def assign(rows: Rows, centres: torch.Tensor) -> torch.Tensor:
     """
     centres = centres if rows.shift is None else centres - rows.shift
     squares = centres.square().sum(dim=1)
-    return torch.cat([torch.addmm(squares, x, centres.T, alpha=-2.0).argmin(dim=1) for _, x in rows.blocks()])
+    return rows.map(
+        lambda start, x: torch.addmm(squares, x, centres.T, alpha=-2.0).argmin(dim=1), torch.int64
+    )
 
 
 def own_distances(rows: Rows, centres: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the squared distance of every row to the centre ``labels`` names, float32 ``(n,)``."""
-    return torch.cat(
-        [
-            (x - centres[labels[start : start + len(x)]]).square_().sum(dim=1)
-            for start, x in rows.blocks(SMALL_BLOCK)
-        ]
+    return rows.map(
+        lambda start, x: (x - centres[labels[start : start + len(x)]]).square_().sum(dim=1),
+        torch.float32,
+        SMALL_BLOCK,
     )
 
 
@@ -353,11 +354,11 @@ class _Lloyd:
     ) -> torch.Tensor:
         """Return squared distances to the own centres without the rows' squared norms."""
         self.computed += len(x)
-        dots = [
-            (x[i : i + SMALL_BLOCK] * self.centres[labels[i : i + SMALL_BLOCK]]).sum(dim=1)
-            for i in range(0, len(x), SMALL_BLOCK)
-        ]
-        return centre_squares[labels] - 2.0 * torch.cat(dots)
+        dots = torch.empty(len(x), device=x.device)
+        for i in range(0, len(x), SMALL_BLOCK):
+            part = slice(i, i + SMALL_BLOCK)
+            dots[part] = (x[part] * self.centres[labels[part]]).sum(dim=1)
+        return centre_squares[labels] - 2.0 * dots
 
     def _among_all(
         self,

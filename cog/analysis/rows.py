@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -65,7 +65,7 @@ class Rows:
     @functools.cached_property
     def squares(self) -> torch.Tensor:
         """Squared norm of every row, float32 ``(n,)`` on the device."""
-        return torch.cat([x.square().sum(dim=1) for _, x in self.blocks(SMALL_BLOCK)])
+        return self.map(lambda start, x: x.square().sum(dim=1), torch.float32, SMALL_BLOCK)
 
     def slice(self, start: int, stop: int) -> torch.Tensor:
         """Return rows ``start`` to ``stop`` as ``(b, d)``; possibly a view, not to be changed."""
@@ -83,6 +83,19 @@ class Rows:
             x /= self._norms[index]
         x = x.to(self.device)
         return x if self.shift is None else x.sub_(self.shift)
+
+    def map(
+        self, function: Callable[[int, torch.Tensor], torch.Tensor], dtype: torch.dtype, size: int = BLOCK
+    ) -> torch.Tensor:
+        """Return one number per row, ``(n,)``: ``function(first row number, rows)`` of each block.
+
+        Room for all of them is taken first: small results left between large blocks keep the memory allocator from
+        using the room of those again, and as much memory as the features take would be lost.
+        """
+        found = torch.empty(self.n, dtype=dtype, device=self.device)
+        for start, x in self.blocks(size):
+            found[start : start + len(x)] = function(start, x)
+        return found
 
     def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the first row number and the rows of each block, in order."""
