@@ -289,7 +289,12 @@ def test_colour_only_on_terminals(capsys, monkeypatch):
 def test_time_left_leaves_out_what_an_earlier_session_finished(caplog, monkeypatch):
     times = [0.0]  # of the start, then 10 s later
     monkeypatch.setattr("cog.progress.time.monotonic", lambda: times.pop() if times else 10.0)
-    with caplog.at_level("INFO", logger="cog"), Progress(100, "search", unit="trials", interval=5.0) as progress:
+    with (
+        caplog.at_level("INFO", logger="cog"),
+        Progress(100, "search", unit="trials", interval=5.0) as progress,
+    ):
         progress.skip(80)
         progress.update(10)
-    assert [record.message for record in caplog.records] == ["search: 90 of 100 trials, 1.0 trials/s, 10s left"]
+    assert [record.message for record in caplog.records] == [
+        "search: 90 of 100 trials, 1.0 trials/s, 10s left"
+    ]
