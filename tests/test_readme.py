@@ -8,7 +8,15 @@ import pytest
 
 import cog
 from cog import config
-from cog.commands import build_levels, extract_features, logreg, print_results
+from cog.commands import (
+    analyze_features,
+    build_levels,
+    extract_features,
+    finetune,
+    logreg,
+    print_results,
+    status,
+)
 from cog.models import __main__ as models
 
 
@@ -20,7 +28,9 @@ def readme(repository):
 @pytest.fixture(scope="module")
 def flags():
     known = {"--help", "--slow", "--check"}  # of every script; of the test suite; of ruff
-    commands = [(command.main, []) for command in (build_levels, extract_features, logreg, print_results)]
+    known |= {"--dry_run", "--nproc_per_node"}  # of the drivers of studies; of torchrun
+    scripts = (analyze_features, build_levels, extract_features, finetune, logreg, print_results, status)
+    commands = [(command.main, []) for command in scripts]
     commands += [(models.main, [name]) for name in ("list", "check", "top1", "download")]
     for main, arguments in commands:
         lines: list[str] = []
@@ -54,7 +64,7 @@ def test_flags_exist(readme, flags):
 
 def test_configuration_keys_exist(readme):
     known = set(config.flat(config.default_cfg()))
-    mentioned = set(re.findall(r"\b(?:FT_EXTRACT|EVAL|CLF|LEVELS)\.[A-Z_.]*[A-Z]", readme))
+    mentioned = set(re.findall(r"\b(?:FT_EXTRACT|EVAL|CLF|LEVELS|ANALYSIS|FINETUNE)\.[A-Z_.]*[A-Z]", readme))
     assert mentioned <= known, mentioned - known
 
 
