@@ -53,7 +53,9 @@ def inertia_of(x: torch.Tensor, centres: torch.Tensor, labels: torch.Tensor) -> 
 def check_against_scikit_learn(n: int, d: int, k: int) -> None:
     cluster = pytest.importorskip("sklearn.cluster")
     features = clouds(n, d, k, spread=0.8)
-    init = features.x[:k]  # one row per class: from a poor start, rounding decides between optima that are near
+    init = features.x[
+        :k
+    ]  # one row per class: from a poor start, rounding decides between optima that are near
     ours = kmeans.fit(rows_of(features, centred=True), k, seed=0, centres=init)
     theirs = cluster.KMeans(k, init=init.double().numpy(), n_init=1).fit(features.x.double().numpy())
     assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-4)
