@@ -181,7 +181,7 @@ def show(part: str, found: dict[str, Any], gpu_tflops: float) -> None:
         )
     print(
         f"{'':<10} a level of full size: {full / 60:.0f} min at this rate; on a GPU of {gpu_tflops:g} float32 TFLOP/s "
-        f"about {gpu:.0f} s (estimated)",
+        f"about {gpu:.1f} s (estimated)",
         flush=True,
     )
 
