@@ -26,6 +26,7 @@ from cog.data.pixels import can_decode
 from cog.errors import CogError
 from cog.extract import Extractor
 from cog.feature_folder import IDENTITY, MARKERS, FeatureFolder
+from cog.identities import differences
 from cog.progress import Progress
 from cog.ranks import Rank
 from cog.unit_status import failures_noted, read_failure
@@ -540,7 +541,7 @@ class _Leader:
             ours = manifest is not None and manifest.group == self._options.rank.group
             leads = manifest is not None and holder is not None and holder.token == manifest.leader
             if manifest is not None and ours and leads:
-                changed = shards.differences(manifest.identity, identity)
+                changed = differences(manifest.identity, identity)
                 if changed:
                     raise CogError(f"this process sees other input than rank 0: {'; '.join(changed)}")
                 self._manifest = manifest

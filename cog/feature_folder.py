@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from cog import files, names
 from cog.data import root_layout
 from cog.errors import CogError, FailedImagesError
+from cog.identities import differences
 from cog.staging import Stage
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class FeatureFolder:
         """Compare what is on disk with what is asked for; one ``key: old -> new`` per difference."""
         stored = self.metadata() or {}
         found = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
-        return [f"{key}: {found[key]} -> {identity[key]}" for key in IDENTITY if found[key] != identity[key]]
+        return differences(found, {key: identity[key] for key in IDENTITY})
 
     def check_usable(self, *, overwrite: bool, skip_complete: bool) -> None:
         """Find out, before anything else is looked at, that features cannot go here.

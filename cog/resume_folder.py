@@ -18,6 +18,7 @@ from typing import Any
 
 from cog import files
 from cog.errors import CogError
+from cog.identities import differences, plain
 
 FOLDER = ".resume"
 IDENTITY_FILE = "identity.json"
@@ -121,6 +122,60 @@ class ResumeFolder:
             (self.path / IDENTITY_FILE).unlink()
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.path)
+
+
+class SavedStates(ResumeFolder):
+    """Work in progress that any session may continue: files with states, under names of the caller's choice.
+
+    Args:
+        output: the output folder.
+        identity: of the work; values become those of JSON.
+    """
+
+    def __init__(self, output: str | os.PathLike[str], identity: dict[str, Any]) -> None:
+        super().__init__(output)
+        self._identity: dict[str, Any] = plain(identity)
+
+    def check(self) -> None:
+        """Refuse what other work has left.
+
+        Raises:
+            CogError: naming the differences.
+        """
+        if not self.has_progress():
+            return
+        found = self.read()
+        if found is None:
+            raise CogError(f"{self.path} holds unreadable leftovers; add --overwrite to discard them")
+        changed = differences(found["identity"], self._identity)
+        if changed:
+            raise CogError(
+                f"{self.path} holds the beginning of different work ({'; '.join(changed)}); run that command again to "
+                "finish it, or add --overwrite to discard it"
+            )
+
+    def file(self, name: str) -> Path:
+        """Return the path of a state in the folder, which is created with its identity if needed.
+
+        Raises:
+            CogError: when it cannot be created.
+        """
+        self.create(identity=self._identity, versions={}, replaces=False)
+        return self.path / name
+
+    def existing(self, name: str) -> Path | None:
+        """Return the path of a state that was saved, or None."""
+        path = self.path / name
+        return path if path.is_file() else None
+
+    def forget(self, name: str) -> None:
+        """Remove a state that is not needed any more."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Forget everything: the result is in place, or the work is discarded."""
+        with contextlib.suppress(OSError):  # what is left of it is taken for nothing
+            self.discard()
 
 
 def sample_sha256(path: str | os.PathLike[str]) -> str:

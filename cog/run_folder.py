@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import files
 from cog.errors import CogError
+from cog.identities import differences
 
 if TYPE_CHECKING:
     from cog.logreg.protocol import Outcome
@@ -98,9 +99,7 @@ def compare(stored: dict[str, Any], identity: dict[str, Any]) -> list[str]:
         for field in dataclasses.fields(Settings)
         if field.default is not dataclasses.MISSING
     } | stored
-    return [
-        f"{key}: {before.get(key)} -> {value}" for key, value in identity.items() if before.get(key) != value
-    ]
+    return differences({key: before.get(key) for key in identity}, identity)
 
 
 def final_folder(lr: float, wd: float) -> str:

@@ -35,6 +35,7 @@ import numpy as np
 
 from cog import files
 from cog.errors import CogError
+from cog.identities import differences
 
 if TYPE_CHECKING:
     from cog.extract import Features
@@ -153,14 +154,6 @@ def _read(path: Path, kind: type) -> Any:
         if not isinstance(getattr(found, item.name), types.get(str(item.type), (object,))):
             return None
     return found
-
-
-def differences(stored: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Compare two identities; one ``key: old -> new`` per difference."""
-    keys = dict.fromkeys([*wanted, *stored])
-    return [
-        f"{key}: {stored.get(key)} -> {wanted.get(key)}" for key in keys if stored.get(key) != wanted.get(key)
-    ]
 
 
 def check(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> bool:

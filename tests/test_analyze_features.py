@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -19,6 +19,7 @@ from cog.analysis.records import AnalysisRecord, RecordProblem
 from cog.commands.analyze_features import main
 from cog.errors import CogError
 from cog.paths import ModelDir, analysis_folder, parse_analysis_folder
+from cog.resume_folder import SavedStates
 
 FAST = ["ANALYSIS.KMEANS_SEEDS", "[1, 2]", "ANALYSIS.KNN_K", "[1, 5]"]
 LABEL_FREE = ["kmeans", "alignment", "knn", "ncm"]
@@ -332,8 +333,8 @@ def test_neighbours_continue(models, monkeypatch):
 def test_the_beginning_of_other_work_is_refused(models):
     folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
     resume = folder / ".resume"
-    resume.mkdir(parents=True)
-    (resume / "identity.json").write_text(json.dumps({"k": 7}))
+    folder.mkdir(parents=True)
+    SavedStates(folder, {"k": 7}).file("seed-0.pt").write_bytes(b"a state")
     with pytest.raises(CogError, match=r"beginning of different work \(k: 7 -> 0"):
         analyze(models, "--analysis", "kmeans")
     (resume / "identity.json").write_text("{")
@@ -347,13 +348,9 @@ def test_a_damaged_state_is_started_over(models):
     analyze(models, "--analysis", "kmeans")
     record = result(models, "kmeans")
     identity = record.identity
-    import shutil
-
     shutil.rmtree(record.folder)
-    resume = record.folder / ".resume"
-    resume.mkdir(parents=True)
-    (resume / "identity.json").write_text(json.dumps(identity))
-    (resume / "seed-1.pt").write_bytes(b"half a file")
+    record.folder.mkdir()
+    SavedStates(record.folder, identity).file("seed-1.pt").write_bytes(b"half a file")
     assert analyze(models, "--analysis", "kmeans") == 0
     assert result(models, "kmeans").values == record.values
 

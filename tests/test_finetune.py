@@ -624,7 +624,7 @@ def test_leftovers_of_a_crash_at_the_very_end_are_tidied_up(birds, loader_with_n
     """The result is in place, the states of the work are not yet removed."""
     output = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("cog.analysis.resume.ResumeFolder.remove", lambda self: None)
+        patch.setattr("cog.resume_folder.SavedStates.remove", lambda self: None)
         assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
     assert (output / ".resume").is_dir() and (output / "results.json").is_file()
     assert finetune.main(arguments(birds, loader_with_norm, output)) == 0

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog import interruption, record
+from cog import interruption, record, staging
 from cog.analysis import records
 from cog.analysis.job import Job, Outcome, Request, Task
 from cog.analysis.records import AnalysisRecord, RecordProblem
-from cog.analysis.resume import ResumeFolder
 from cog.errors import CogError
 from cog.feature_folder import FeatureFolder
-from cog.locks import locked
+from cog.identities import differences, plain
+from cog.locks import LockedError, locked
+from cog.resume_folder import SavedStates
 from cog.staging import require_writable, staged
 from cog.unit_status import failures_noted
 
@@ -67,8 +67,8 @@ def identify(request: Request, task: Task) -> dict[str, Any]:
     identity = dict(task.settings)
     for split in task.splits:
         identity[f"{split}_features"] = identify_features(request.features_file(split))
-    plain: dict[str, Any] = records.plain(identity)
-    return plain
+    result: dict[str, Any] = plain(identity)
+    return result
 
 
 def identify_features(file: Path) -> dict[str, Any]:
@@ -110,11 +110,15 @@ def pending(
         if work.output in outputs:
             raise CogError(f"{outputs[work.output]} and {task.name} would both be written to {work.output}")
         outputs[work.output] = task.name
+        if staging.leftovers(work.output):
+            with locked(work.output, flag=_OUTPUT_FLAG):
+                staging.tidy(work.output)
         if not overwrite and _is_done(work):
+            _remove_resume(work)
             logger.info("%s is complete, skipped", work.output)
             continue
         if not overwrite:
-            ResumeFolder(work.output, work.identity).check()
+            SavedStates(work.output, work.identity).check()
         todo.append(work)
     for work in todo:
         require_writable(work.output, flag=_OUTPUT_FLAG)
@@ -132,13 +136,20 @@ def _is_done(work: Work) -> bool:
     found = records.read(work.output)
     if isinstance(found, RecordProblem):
         raise CogError(f"{found.message}; add --overwrite to replace it")
-    changed = records.differences(found.identity, work.identity)
+    changed = differences(found.identity, work.identity)
     if changed:
         raise CogError(
             f"{work.output} holds a different result ({'; '.join(changed)}); add --overwrite to replace it"
         )
-    ResumeFolder(work.output, work.identity).remove()  # of a process that died right after publication
     return True
+
+
+def _remove_resume(work: Work) -> None:
+    """Remove the states of a process that died right after publication, unless someone is at work there."""
+    states = SavedStates(work.output, work.identity)
+    if states.path.is_dir():
+        with contextlib.suppress(LockedError), locked(work.output, flag=_OUTPUT_FLAG):
+            states.remove()
 
 
 class SharedFeatures:
@@ -199,13 +210,14 @@ def execute(todo: Sequence[Work], *, device: torch.device, overwrite: bool) -> l
 
 def _do(work: Work, shared: SharedFeatures, device: torch.device, *, overwrite: bool) -> AnalysisRecord:
     with locked(work.output, flag=_OUTPUT_FLAG) as lock, failures_noted(work.output):
+        staging.tidy(work.output)
         if not overwrite and _is_done(work):  # by another process, while this one was busy with others
             found = records.read(work.output)
             assert isinstance(found, AnalysisRecord)
             logger.info("%s is complete, skipped", work.output)
+            SavedStates(work.output, work.identity).remove()
             return found
-        remove_partial_stages(work.output)
-        resume = ResumeFolder(work.output, work.identity)
+        resume = SavedStates(work.output, work.identity)
         if overwrite:
             _discard_other_work(resume)
         else:
@@ -233,10 +245,10 @@ def _as_record(work: Work, outcome: Outcome, *, device: torch.device, seconds: f
         model=work.request.model,
         dataset=work.request.dataset,
         identity=work.identity,
-        values=records.plain(outcome.values),
+        values=plain(outcome.values),
         seeds=list(outcome.seeds),
-        per_seed=records.plain(outcome.per_seed),
-        details=records.plain(outcome.details),
+        per_seed=plain(outcome.per_seed),
+        details=plain(outcome.details),
         versions=record.versions(work.task.packages),
         device=str(device),
         seconds=round(seconds, 3),
@@ -251,23 +263,12 @@ def _summary(found: AnalysisRecord) -> str:
     )
 
 
-def _discard_other_work(resume: ResumeFolder) -> None:
+def _discard_other_work(resume: SavedStates) -> None:
     try:
         resume.check()
     except CogError:
         logger.info("discarded the beginning of different work in %s", resume.path)
         resume.remove()
-
-
-def remove_partial_stages(folder: Path) -> None:
-    """Remove the stages of processes that were killed; to be called with the lock of the folder held."""
-    for path in _stages(folder):
-        logger.info("removed what a killed process left in %s", path)
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _stages(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.glob(".partial-*")) if path.is_dir() and not path.is_symlink())
 
 
 def _files_of(folder: Path) -> list[str]:

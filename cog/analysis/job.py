@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
     from yacs.config import CfgNode
 
-    from cog.analysis.resume import ResumeFolder
     from cog.features import FeatureSet
+    from cog.resume_folder import SavedStates
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Job:
     request: Request
     device: torch.device
     load: Callable[..., FeatureSet]
-    resume: ResumeFolder
+    resume: SavedStates
     stage: Path
     label: str
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from cog.analysis.kmeans import Clustering
     from cog.analysis.neighbours import Neighbours
-    from cog.analysis.resume import ResumeFolder
     from cog.analysis.rows import Rows
     from cog.features import FeatureSet
+    from cog.resume_folder import SavedStates
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def _kmeans(settings: dict[str, Any], job: Job) -> Outcome:
 class _State:
     """A state in a resume folder, see :class:`cog.analysis.kmeans.Checkpoint`."""
 
-    def __init__(self, resume: ResumeFolder, name: str) -> None:
+    def __init__(self, resume: SavedStates, name: str) -> None:
         self._resume, self._name = resume, name
 
     def load(self) -> dict[str, Any] | None:
@@ -159,15 +159,15 @@ class _State:
             torch.save(state, handle)
 
 
-def _keep(resume: ResumeFolder, seed: int, clustering: Clustering) -> None:
+def _keep(resume: SavedStates, seed: int, clustering: Clustering) -> None:
     """Save a finished repetition in the place of its last state."""
     state = {field.name: getattr(clustering, field.name) for field in dataclasses.fields(clustering)}
     del state["labels"]
     _State(resume, f"seed-{seed}.done.pt").save(state | {"centres": clustering.centres.cpu()})
-    resume.discard(f"seed-{seed}.pt")
+    resume.forget(f"seed-{seed}.pt")
 
 
-def _finished(resume: ResumeFolder, seed: int, rows: Rows) -> Clustering | None:
+def _finished(resume: SavedStates, seed: int, rows: Rows) -> Clustering | None:
     import torch
 
     from cog.analysis.kmeans import Clustering

@@ -18,13 +18,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cog import files, names
 from cog.errors import CogError
+from cog.identities import plain
 from cog.paths import analysis_folder, parse_analysis_folder
 
 RESULTS_FILE = "results.json"
@@ -167,36 +168,6 @@ def scan(models_root: str | os.PathLike[str]) -> Iterator[AnalysisRecord | Recor
                                 f"{analysis_folder(found.analysis)}",
                             )
                     yield found
-
-
-def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Compare two identities; one ``key: old -> new`` per difference, nested keys joined by dots."""
-    found = []
-    for key in [*stored, *(key for key in wanted if key not in stored)]:
-        old, new = stored.get(key), wanted.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            found.append(f"{prefix}{key}: {old} -> {new}")
-    return found
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` as JSON has it: tuples as lists, keys as text, numbers that are not finite as None.
-
-    Numbers and arrays of numpy and torch (anything with ``tolist()``) become Python's.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, str | bool | int) or value is None:
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Sequence):
-        return [plain(entry) for entry in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return str(value)
 
 
 def _is_number(value: Any) -> bool:

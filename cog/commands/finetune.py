@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from cog import cli as cli_tools
 from cog import config, interruption, names
-from cog.analysis import records
-from cog.analysis.resume import ResumeFolder
 from cog.commands import extract_features
 from cog.errors import CogError
 from cog.finetune import parallel, recipe
 from cog.finetune.parallel import Group, Place
+from cog.identities import differences, plain
 from cog.locks import Lock, locked
 from cog.models.zoo import MODELS, get_spec
 from cog.paths import ModelDir
+from cog.resume_folder import SavedStates
 from cog.run_folder import RESULTS_FILE, RunFolder
 from cog.staging import require_writable, staged, tidy
 from cog.unit_status import failures_noted
@@ -184,7 +184,7 @@ def plan_run(args: argparse.Namespace, cfg: CfgNode, *, precision: str, n_proces
         "train_images_sha256": train.digest(),
         "test_images_sha256": test.digest(),
     } | steps.as_dict()
-    return Plan(train, test, output, checkpoint, model_dir, steps, records.plain(identity))
+    return Plan(train, test, output, checkpoint, model_dir, steps, plain(identity))
 
 
 def is_done(plan: Plan, *, overwrite: bool) -> bool:
@@ -204,7 +204,7 @@ def is_done(plan: Plan, *, overwrite: bool) -> bool:
                 "replace it"
             )
         return False
-    changed = records.differences(found.get("identity") or {}, plan.identity)
+    changed = differences(found.get("identity") or {}, plan.identity)
     if changed:
         raise CogError(
             f"{plan.output} holds a different run ({'; '.join(changed[:6])}); add --overwrite to replace it"
@@ -308,7 +308,7 @@ def _begin(plan: Plan, stack: contextlib.ExitStack, held: list[Lock], *, overwri
     require_writable(plan.output, flag="--output_dir")
     held.append(stack.enter_context(locked(plan.output, flag="--output_dir")))
     tidy(plan.output)
-    resume = ResumeFolder(plan.output, plan.identity)
+    resume = SavedStates(plan.output, plan.identity)
     if is_done(plan, overwrite=overwrite):
         resume.remove()  # of a process that died right after publication
         return False
@@ -343,7 +343,7 @@ def _run(args: argparse.Namespace, cfg: CfgNode, plan: Plan, group: Group, held:
     from cog.finetune import network, output, state, training
     from cog.models.backbone import load_backbone
 
-    resume = ResumeFolder(plan.output, plan.identity)
+    resume = SavedStates(plan.output, plan.identity)
     device = group.device
     fx = cfg.FT_EXTRACT
     backbone = load_backbone(

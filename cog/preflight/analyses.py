@@ -7,10 +7,11 @@ from pathlib import Path
 
 from cog import config, features
 from cog.analysis import execution, records, registry
-from cog.analysis.resume import ResumeFolder
 from cog.commands import analyze_features as command
+from cog.identities import differences
 from cog.preflight import machine
 from cog.preflight.report import Report
+from cog.resume_folder import SavedStates
 
 #: Of a result: its numbers, and tables beside it.
 _RESULT_BYTES = 64 << 20
@@ -67,13 +68,13 @@ def check(args: argparse.Namespace) -> int:
 def _is_kept(report: Report, work: execution.Work) -> bool:
     """Whether the result is there, made the same way; others are a problem."""
     if not (work.output / records.RESULTS_FILE).exists():
-        ResumeFolder(work.output, work.identity).check()
+        SavedStates(work.output, work.identity).check()
         return False
     found = records.read(work.output)
     if isinstance(found, records.RecordProblem):
         report.problem("output", f"{found.message}; add --overwrite to replace it")
         return False
-    changed = records.differences(found.identity, work.identity)
+    changed = differences(found.identity, work.identity)
     if changed:
         text = f"{work.output} holds a different result ({'; '.join(changed)}); add --overwrite to replace it"
         report.problem("output", text)

@@ -10,6 +10,7 @@ from cog import config, names, shards
 from cog.commands import extract_features as command
 from cog.data import root_layout
 from cog.feature_folder import FeatureFolder
+from cog.identities import differences
 from cog.models.formats.detect import checkpoint_files, detect
 from cog.models.zoo import MODELS, get_spec
 from cog.preflight import images as wanted
@@ -156,7 +157,7 @@ def _check_unfinished(
 ) -> None:
     # The device and the images per pass are part of it, too, but are not known without taking a GPU.
     wanted_keys = {key: value for key, value in identity.items() if key in manifest.identity}
-    changed = shards.differences({key: manifest.identity[key] for key in wanted_keys}, wanted_keys)
+    changed = differences({key: manifest.identity[key] for key in wanted_keys}, wanted_keys)
     work = shards.Shards(folder / shards.FOLDER, manifest)
     work.scan()
     state = f"{label}: {work.n_done():,} of {manifest.n_rows:,} images are done in {work.path}"
