@@ -23,6 +23,10 @@ die() {
     exit 2
 }
 
+"${python}" -c "import yacs" 2> /dev/null ||
+    die "${python} lacks this toolkit's requirements; activate the environment it is installed in, or name its Python" \
+        "by COG_PYTHON"
+
 # read_command_line NAME... -- "$@": assign name=value arguments, keep the rest in the array `extra` (and the
 # KEY VALUE pairs of it in `config_pairs`).
 read_command_line() {

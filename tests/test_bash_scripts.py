@@ -195,3 +195,12 @@ def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name
     assert "Average" not in output
     assert not list(evaluation.glob("seed-*/.lock"))
     assert (evaluation / "seed-1/.resume/checkpoint.pt").is_file()
+
+
+def test_a_python_without_the_requirements_is_one_line(bash, python, tmp_path):
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {python} -S -E "$@"\n')
+    bare.chmod(0o755)
+    done = bash("status.sh", str(tmp_path), COG_PYTHON=str(bare))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "lacks this toolkit's requirements" in done.stderr

@@ -139,8 +139,10 @@ def _check_output(
             return False
         if manifest is not None and identity is not None:
             _check_unfinished(report, folder.path, manifest, identity, label, overwrite=args.overwrite)
-        elif folder.is_complete():
+        elif folder.is_complete() and args.overwrite:
             report.warn("output", f"{label}: {folder.features_file} would be replaced (--overwrite)")
+        elif folder.is_complete():
+            report.warn("output", f"{label}: {folder.features_file} is complete; made for other images or not, is not known yet")
         else:
             report.ok("output", f"{label}: {folder.path}")
     return report.n_problems == before
