@@ -429,7 +429,14 @@ def _run(args: argparse.Namespace, cfg: CfgNode, plan: Plan, group: Group, held:
 
 def cli() -> None:
     """Console script ``cog-finetune``."""
-    cli_tools.run(main)
+    from cog.finetune.parallel import leave, place
+
+    try:
+        cli_tools.run(main)
+    except SystemExit as ended:
+        if place().size > 1:
+            leave(ended.code if isinstance(ended.code, int) else 1)
+        raise
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ MASTER_PORT), or from :func:`launch`, which passes signals on and keeps the exit
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from cog.errors import CogError
 
@@ -169,6 +170,19 @@ def joined(where: Place, device: Any) -> Iterator[Group]:
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process without taking the interpreter apart.
+
+    PyTorch's communication threads now and then abort a process that ends in the usual way ("terminate called without
+    an active exception", 1 of 8 runs with two processes), which torchrun takes for a failure of the run.
+    """
+    logging.shutdown()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def launch(command: Sequence[str], n_processes: int) -> int:

@@ -142,7 +142,10 @@ def _check_output(
         elif folder.is_complete() and args.overwrite:
             report.warn("output", f"{label}: {folder.features_file} would be replaced (--overwrite)")
         elif folder.is_complete():
-            report.warn("output", f"{label}: {folder.features_file} is complete; made for other images or not, is not known yet")
+            report.warn(
+                "output",
+                f"{label}: {folder.features_file} is complete; made for other images or not, is not known yet",
+            )
         else:
             report.ok("output", f"{label}: {folder.path}")
     return report.n_problems == before
