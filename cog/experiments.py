@@ -245,7 +245,7 @@ _ALIGNMENT = {
     "alignment": ("alignment, distance of images of a class", -1, True),
     "uniformity": ("uniformity, of all images", 0, True),
     "uniformity_v1": ("uniformity with the sign of the paper's first version", 0, False),
-    "alignment_by_uniformity": ("alignment divided by uniformity (with v1's sign)", 0, False),
+    "alignment_by_uniformity": ("alignment divided by uniformity (with v1's sign)", -1, True),
 }
 _NEIGHBOURS = re.compile(r"(?P<metric>top1|top5)_k(?P<k>\d{1,9})_(?P<vote>[a-z]+)")
 _CLASS_MEANS = re.compile(r"(?P<metric>top1|top5)(?:_(?P<distance>[a-z]+))?")
@@ -345,5 +345,5 @@ def _alignment(quantity: str) -> Kind | None:
         better=0 if ratio else better,
         headline=headline and not ratio,
         order=(4, ratio, list(_ALIGNMENT).index(base)),
-        short=base,
+        short=base.replace("_", " "),
     )
