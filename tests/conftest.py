@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # Child processes of tests inherit it; torch in this process is told below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # A shell starts jobs in the background with ^C ignored, and their children inherit that: tests send it on purpose.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):
