@@ -147,8 +147,9 @@ _C.ANALYSIS = CfgNode()
 _C.ANALYSIS.KMEANS_K = 0
 # Repetitions of k-means; the one of lowest inertia gives the values.
 _C.ANALYSIS.KMEANS_SEEDS = [22, 37, 45]
-# Most iterations of Lloyd's algorithm, and the tolerance that ends it earlier (both as scikit-learn understands them).
+# Most iterations of Lloyd's algorithm (scikit-learn's max_iter).
 _C.ANALYSIS.KMEANS_ITERATIONS = 300
+# It ends earlier when the centres move less than this (scikit-learn's tol: relative to the variance of the features).
 _C.ANALYSIS.KMEANS_TOLERANCE = 1e-4
 # Exponent of the distances in alignment, and factor of the squared distances in uniformity (Wang and Isola 2020).
 _C.ANALYSIS.ALIGN_ALPHA = 2.0

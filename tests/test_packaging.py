@@ -40,6 +40,7 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
     assert top == {"cog", "bin"}
     assert {entry.name for entry in (target / "bin").iterdir()} == {
         "cog-extract-features", "cog-logreg", "cog-print-results", "cog-build-levels", "cog-models",
+        "cog-analyze-features", "cog-finetune",
     }  # fmt: skip
     script = (
         "import cog, cog.config, cog.levels, pathlib\n"
@@ -51,7 +52,10 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
     )
     environment = {**os.environ, "PYTHONPATH": str(target)}
     subprocess.run([python, "-c", script], cwd=tmp_path, env=environment, check=True)
-    for name in ("cog-extract-features", "cog-logreg", "cog-print-results", "cog-build-levels"):
+    for name in (
+        "cog-extract-features", "cog-logreg", "cog-print-results", "cog-build-levels", "cog-analyze-features",
+        "cog-finetune",
+    ):  # fmt: skip
         shown = subprocess.run(
             [python, str(target / "bin" / name), "--help"],
             cwd=tmp_path,
