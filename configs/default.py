@@ -151,8 +151,9 @@ _C.ANALYSIS.KMEANS_SEEDS = [22, 37, 45]
 _C.ANALYSIS.KMEANS_ITERATIONS = 300
 # It ends earlier when the centres move less than this (scikit-learn's tol: relative to the variance of the features).
 _C.ANALYSIS.KMEANS_TOLERANCE = 1e-4
-# Exponent of the distances in alignment, and factor of the squared distances in uniformity (Wang and Isola 2020).
+# Exponent of the distances in alignment (Wang and Isola 2020).
 _C.ANALYSIS.ALIGN_ALPHA = 2.0
+# Factor of the squared distances in uniformity (likewise).
 _C.ANALYSIS.UNIFORM_T = 2.0
 # Neighbours of k-nearest-neighbour classifiers, and T of the weights exp(cosine / T).
 _C.ANALYSIS.KNN_K = [1, 5, 10, 20, 100, 200]

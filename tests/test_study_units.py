@@ -208,7 +208,8 @@ def test_thousands_of_folders_are_fast(tmp_path, python, repository):
 
 def test_status_script_without_a_folder(repository):
     done = subprocess.run(
-        ["bash", str(repository / "bash-scripts/status.sh")], capture_output=True, text=True, check=False
-    )
+        ["bash", str(repository / "bash-scripts/status.sh")], capture_output=True, text=True, check=False,
+        env=os.environ | {"COG_PYTHON": sys.executable},
+    )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith("error: no folder")
