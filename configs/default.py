@@ -155,6 +155,7 @@ _C.ANALYSIS.KMEANS_TOLERANCE = 1e-4
 _C.ANALYSIS.ALIGN_ALPHA = 2.0
 # Factor of the squared distances in uniformity (likewise).
 _C.ANALYSIS.UNIFORM_T = 2.0
-# Neighbours of k-nearest-neighbour classifiers, and T of the weights exp(cosine / T).
+# Neighbours of k-nearest-neighbour classifiers.
 _C.ANALYSIS.KNN_K = [1, 5, 10, 20, 100, 200]
+# T of the weights exp(cosine / T) of neighbours.
 _C.ANALYSIS.KNN_TEMPERATURE = 0.07
