@@ -41,6 +41,10 @@ _GROUP = 50
 #: Rounding of a squared distance in float32, relative to the squared norms it is computed from; of a sum of bounds.
 _SQUARE_SLACK, _SUM_SLACK = 1e-6, 3e-7
 
+#: Share of that rounding by which another centre must be nearer for a row to move. All of it would decide more near ties
+#: otherwise than float64 does; none would let exact ties go to and fro.
+_TIE = 0.05
+
 #: Share of the centres from which on a row is compared with all of them at once.
 _MOST = 0.5
 
@@ -374,7 +378,7 @@ class _Lloyd:
         best, new = scores.min(dim=1)
         if old is not None:
             own = scores.gather(1, old[:, None])[:, 0]
-            stays = own <= best + slack
+            stays = own <= best + _TIE * slack
             best, new = torch.where(stays, own, best), torch.where(stays, old, new)
         scores.scatter_(1, new[:, None], torch.inf)
         others = torch.stack([scores[:, span].amin(dim=1) for span in self._spans], dim=1)
@@ -407,7 +411,7 @@ class _Lloyd:
             first, index = found.min(dim=1)
             found.scatter_(1, index[:, None], torch.inf)
             second = found.amin(dim=1)
-            nearer = first < best[rows] - slack
+            nearer = first < best[rows] - _TIE * slack
             lower[rows, group] = _distance(torch.where(nearer, second, first) + squares[rows] - slack)
             rows, first, index = rows[nearer], first[nearer], index[nearer]
             # the centre that was the nearest so far is one of the others now
