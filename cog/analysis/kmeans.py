@@ -41,8 +41,8 @@ _GROUP = 50
 #: Rounding of a squared distance in float32, relative to the squared norms it is computed from; of a sum of bounds.
 _SQUARE_SLACK, _SUM_SLACK = 1e-6, 3e-7
 
-#: Share of that rounding by which another centre must be nearer for a row to move. All of it would decide more near ties
-#: otherwise than float64 does; none would let exact ties go to and fro.
+#: Share of that rounding by which another centre must be nearer for a row to move. All of it would decide more near
+#: ties otherwise than float64 does; none would let exact ties go to and fro.
 _TIE = 0.05
 
 #: Share of the centres from which on a row is compared with all of them at once.
