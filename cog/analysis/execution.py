@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from cog.errors import CogError
 from cog.feature_folder import FeatureFolder
 from cog.identities import differences, plain
 from cog.locks import LockedError, locked
-from cog.resume_folder import SavedStates
+from cog.resume_folder import SavedStates, sample_sha256
 from cog.staging import require_writable, staged
 from cog.unit_status import failures_noted
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OUTPUT_FLAG = "the output folder"
-
-#: Pieces of a feature file that its fingerprint looks at, and their size.
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 @dataclass(frozen=True)
@@ -72,23 +68,13 @@ def identify(request: Request, task: Task) -> dict[str, Any]:
 
 
 def identify_features(file: Path) -> dict[str, Any]:
-    """Return what tells the features of one file from others, without reading 9 GB.
-
-    The digest is over evenly spaced pieces of the file: features of another network or other images differ in all
-    of them.
-    """
+    """Return what tells the features of one file from others, without reading 9 GB."""
     made = FeatureFolder(file.parent).metadata() or {}
-    size = file.stat().st_size
-    digest = hashlib.sha256()
-    with open(file, "rb") as handle:
-        for piece in range(_SAMPLES):
-            handle.seek(max(size - _SAMPLE_BYTES, 0) * piece // (_SAMPLES - 1))
-            digest.update(handle.read(_SAMPLE_BYTES))
     return {
-        "bytes": size,
+        "bytes": file.stat().st_size,
         "checkpoint_sha256": made.get("checkpoint_sha256"),
         "image_list_sha256": made.get("image_list_sha256"),
-        "sample_sha256": digest.hexdigest(),
+        "sample_sha256": sample_sha256(file),
     }
 
 
