@@ -1,14 +1,15 @@
 """k-means by Lloyd's algorithm on all rows, without the distances that cannot matter.
 
 An iteration assigns every row to its nearest centre and moves every centre to the mean of its rows, as scikit-learn's
-``KMeans`` does (same tolerance, same treatment of empty clusters), in float32 with sums in float64. What makes it fast:
+``KMeans`` does (same tolerance, same treatment of empty clusters). Clusters are those of float64: distances are
+computed in float32, and the few rows for which rounding could decide are compared again in float64. What makes it fast:
 
 * distances are matrix products of blocks of rows with the centres; n x k distances never exist at a time;
 * bounds (Ding et al. 2015, "Yinyang k-means"): every row keeps an upper bound of the distance to its own centre and,
   for each group of about 50 centres, a lower bound of the distance to the others. They are loosened by how far the
   centres move. Where the lower bound stays above the upper one, no centre of the group can have become the nearest:
-  its distances are not computed. The bounds allow for rounding, so clusters are those of the plain algorithm up to
-  exact ties (a row keeps its cluster unless another centre is strictly nearer);
+  its distances are not computed. The bounds allow for rounding, so clusters are those of the plain algorithm (where
+  centres are equally near, a row keeps its cluster);
 * the sums of the clusters change by the rows that moved, only.
 """
 
@@ -41,9 +42,9 @@ _GROUP = 50
 #: Rounding of a squared distance in float32, relative to the squared norms it is computed from; of a sum of bounds.
 _SQUARE_SLACK, _SUM_SLACK = 1e-6, 3e-7
 
-#: Share of that rounding by which another centre must be nearer for a row to move. All of it would decide more near
-#: ties otherwise than float64 does; none would let exact ties go to and fro.
-_TIE = 0.05
+#: The same of a squared distance in float64: centres whose distances differ by less are equally near, or rounding
+#: would let rows go to and fro between them.
+_TIE = 1e-12
 
 #: Share of the centres from which on a row is compared with all of them at once.
 _MOST = 0.5
@@ -134,7 +135,7 @@ def fit(
 
             centres = initial_centres(rows, k, np.random.default_rng(seed), on_block=on_block)
         else:
-            centres = centres.to(rows.device, torch.float32)
+            centres = centres.to(rows.device, torch.float64)
             centres = centres if rows.shift is None else centres - rows.shift
         lloyd = _Lloyd.start(rows, centres)
     # of centred rows, the squares are the variance
@@ -196,7 +197,8 @@ class _Lloyd:
     Attributes:
         rows: what is clustered, centred.
         order: int64 ``(k,)``: the caller's number of each centre.
-        centres: float32 ``(k, d)``.
+        means: float64 ``(k, d)``: the centres.
+        centres: float32 ``(k, d)``: the same, rounded.
         sums: float64 ``(k, d)``: of the rows of each cluster.
         counts: int64 ``(k,)``: rows of each cluster.
         labels: int64 ``(n,)``: cluster of each row, -1 at the start.
@@ -208,7 +210,7 @@ class _Lloyd:
         passes: assignments so far.
     """
 
-    _TENSORS = ("order", "sizes", "centres", "sums", "counts", "labels", "upper", "lower", "drift")
+    _TENSORS = ("order", "sizes", "means", "sums", "counts", "labels", "upper", "lower", "drift")
     _NUMBERS = ("iterations", "computed", "passes")
 
     def __init__(self, rows: Rows, state: dict[str, Any]) -> None:
@@ -216,7 +218,8 @@ class _Lloyd:
         device = rows.device
         self.order: torch.Tensor = state["order"].to(device)
         self.sizes: torch.Tensor = state["sizes"].to(device)
-        self.centres: torch.Tensor = state["centres"].to(device)
+        self.means: torch.Tensor = state["means"].to(device)
+        self.centres = self.means.float()
         self.sums: torch.Tensor = state["sums"].to(device)
         self.counts: torch.Tensor = state["counts"].to(device)
         self.labels: torch.Tensor = state["labels"].to(device)
@@ -233,16 +236,16 @@ class _Lloyd:
 
     @classmethod
     def start(cls, rows: Rows, centres: torch.Tensor) -> _Lloyd:
-        """Begin at ``centres``, float32 ``(k, d)`` in the coordinates of the centred rows."""
+        """Begin at ``centres`` ``(k, d)`` in the coordinates of the centred rows."""
         k, device = len(centres), rows.device
-        groups = _group(centres, max(1, min(k // _GROUP, rows.dim // 16)))
+        groups = _group(centres.float(), max(1, min(k // _GROUP, rows.dim // 16)))
         order = torch.cat(groups)
         return cls(
             rows,
             {
                 "order": order,
                 "sizes": torch.tensor([len(group) for group in groups]),
-                "centres": centres[order],
+                "means": centres[order].double(),
                 "sums": torch.zeros(k, rows.dim, dtype=torch.float64, device=device),
                 "counts": torch.zeros(k, dtype=torch.int64, device=device),
                 "labels": torch.full((rows.n,), -1, dtype=torch.int64, device=device),
@@ -268,12 +271,12 @@ class _Lloyd:
         """
         n_moved = self.assign(on_block)
         n_moved += self._fill_empty()
-        means = (self.sums / self.counts.clamp(min=1)[:, None]).float()
-        means = torch.where(self.counts[:, None] > 0, means, self.centres)
-        self.drift = (means.double() - self.centres.double()).norm(dim=1).float()
-        self.centres = means
+        means = self.sums / self.counts.clamp(min=1)[:, None]
+        means = torch.where(self.counts[:, None] > 0, means, self.means)
+        drift = (means - self.means).norm(dim=1)
+        self.drift, self.means, self.centres = drift.float(), means, means.float()
         self.iterations += 1
-        return n_moved, float(self.drift.double().square().sum())
+        return n_moved, float(drift.square().sum())
 
     def assign(self, on_block: Callable[[], None]) -> int:
         """Assign every row to its nearest centre; returns how many changed their cluster."""
@@ -305,9 +308,11 @@ class _Lloyd:
         labels, upper, lower = self.labels[start:stop], self.upper[start:stop], self.lower[start:stop]
         if self.passes == 0:
             x = self.rows.slice(start, stop)
-            found = self._among_all(x, self.rows.squares[start:stop], None, centre_squares, slack)
+            found = self._among_all(x, self.rows.squares[start:stop], centre_squares, slack)
             labels[:], upper[:], lower[:] = found
-            self._add(labels, x, 1)
+            index = torch.arange(start, stop, device=labels.device)
+            self._decide_ties(index, labels, upper, lower, None, slack)
+            self._add(labels, index, 1)
             return stop - start
         lower -= group_drift
         upper += drift[labels]
@@ -328,7 +333,7 @@ class _Lloyd:
         if (rows := everything.nonzero().squeeze(1)).numel():
             part = x if len(rows) == len(x) else x.index_select(0, rows)
             new[rows], new_upper[rows], new_lower[rows] = self._among_all(
-                part, squares[rows], old[rows], centre_squares, slack
+                part, squares[rows], centre_squares, slack
             )
         if (rows := (~everything).nonzero().squeeze(1)).numel():
             part = x if len(rows) == len(x) else x.index_select(0, rows)
@@ -342,11 +347,12 @@ class _Lloyd:
                 centre_squares,
                 slack,
             )
+        self._decide_ties(alive + start, new, new_upper, new_lower, old, slack)
         labels[alive], upper[alive], lower[alive] = new, new_upper, new_lower
         moved = (new != old).nonzero().squeeze(1)
         if moved.numel():
-            self._add(old[moved], x.index_select(0, moved), -1)
-            self._add(new[moved], x.index_select(0, moved), 1)
+            self._add(old[moved], alive[moved] + start, -1)
+            self._add(new[moved], alive[moved] + start, 1)
         return len(moved)
 
     def _n_wanted(self, wanted: torch.Tensor) -> torch.Tensor:
@@ -368,7 +374,6 @@ class _Lloyd:
         self,
         x: torch.Tensor,
         squares: torch.Tensor,
-        old: torch.Tensor | None,
         centre_squares: torch.Tensor,
         slack: float,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -376,14 +381,55 @@ class _Lloyd:
         scores = torch.addmm(centre_squares, x, self.centres.T, alpha=-2.0)
         self.computed += scores.numel()
         best, new = scores.min(dim=1)
-        if old is not None:
-            own = scores.gather(1, old[:, None])[:, 0]
-            stays = own <= best + _TIE * slack
-            best, new = torch.where(stays, own, best), torch.where(stays, old, new)
-        scores.scatter_(1, new[:, None], torch.inf)
+        return new, _distance(best + squares + slack), self._others(scores, new, squares, slack)
+
+    def _others(
+        self, scores: torch.Tensor, own: torch.Tensor, squares: torch.Tensor, slack: float
+    ) -> torch.Tensor:
+        """Return lower bounds of the distances to all centres but the own one, by group; changes ``scores``."""
+        scores.scatter_(1, own[:, None], torch.inf)
         others = torch.stack([scores[:, span].amin(dim=1) for span in self._spans], dim=1)
         others += squares[:, None] - slack
-        return new, _distance(best + squares + slack), _distance(others)
+        return _distance(others).float()
+
+    def _decide_ties(
+        self,
+        index: torch.Tensor,
+        new: torch.Tensor,
+        upper: torch.Tensor,
+        lower: torch.Tensor,
+        old: torch.Tensor | None,
+        slack: float,
+    ) -> None:
+        """Find the nearest centre again, in float64, for those rows for which rounding could have chosen another.
+
+        Args:
+            index: number of each row.
+            new: centre found for it; corrected in place, like the bounds.
+            upper: its bounds: where they overlap, another centre can be the nearest.
+            lower: likewise.
+            old: centres that rows keep if none is nearer; None: the first of equally near ones is taken.
+            slack: rounding of float32, for the bounds.
+        """
+        close = (lower.amin(dim=1) <= upper).nonzero().squeeze(1)
+        if close.numel() == 0:
+            return
+        centre_squares = self.means.square().sum(dim=1)
+        for rows in close.split(SMALL_BLOCK):
+            x = self.rows.exact(index[rows])
+            squares = x.square().sum(dim=1)
+            scores = torch.addmm(centre_squares, x, self.means.T, alpha=-2.0)
+            self.computed += scores.numel()
+            best = scores.amin(dim=1)
+            tie = _TIE * (squares + centre_squares.amax())
+            nearest = scores <= (best + tie)[:, None]
+            found = torch.where(nearest, self.order, len(self.order)).argmin(dim=1)
+            if old is not None:
+                stays = nearest.gather(1, old[rows][:, None])[:, 0]
+                found = torch.where(stays, old[rows], found)
+            new[rows] = found
+            upper[rows] = _distance(best + tie + squares + slack).float()
+            lower[rows] = self._others(scores, found, squares, slack)
 
     def _among_groups(
         self,
@@ -411,7 +457,7 @@ class _Lloyd:
             first, index = found.min(dim=1)
             found.scatter_(1, index[:, None], torch.inf)
             second = found.amin(dim=1)
-            nearer = first < best[rows] - _TIE * slack
+            nearer = first < best[rows]
             lower[rows, group] = _distance(torch.where(nearer, second, first) + squares[rows] - slack)
             rows, first, index = rows[nearer], first[nearer], index[nearer]
             # the centre that was the nearest so far is one of the others now
@@ -422,11 +468,11 @@ class _Lloyd:
             best[rows], new[rows] = first, index + span.start
         return new, _distance(best + squares + slack), lower
 
-    def _add(self, labels: torch.Tensor, x: torch.Tensor, sign: int) -> None:
-        """Add rows to the sums of their clusters, or take them away."""
-        with _deterministic(x.device):
-            for part, some in zip(x.split(SMALL_BLOCK), labels.split(SMALL_BLOCK), strict=True):
-                self.sums.index_add_(0, some, part.double(), alpha=sign)
+    def _add(self, labels: torch.Tensor, index: torch.Tensor, sign: int) -> None:
+        """Add the rows ``index`` to the sums of their clusters, or take them away."""
+        with _deterministic(labels.device):
+            for part, some in zip(index.split(SMALL_BLOCK), labels.split(SMALL_BLOCK), strict=True):
+                self.sums.index_add_(0, some, self.rows.exact(part), alpha=sign)
         self.counts += sign * torch.bincount(labels, minlength=len(self.counts))
 
     def _fill_empty(self) -> int:
@@ -442,9 +488,8 @@ class _Lloyd:
         rows = far.indices[: len(empty)][far.values[: len(empty)] > 0]
         empty = empty[: len(rows)]
         if len(rows):
-            x = self.rows.take(rows)
-            self._add(self.labels[rows], x, -1)
-            self._add(empty, x, 1)
+            self._add(self.labels[rows], rows, -1)
+            self._add(empty, rows, 1)
             self.labels[rows], self.upper[rows], self.lower[rows] = empty, torch.inf, 0.0
         return len(rows)
 

@@ -84,6 +84,15 @@ class Rows:
         x = x.to(self.device)
         return x if self.shift is None else x.sub_(self.shift)
 
+    def exact(self, index: torch.Tensor) -> torch.Tensor:
+        """Gather rows as float64 ``(b, d)``: what :meth:`take` returns before the difference is rounded."""
+        index = index.to(self._x.device)
+        x = torch.index_select(self._x, 0, index)
+        if self._norms is not None:
+            x /= self._norms[index]
+        x = x.to(self.device).double()
+        return x if self.shift is None else x.sub_(self.shift)
+
     def map(
         self, function: Callable[[int, torch.Tensor], torch.Tensor], dtype: torch.dtype, size: int = BLOCK
     ) -> torch.Tensor:
