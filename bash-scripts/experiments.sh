@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Run every experiment that works on extracted features, and print them side by side: logistic regression with all
-# images and with few, neighbours, clusters, alignment, components, MLPs, balanced classes, confident errors on other
-# data sets, accuracy by semantic distance. What is complete is skipped. Examples:
+# Run every experiment and print them side by side: logistic regression with all images and with few, neighbours,
+# clusters, alignment, components, MLPs, balanced classes, confident errors on other data sets, accuracy by semantic
+# distance, concepts won and lost against another model, and, when named, fine-tuning. What is complete is skipped.
 #   bash bash-scripts/experiments.sh models_root_dir=/models model_name="sup_resnet50 dino_resnet50" max_per_class=732
 #   bash bash-scripts/experiments.sh models_root_dir=/models experiments="label_free pca" datasets="in1k cog_l5"
+#   bash bash-scripts/experiments.sh models_root_dir=/models model_name=dino_resnet50 against=sup_resnet50 \
+#       levels_csv=levels.csv experiments=all n_processes=8 in1k_images_root=/data/in1k \
+#       imagenet_images_root=/data/in21k cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,8 +15,8 @@ models_root_dir="${models_root_dir:-None}"
 # One or several, separated by spaces; so are data sets.
 model_name="${model_name:-sup_resnet50}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
-# Which of them: logreg fewshot label_free cross distance pca balanced mlp mlp_noact.
-experiments="${experiments:-logreg fewshot label_free cross distance pca balanced mlp mlp_noact}"
+# Which of them: logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact finetune; all.
+experiments="${experiments:-logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
 # Numbers of principal components; at most as many as the features have dimensions.
@@ -24,10 +27,24 @@ max_per_class="${max_per_class:-732}"
 trained_on="${trained_on:-in1k}"
 # levels.csv of build_levels.py; None: no analysis of semantic distance.
 levels_csv="${levels_csv:-None}"
+# Model that the others are compared with concept by concept; None: no such comparison.
+against="${against:-None}"
+# Images: of the confident errors, for a contact sheet; and for fine-tuning, which needs the level files, too.
+in1k_images_root="${in1k_images_root:-None}"
+in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
+imagenet_images_root="${imagenet_images_root:-None}"
+cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
+cog_concepts_split_file="${cog_concepts_split_file:-None}"
+# A model of your own: FILE.py:load_my_model (fine-tuning).
+model_loader="${model_loader:-None}"
+# Fine-tuning: one run is long. Processes on this machine: one per GPU.
+finetune_seeds="${finetune_seeds:-22}"
+n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
 read_command_line models_root_dir model_name datasets experiments seeds shots dims max_per_class trained_on levels_csv \
-    -- "$@"
+    against in1k_images_root in1k_blurred_images_root imagenet_images_root cog_levels_mapping_file \
+    cog_concepts_split_file model_loader finetune_seeds n_processes -- "$@"
 [[ "${models_root_dir}" != "None" ]] || die "no models: give models_root_dir=<folder of all models>"
 
 levels=()
@@ -36,13 +53,16 @@ for dataset in ${datasets}; do
     [[ "${dataset}" != cog_l* ]] || levels+=("${dataset}")
     [[ "${dataset}" == "${trained_on}" ]] || others+=("${dataset}")
 done
+all_experiments="logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact finetune"
+[[ "${experiments}" != "all" ]] || experiments="${all_experiments}"
 kept=()
 for experiment in ${experiments}; do
     case "${experiment}" in
-        logreg | fewshot | label_free | pca | balanced | mlp | mlp_noact) kept+=("${experiment}") ;;
+        logreg | fewshot | label_free | pca | balanced | mlp | mlp_noact | finetune) kept+=("${experiment}") ;;
         cross) [[ ${#others[@]} -eq 0 || " ${datasets} " != *" ${trained_on} "* ]] || kept+=(cross) ;;
         distance) [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]] || kept+=(distance) ;;
-        *) die "unknown experiment ${experiment}; expected some of: logreg fewshot label_free cross distance pca balanced mlp mlp_noact" ;;
+        winners) [[ "${against}" == "None" || "${model_name}" == "${against}" ]] || kept+=(winners) ;;
+        *) die "unknown experiment ${experiment}; expected all or some of: ${all_experiments}" ;;
     esac
 done
 
@@ -52,11 +72,23 @@ n_steps=0
 for experiment in ${kept[@]+"${kept[@]}"}; do
     case "${experiment}" in
         label_free | cross | distance) n_steps=$((n_steps + 1)) ;;
+        winners) ;;
         pca) n_steps=$((n_steps + n_datasets * $(count_words ${dims}))) ;;
+        finetune) n_steps=$((n_steps + n_datasets * $(count_words ${finetune_seeds}))) ;;
         *) n_steps=$((n_steps + n_datasets)) ;;
     esac
 done
 n_steps=$((n_steps * $(count_words ${model_name})))
+# Compared at the end: both models need their classifiers.
+compared=()
+if [[ " ${kept[*]-} " == *" winners "* ]]; then
+    for model in ${model_name}; do
+        [[ "${model}" == "${against}" ]] || compared+=("${model}")
+    done
+fi
+n_steps=$((n_steps + ${#compared[@]}))
+image_roots=(--in1k_images_root="${in1k_images_root}" --in1k_blurred_images_root="${in1k_blurred_images_root}"
+    --imagenet_images_root="${imagenet_images_root}" --cog_levels_mapping_file="${cog_levels_mapping_file}")
 
 # train WHAT ARGUMENT...: classifiers of a model on every data set.
 train() {
@@ -85,13 +117,33 @@ analyze() {
         ${config_pairs[@]+"${config_pairs[@]}"}
 }
 
+# Fine-tuning of a model on every data set.
+finetune() {
+    local seed dataset
+    for seed in ${finetune_seeds}; do
+        for dataset in ${datasets}; do
+            run_step "fine-tuning ${model} on ${dataset}, seed ${seed}" \
+                "${python}" "${repository}/finetune.py" \
+                --models_root_dir="${models_root_dir}" \
+                --model="${model}" \
+                --dataset="${dataset}" \
+                --model_loader="${model_loader}" \
+                "${image_roots[@]}" \
+                --cog_concepts_split_file="${cog_concepts_split_file}" \
+                --n_processes="${n_processes}" \
+                ${config_pairs[@]+"${config_pairs[@]}"} \
+                EVAL.SEED "${seed}"
+        done
+    done
+}
+
 for model in ${model_name}; do
     for experiment in ${kept[@]+"${kept[@]}"}; do
         case "${experiment}" in
             logreg) train "logistic regression" ;;
             fewshot) train "logistic regression with N = ${shots}" --n_shots ${shots} ;;
             label_free) analyze all --datasets ${datasets} ;;
-            cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" ;;
+            cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" "${image_roots[@]}" ;;
             distance) analyze distance --datasets "${levels[@]}" cog_levels --levels_csv "${levels_csv}" ;;
             pca)
                 for dim in ${dims}; do
@@ -101,8 +153,12 @@ for model in ${model_name}; do
             balanced) train "at most ${max_per_class} images per class" CLF.MAX_PER_CLASS "${max_per_class}" ;;
             mlp) train "MLP" CLF.TYPE mlp ;;
             mlp_noact) train "MLP without activation" CLF.TYPE mlp_noact ;;
+            finetune) finetune ;;
         esac
     done
+done
+for model in ${compared[@]+"${compared[@]}"}; do
+    analyze winners --datasets ${datasets} --against "${against}"
 done
 
 "${python}" "${repository}/print_results.py" --models_root_dir="${models_root_dir}" --model ${model_name} --overview

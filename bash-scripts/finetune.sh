@@ -16,6 +16,8 @@ seeds="${seeds:-22}"
 # Processes on this machine: one per GPU.
 n_processes="${n_processes:-1}"
 in1k_images_root="${in1k_images_root:-None}"
+# IN-1K with faces blurred; name it in dataset: in1k_blurred.
+in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
@@ -25,7 +27,8 @@ model_loader="${model_loader:-None}"
 images_root="${images_root:-None}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line model_name models_root_dir dataset seeds n_processes in1k_images_root imagenet_images_root \
+read_command_line model_name models_root_dir dataset seeds n_processes in1k_images_root \
+    in1k_blurred_images_root imagenet_images_root \
     cog_levels_mapping_file cog_concepts_split_file model_loader images_root -- "$@"
 
 n_steps=$(($(count_words ${dataset}) * $(count_words ${seeds})))
@@ -38,6 +41,7 @@ for seed in ${seeds}; do
             --models_root_dir="${models_root_dir}" \
             --model_loader="${model_loader}" \
             --in1k_images_root="${in1k_images_root}" \
+            --in1k_blurred_images_root="${in1k_blurred_images_root}" \
             --imagenet_images_root="${imagenet_images_root}" \
             --cog_levels_mapping_file="${cog_levels_mapping_file}" \
             --cog_concepts_split_file="${cog_concepts_split_file}" \

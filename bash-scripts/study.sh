@@ -19,6 +19,8 @@ seeds="${seeds:-22 37 45 77 93}"
 # Training images per class; 0 stands for all.
 shots="${shots:-0 1 2 4 8 16 32 64 128}"
 in1k_images_root="${in1k_images_root:-None}"
+# IN-1K with faces blurred; name it in datasets: in1k_blurred.
+in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
@@ -44,7 +46,7 @@ gpu_ids="${gpu_ids:-None}"
 # -------------------------------------------------------------------------------------------
 
 read_command_line models_root_dir model_names datasets splits seeds shots in1k_images_root \
-    imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader log_dir \
+    in1k_blurred_images_root imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader log_dir \
     stages extract_task logreg_task extract_args logreg_args n_processes gpu_ids -- "$@"
 [[ "${models_root_dir}" != "None" ]] || die "no models: give models_root_dir=<folder of all models>"
 [[ "${log_dir}" != "None" ]] || die "no place for logs: give log_dir=<folder>"
@@ -68,6 +70,7 @@ PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" exec "${python}" -m cog.
     --seeds ${seeds} \
     --shots ${shots} \
     --in1k_images_root="${in1k_images_root}" \
+    --in1k_blurred_images_root="${in1k_blurred_images_root}" \
     --imagenet_images_root="${imagenet_images_root}" \
     --cog_levels_mapping_file="${cog_levels_mapping_file}" \
     --cog_concepts_split_file="${cog_concepts_split_file}" \

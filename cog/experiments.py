@@ -286,19 +286,81 @@ def _analysis(experiment: str, quantity: str) -> Kind | None:
         return _class_means(quantity)
     if name == "alignment":
         return _alignment(quantity)
-    if name == "distance" and quantity == "spearman":
-        _, _, variant = experiment.partition("_")
+    if name == "distance":
+        return _distance(experiment, quantity)
+    if name == "cross":
+        return _cross(experiment, quantity)
+    if name == "winners":
+        return _winners(experiment, quantity)
+    return None
+
+
+def _distance(experiment: str, quantity: str) -> Kind | None:
+    _, _, variant = experiment.partition("_")
+    rest = f", {variant}" if variant else ""
+    if quantity == "spearman":
         return Kind(
             group="distance",
-            label="Spearman correlation of accuracy per concept with its similarity to IN-1K"
-            + (f", {variant}" if variant else ""),
+            label="Spearman correlation of accuracy per concept with its similarity to IN-1K" + rest,
             decimals=2,
             better=0,
             headline=not variant,
-            order=(5, natural_key(variant)),
+            order=(5, natural_key(variant), 0),
             short="accuracy ~ similarity, Spearman",
         )
+    if quantity in ("nearest_accuracy", "farthest_accuracy"):
+        which = quantity.removesuffix("_accuracy")
+        return Kind(
+            group="distance",
+            label=f"accuracy on the tenth of the concepts {which} to IN-1K".replace(
+                "farthest to", "farthest from"
+            )
+            + rest,
+            unit=PERCENT,
+            decimals=1,
+            headline=which == "farthest" and not variant,
+            order=(5, natural_key(variant), 1 + (which == "farthest")),
+            short=f"{which} tenth of the concepts",
+        )
     return None
+
+
+def _cross(experiment: str, quantity: str) -> Kind | None:
+    _, _, trained_on = experiment.partition("_")
+    if quantity == "confident_percent":
+        return Kind(
+            group="cross",
+            label=f"classifier of {trained_on} on other test images: confident",
+            unit=PERCENT,
+            decimals=2,
+            better=0,
+            order=(5.5, natural_key(trained_on), 0),
+            short=f"{trained_on} classifier confident here",
+        )
+    if quantity == "auroc":
+        return Kind(
+            group="cross",
+            label=f"classifier of {trained_on}: its own test images more confident than others, AUROC",
+            unit=PERCENT,
+            decimals=1,
+            order=(5.5, natural_key(trained_on), 1),
+            short=f"{trained_on} classifier, own from others, AUROC",
+        )
+    return None
+
+
+def _winners(experiment: str, quantity: str) -> Kind | None:
+    _, _, other = experiment.partition("_")
+    ahead = {"n_surely_better": "better", "n_surely_worse": "worse"}.get(quantity)
+    if ahead is None:
+        return None
+    return Kind(
+        group="winners",
+        label=f"concepts {ahead} than {other}, beyond chance",
+        decimals=0,
+        better=1 if ahead == "better" else -1,
+        order=(5.6, natural_key(other), ahead == "worse"),
+    )
 
 
 def _class_means(quantity: str) -> Kind | None:

@@ -182,6 +182,35 @@ def test_cross_equals_the_matrix_product(crossed):
     assert found.values["same_concept_percent"] is None and found.seeds == [22, 37]
 
 
+def test_auroc_sets_own_test_images_against_the_others(crossed):
+    metrics = pytest.importorskip("sklearn.metrics")
+    models, x, _, weights = crossed
+    own, _ = write_features(models, "in1k", "test", SEEN, n=30, seed=3)
+    analyze(
+        models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1", "--confidence", "0.9"
+    )
+    found = read(models, "cog_l1", "cross_in1k")
+    is_own = np.r_[np.ones(len(own)), np.zeros(len(x))]
+    expected = []
+    for seed, ours, others in zip((22, 37), softmax(own, weights), softmax(x, weights), strict=True):
+        confidence = np.r_[ours.max(1), others.max(1)]
+        expected.append(100 * metrics.roc_auc_score(is_own, confidence))
+        values = found.per_seed[str(seed)]
+        assert values["auroc"] == pytest.approx(expected[-1], abs=1e-4)
+        assert values["own_confident_percent"] == pytest.approx(100 * (ours.max(1) > 0.9).mean())
+        assert values["own_mean_confidence"] == pytest.approx(ours.max(1).mean(), abs=1e-6)
+    assert found.values["auroc"] == pytest.approx(np.mean(expected), abs=1e-4)
+
+
+def test_without_own_test_features_there_is_no_auroc(crossed):
+    models, *_ = crossed
+    (models / "my/net/in1k/features_test/X_Y.pth").unlink()
+    analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1")
+    found = read(models, "cog_l1", "cross_in1k")
+    assert found.values["auroc"] is None and found.values["own_confident_percent"] is None
+    assert found.values["mean_confidence"] is not None
+
+
 def test_histogram_counts_every_image_once(crossed):
     models, x, _, weights = crossed
     analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1")

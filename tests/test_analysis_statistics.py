@@ -105,3 +105,14 @@ def test_false_discovery_rates_are_those_of_scipy(p):
         statistics.false_discovery_rates(p), scipy_stats.false_discovery_control(p), atol=1e-12
     )
     assert len(statistics.false_discovery_rates([])) == 0
+
+
+def test_auroc_is_the_share_of_ordered_pairs():
+    rng = np.random.default_rng(0)
+    high, low = rng.integers(0, 9, 60) + 0.0, rng.integers(0, 7, 45) + 0.0
+    pairs = (high[:, None] > low).mean() + 0.5 * (high[:, None] == low).mean()
+    assert statistics.auroc(high, low) == pytest.approx(pairs, abs=1e-12)
+    assert statistics.auroc(np.array([np.inf, 2.0]), np.array([1.0])) == 1.0
+    metrics = pytest.importorskip("sklearn.metrics")
+    theirs = metrics.roc_auc_score(np.r_[np.ones(60), np.zeros(45)], np.r_[high, low])
+    assert statistics.auroc(high, low) == pytest.approx(theirs, abs=1e-12)

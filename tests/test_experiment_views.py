@@ -271,13 +271,15 @@ def probed(tmp_path):
     root = tmp_path / "models"
     seeds = {"22": {"spearman": 0.4}, "37": {"spearman": 0.42}}
     values = {"spearman": 0.412, "spearman_low": -0.101, "spearman_high": 0.523, "n_concepts": 1000}
+    values |= {"nearest_accuracy": 81.0, "farthest_accuracy": 60.5}
     write_record(root, TRAINED, "cog_l1", "distance", values, per_seed=seeds)
     write_record(root, TRAINED, "cog_l1", "distance_N8", {"spearman": 0.2})
-    confident = {"confident_percent": 2.7, "confident_percent_std": 0.1, "n_confident": 1350}
+    confident = {"confident_percent": 2.7, "confident_percent_std": 0.1, "n_confident": 1350, "auroc": 91.5}
     write_record(root, TRAINED, "cog_l1", "cross_in1k", confident)
     write_record(
-        root, TRAINED, "cog_l1", f"winners_{UNTRAINED}", {"mean_difference": 12.345, "n_better": 900}
-    )
+        root, TRAINED, "cog_l1", f"winners_{UNTRAINED}", {"mean_difference": 12.345, "n_better": 900,
+        "n_surely_better": 640, "n_surely_worse": 12},
+    )  # fmt: skip
     return root
 
 
@@ -288,7 +290,15 @@ def test_correlations_have_their_interval(show, probed):
     found = records(show, probed, "--analysis", "distance")
     assert found[TRAINED, "cog_l1", "distance", "spearman_low", 0]["value"] == -0.101
     found = records(show, probed, "--overview")
-    assert {key[2:4] for key in found} == {("distance", "spearman")}
+    assert {key[2:4] for key in found} == {
+        ("distance", "spearman"), ("distance", "farthest_accuracy"),
+        ("cross_in1k", "confident_percent"), ("cross_in1k", "auroc"),
+        (f"winners_{UNTRAINED}", "n_surely_better"), (f"winners_{UNTRAINED}", "n_surely_worse"),
+    }  # fmt: skip
+    lines = {" ".join(line.split()) for line in show("--models_root_dir", probed, "--overview").splitlines()}
+    assert "farthest tenth of the concepts (%) higher 60.5" in lines
+    assert "in1k classifier, own from others, AUROC (%) higher 91.5" in lines
+    assert f"concepts worse than {UNTRAINED}, beyond chance lower 12" in lines
 
 
 def test_probes_of_classifiers(show, probed):

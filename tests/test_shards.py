@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from cog import extract_job, interruption, locks, record, shards
-from cog.commands import extract_features
+from cog.commands import extract_features, image_flags
 from cog.errors import CogError, FailedImagesError
 from cog.extract import Features
 
@@ -337,7 +337,7 @@ def test_nothing_but_failed_images(tmp_path, interrupt, monkeypatch):
 def test_a_folder_that_vanishes_is_no_failed_image(tmp_path, interrupt, monkeypatch):
     root = extraction.write_inputs(tmp_path / "in")
     command = extraction.arguments(root, tmp_path / "out")
-    listed = extract_features.list_images
+    listed = image_flags.list_images
 
     def and_unmount(*args):
         images = listed(*args)
@@ -345,7 +345,7 @@ def test_a_folder_that_vanishes_is_no_failed_image(tmp_path, interrupt, monkeypa
         return images
 
     with monkeypatch.context() as patch:
-        patch.setattr(extract_features, "list_images", and_unmount)
+        patch.setattr(image_flags, "list_images", and_unmount)
         with pytest.raises(CogError, match="birds/test/duck cannot be read any more"):
             extract_features.main(command)
     assert len(pieces(tmp_path / "out")) == 2  # rows 8 to 11 have ducks in them

@@ -19,6 +19,8 @@ seeds="${seeds:-22 37 45 77 93}"
 # Training images per class; 0 stands for all.
 shots="${shots:-0 1 2 4 8 16 32 64 128}"
 in1k_images_root="${in1k_images_root:-None}"
+# IN-1K with faces blurred; name it in datasets: in1k_blurred.
+in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
@@ -66,7 +68,7 @@ results_sbatch_args="${results_sbatch_args:-None}"
 # -------------------------------------------------------------------------------------------
 
 read_command_line models_root_dir model_names datasets splits seeds shots in1k_images_root \
-    imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader log_dir \
+    in1k_blurred_images_root imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader log_dir \
     stages extract_task logreg_task extract_args logreg_args partition account qos constraint gpus cpus mem \
     extract_time logreg_time ranks_per_task throttle requeue max_requeues signal_seconds max_array_size \
     sbatch_args extract_sbatch_args logreg_sbatch_args results_sbatch_args -- "$@"
@@ -92,6 +94,7 @@ PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" exec "${python}" -m cog.
     --seeds ${seeds} \
     --shots ${shots} \
     --in1k_images_root="${in1k_images_root}" \
+    --in1k_blurred_images_root="${in1k_blurred_images_root}" \
     --imagenet_images_root="${imagenet_images_root}" \
     --cog_levels_mapping_file="${cog_levels_mapping_file}" \
     --cog_concepts_split_file="${cog_concepts_split_file}" \

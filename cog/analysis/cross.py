@@ -2,6 +2,10 @@
 
 An image of an unseen concept that the classifier of another data set recognises with a confidence above 0.99 either
 looks exactly like a concept of that data set, or shows one: the paper finds about 2.7 % of the images.
+
+How much a confidence tells depends on the classifier. It is therefore set beside the confidences of its own test
+images: the AUROC says how often one of them is more confident than an image of the other data set (the baseline of
+Hendrycks and Gimpel 2017 for recognising what was not trained on). It hardly depends on the scale of the weights.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cog import files, names, paths
-from cog.analysis import classifiers, concepts, contact_sheet
+from cog.analysis import classifiers, concepts, contact_sheet, statistics
 from cog.analysis.classifiers import MODEL_FILE, PCA_FILE, SavedRun
 from cog.analysis.job import Job, Outcome, Request, Task
 from cog.analysis.records import Number
 from cog.errors import CogError
+from cog.resume_folder import sample_sha256
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +50,7 @@ def plan(request: Request) -> list[Task]:
     runs, trained_on = _find_runs(request)
     label = trained_on or "other"
     features = _trained_features(request, trained_on, runs)
+    own_test = _own_test_features(request, trained_on, runs)
     images_root = _images_root(request) if args.sheet_images else None
     if args.cog_levels_mapping_file is not None:
         files.require_file(args.cog_levels_mapping_file, "--cog_levels_mapping_file")
@@ -54,11 +60,17 @@ def plan(request: Request) -> list[Task]:
         "classifiers": {str(run.seed): _digest(run) for run in runs},
         "confidence": args.confidence,
         "sheet_images": args.sheet_images if images_root is not None else 0,
+        "own_test_features": None if own_test is None else sample_sha256(own_test),
     }
 
     def compute(job: Job) -> Outcome:
         return _compute(
-            job, runs=runs, trained_on=trained_on, trained_features=features, images_root=images_root
+            job,
+            runs=runs,
+            trained_on=trained_on,
+            trained_features=features,
+            own_test=own_test,
+            images_root=images_root,
         )
 
     name = f"cross_{label}{classifiers.evaluation_label(request.cfg)}"
@@ -115,13 +127,28 @@ def _trained_features(request: Request, trained_on: str | None, runs: Sequence[S
     return next(usable, None)
 
 
+def _own_test_features(request: Request, trained_on: str | None, runs: Sequence[SavedRun]) -> Path | None:
+    """Return the test features of the data set the classifiers come from; None if it is the data set itself."""
+    candidates: list[Path] = []
+    if request.model_dir is not None and trained_on is not None:
+        candidates.append(request.model_dir.features(trained_on, "test") / names.FEATURES_FILE)
+    recorded = runs[0].record.get("test_features")
+    if isinstance(recorded, str):
+        candidates.append(Path(recorded))
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is not None and found.samefile(request.features_file("test")):
+        return None
+    return found
+
+
 def _images_root(request: Request) -> Path | None:
     """Return the folder that image paths of the data set's test features are relative to, if it was given."""
     args, dataset = request.args, request.dataset
     if args.images_root is not None:
         return files.require_dir(args.images_root, "--images_root") / "test"
-    if dataset == names.IN1K and args.in1k_images_root is not None:
-        return files.require_dir(args.in1k_images_root, "--in1k_images_root") / names.IN1K_FOLDERS["test"]
+    if dataset in (names.IN1K, names.IN1K_BLURRED) and getattr(args, f"{dataset}_images_root") is not None:
+        flag = f"{dataset}_images_root"
+        return files.require_dir(getattr(args, flag), f"--{flag}") / names.IN1K_FOLDERS["test"]
     if dataset is not None and names.cog_level(dataset) is not None and args.imagenet_images_root is not None:
         return files.require_dir(args.imagenet_images_root, "--imagenet_images_root")
     return None
@@ -228,10 +255,19 @@ def _compute(
     runs: Sequence[SavedRun],
     trained_on: str | None,
     trained_features: Path | None,
+    own_test: Path | None,
     images_root: Path | None,
 ) -> Outcome:
+    from cog.features import load
+
     request, args = job.request, job.request.args
     found = [classifiers.load_classifier(run, normalize=request.cfg.CLF.NORM_FTS) for run in runs]
+    # First and apart: its features are gone before the others are read.
+    own = None if own_test is None else apply(load(own_test).x, found, device=job.device)
+    if own is None:
+        logger.info(
+            "%sno test features of %s: no AUROC", job.label, trained_on or "the classifiers' data set"
+        )
     test = job.load("test", normalize=False)
     labels = test.y.numpy()
     image_paths = concepts.read_image_paths(request.features_file("test"), n_rows=len(test))
@@ -298,6 +334,7 @@ def _compute(
     return _outcome(
         job,
         applied,
+        own=own,
         runs=runs,
         lists=lists,
         n_seeds=n_seeds,
@@ -431,6 +468,7 @@ def _outcome(
     job: Job,
     applied: Applied,
     *,
+    own: Applied | None,
     runs: Sequence[SavedRun],
     lists: dict[int, np.ndarray],
     n_seeds: np.ndarray,
@@ -441,6 +479,7 @@ def _outcome(
     unreadable: int | None,
 ) -> Outcome:
     n = applied.confidence.shape[1]
+    threshold = job.request.args.confidence
     per_seed: dict[int, dict[str, Number]] = {
         run.seed: {
             "confident_percent": 100 * len(lists[run.seed]) / n,
@@ -448,6 +487,13 @@ def _outcome(
             "mean_confidence": float(applied.confidence[row].mean()),
             "median_confidence": float(np.median(applied.confidence[row])),
             "same_concept_percent": same[row],
+            "auroc": None
+            if own is None
+            else 100 * statistics.auroc(own.log_odds[row], applied.log_odds[row]),
+            "own_confident_percent": None
+            if own is None
+            else 100 * float((own.confidence[row] > threshold).mean()),
+            "own_mean_confidence": None if own is None else float(own.confidence[row].mean()),
         }
         for row, run in enumerate(runs)
     }
@@ -463,10 +509,11 @@ def _outcome(
         "confident_in_any_seed_percent": 100 * float((n_seeds > 0).mean()),
         "confident_in_all_seeds_percent": 100 * float(in_all.mean()),
         "confident_as_the_same_class_percent": 100 * float(agreed.mean()),
-        "confident_by_average_percent": 100
-        * float((applied.confidence[-1] > job.request.args.confidence).mean()),
+        "confident_by_average_percent": 100 * float((applied.confidence[-1] > threshold).mean()),
     }
-    threshold = job.request.args.confidence
+    auroc = (
+        "" if values["auroc"] is None else f"; AUROC against test images of its own {values['auroc']:.1f} %"
+    )
     return Outcome(
         values=values,
         seeds=[run.seed for run in runs],
@@ -481,6 +528,6 @@ def _outcome(
         },
         summary=(
             f"{values['confident_percent']:.2f} ± {values['confident_percent_std']:.2f} % of {n} images have a "
-            f"confidence above {threshold:g}, mean over {len(runs)} seeds"
+            f"confidence above {threshold:g}, mean over {len(runs)} seeds{auroc}"
         ),
     )

@@ -267,6 +267,7 @@ def _compute(
     points = _points(tested, similarities)
     several = len(tested) > 1
     dataset_of = np.array(points.dataset)
+    bins = binned(points.similarity, points.mean, n_bins=_BINS)
     whole = statistics.spearman_interval(
         points.similarity,
         points.mean,
@@ -279,6 +280,8 @@ def _compute(
         "spearman_high": whole.high,
         "n_concepts": whole.n,
         "mean_accuracy": float(points.mean.mean()),
+        "nearest_accuracy": bins[0]["accuracy"],
+        "farthest_accuracy": bins[-1]["accuracy"],
     }
     levels = []
     for one in tested if several else ():
@@ -299,12 +302,13 @@ def _compute(
                 "mean_accuracy": float(points.mean[inside].mean()),
             }
         )
-    bins = binned(points.similarity, points.mean, n_bins=_BINS)
     _write_tables(job.stage, points, similarities, bins)
     per_seed: dict[int, dict[str, Number]] = {
         seed: {
             "spearman": statistics.spearman(points.similarity, row),
             "mean_accuracy": float(row.mean()),
+            "nearest_accuracy": (of_seed := binned(points.similarity, row, n_bins=_BINS))[0]["accuracy"],
+            "farthest_accuracy": of_seed[-1]["accuracy"],
         }
         for seed, row in zip(points.seeds, points.accuracy, strict=True)
     }
@@ -320,18 +324,21 @@ def _compute(
             "levels": levels,
             "bins": bins,
         },
-        summary=_summary(whole, points, n_seeds=len(tested[0].seeds)),
+        summary=_summary(whole, points, bins, n_seeds=len(tested[0].seeds)),
     )
 
 
-def _summary(found: statistics.Interval, points: _Points, *, n_seeds: int) -> str:
+def _summary(
+    found: statistics.Interval, points: _Points, bins: Sequence[Mapping[str, float | int]], *, n_seeds: int
+) -> str:
     if math.isnan(found.value):
         same = "similarities" if len(set(points.similarity.tolist())) < 2 else "accuracies"
         return f"no correlation is defined: the {same} of all {found.n} concepts are equal"
     interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
     return (
         f"Spearman {found.value:.3f}{interval} between similarity and accuracy of {found.n} concepts, mean over "
-        f"{n_seeds} seeds"
+        f"{n_seeds} seeds; accuracy {bins[0]['accuracy']:.1f} % on the nearest tenth, {bins[-1]['accuracy']:.1f} % on "
+        "the farthest"
     )
 
 

@@ -125,7 +125,7 @@ def fit(
             f"{k} clusters need at least as many training images, found {rows.n}; lower ANALYSIS.KMEANS_K"
         )
     saved = checkpoint.load() if checkpoint is not None else None
-    if saved is not None:
+    if saved is not None and saved.keys() == {*_Lloyd.TENSORS, *_Lloyd.NUMBERS}:  # not of another version
         lloyd = _Lloyd(rows, saved)
     else:
         if centres is None:
@@ -210,8 +210,8 @@ class _Lloyd:
         passes: assignments so far.
     """
 
-    _TENSORS = ("order", "sizes", "means", "sums", "counts", "labels", "upper", "lower", "drift")
-    _NUMBERS = ("iterations", "computed", "passes")
+    TENSORS = ("order", "sizes", "means", "sums", "counts", "labels", "upper", "lower", "drift")
+    NUMBERS = ("iterations", "computed", "passes")
 
     def __init__(self, rows: Rows, state: dict[str, Any]) -> None:
         self.rows = rows
@@ -260,8 +260,8 @@ class _Lloyd:
 
     def state(self) -> dict[str, Any]:
         """Return everything that :meth:`__init__` needs to go on with the same bits."""
-        tensors = {name: getattr(self, name).cpu() for name in self._TENSORS}
-        return tensors | {name: getattr(self, name) for name in self._NUMBERS}
+        tensors = {name: getattr(self, name).cpu() for name in self.TENSORS}
+        return tensors | {name: getattr(self, name) for name in self.NUMBERS}
 
     def iterate(self, on_block: Callable[[], None]) -> tuple[int, float]:
         """Assign all rows and move the centres.

@@ -66,6 +66,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--in1k_images_root", metavar="DIR", help="of the images of in1k: holds val/<wnid>/*.JPEG"
     )
     cross.add_argument(
+        "--in1k_blurred_images_root", metavar="DIR", help="of the images of in1k_blurred: holds val/<wnid>/*"
+    )
+    cross.add_argument(
         "--imagenet_images_root", metavar="DIR", help="of the images of cog_l*: holds <wnid>/*.JPEG"
     )
     cross.add_argument(

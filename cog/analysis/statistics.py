@@ -1,4 +1,4 @@
-"""Rank correlation with a bootstrap interval, and sign tests; numpy only (SciPy is no dependency)."""
+"""Rank statistics, bootstrap intervals and sign tests; numpy only (SciPy is no dependency)."""
 
 from __future__ import annotations
 
@@ -43,6 +43,18 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float:
     b -= b.mean()
     scale = math.sqrt(float(a @ a) * float(b @ b))
     return float(np.clip(a @ b / scale, -1.0, 1.0)) if scale > 0 else math.nan
+
+
+def auroc(high: np.ndarray, low: np.ndarray) -> float:
+    """Return the area under the ROC curve: how often a value of ``high`` is above one of ``low``, ties by half.
+
+    Args:
+        high: ``(n,)``, at least one.
+        low: ``(m,)``, at least one.
+    """
+    ranks = midranks(np.concatenate([high, low]))
+    n, m = len(high), len(low)
+    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from cog import cli as cli_tools
 from cog import config, files, interruption, names, ranks
+from cog.commands import image_flags
 from cog.errors import CogError, FailedImagesError
 from cog.feature_folder import FeatureFolder
 from cog.models.formats.detect import checkpoint_files, require_checkpoint
 from cog.models.zoo import MODELS, get_spec
-from cog.paths import ModelDir, check_dataset_name, split_model_name
+from cog.paths import ModelDir, split_model_name
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -72,20 +73,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "ckpt_file, model_dir",
     )
     images = parser.add_argument_group("images")
-    images.add_argument("--in1k_images_root", help="for in1k: holds {train,val}/<wnid>/*.JPEG")
-    images.add_argument(
-        "--in1k_blurred_images_root",
-        help="for in1k_blurred, IN-1K with faces blurred: holds {train,val}/<wnid>/*",
-    )
-    images.add_argument("--imagenet_images_root", help="for cog_l*: ImageNet-21K, holds <wnid>/*.JPEG")
-    images.add_argument("--cog_levels_mapping_file", help="for cog_l*: cog_levels_mapping_file.pkl")
-    images.add_argument("--cog_concepts_split_file", help="for cog_l*: cog_concepts_split_file.pkl")
-    images.add_argument("--images_root", help="for a data set of your own: holds {train,test}/<class>/*")
-    images.add_argument(
-        "--strict_counts",
-        action="store_true",
-        help="stop when class or image counts differ from the official data (default: warn)",
-    )
+    image_flags.add(images)
     images.add_argument(
         "--allow_failures",
         type=cli_tools.whole_number(0),
@@ -141,45 +129,6 @@ def feature_folders(
         return {pairs[0]: FeatureFolder(args.output_dir)}
     assert model_dir is not None
     return {pair: FeatureFolder(model_dir.features(*pair)) for pair in pairs}
-
-
-def list_images(args: argparse.Namespace, dataset: str, split: str) -> ImageList:
-    """Find the images of a data set and split; report counts that differ from the official data."""
-    from cog.data import image_lists
-
-    check_dataset_name(dataset)
-
-    def need(flag: str) -> str:
-        value = getattr(args, flag)
-        if value is None:
-            raise CogError(f"--dataset {dataset} needs --{flag}")
-        return value
-
-    if args.images_root is not None:
-        files.require_dir(args.images_root, "--images_root")
-        images = image_lists.image_folder(dataset, args.images_root, split)
-    elif dataset in (names.IN1K, names.IN1K_BLURRED):
-        flag = f"{dataset}_images_root"
-        images = image_lists.in1k(files.require_dir(need(flag), f"--{flag}"), split, dataset=dataset)
-    elif names.cog_level(dataset) is not None:
-        images = image_lists.cog_level(
-            dataset,
-            split,
-            images_root=files.require_dir(need("imagenet_images_root"), "--imagenet_images_root"),
-            levels_file=files.require_file(need("cog_levels_mapping_file"), "--cog_levels_mapping_file"),
-            split_file=files.require_file(need("cog_concepts_split_file"), "--cog_concepts_split_file"),
-        )
-    else:
-        raise CogError(
-            f"--dataset {dataset} is not one of {', '.join(names.DATASETS)}; for a data set of your own give "
-            "--images_root DIR with DIR/{train,test}/<class>/*"
-        )
-    differences = image_lists.count_differences(images)
-    if differences and args.strict_counts:
-        raise CogError(f"counts differ from the official data: {'; '.join(differences)} (--strict_counts)")
-    for line in differences:
-        logger.warning("%s", line)
-    return images
 
 
 def describe_model(args: argparse.Namespace, checkpoint: Path | None) -> dict[str, Any]:
@@ -317,7 +266,7 @@ def check_input(args: argparse.Namespace) -> tuple[CfgNode, Where, list[Job]]:
     flags = {"overwrite": args.overwrite, "skip_complete": args.skip_complete}
     for folder in folders.values():
         folder.check_usable(**flags)
-    images = {pair: list_images(args, *pair) for pair in folders}
+    images = {pair: image_flags.list_images(args, *pair) for pair in folders}
     model = describe_model(args, checkpoint)
     if args.model_loader is not None and cfg.FT_EXTRACT.VARIANT:
         raise CogError(

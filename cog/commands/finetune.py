@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import cli as cli_tools
 from cog import config, interruption, names
-from cog.commands import extract_features
+from cog.commands import extract_features, image_flags
 from cog.errors import CogError
 from cog.finetune import parallel, recipe
 from cog.finetune.parallel import Group, Place
@@ -53,7 +53,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--dataset",
         required=True,
-        help=f"one of {', '.join(names.DATASETS)}, or with --images_root a name of your own",
+        help=f"one of {', '.join(names.DATASETS)}, {names.IN1K_BLURRED}, or with --images_root a name of your own",
     )
     where = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
     where.add_argument(
@@ -76,16 +76,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "ckpt_file, model_dir",
     )
     images = parser.add_argument_group("images")
-    images.add_argument("--in1k_images_root", help="for in1k: holds {train,val}/<wnid>/*.JPEG")
-    images.add_argument("--imagenet_images_root", help="for cog_l*: ImageNet-21K, holds <wnid>/*.JPEG")
-    images.add_argument("--cog_levels_mapping_file", help="for cog_l*: cog_levels_mapping_file.pkl")
-    images.add_argument("--cog_concepts_split_file", help="for cog_l*: cog_concepts_split_file.pkl")
-    images.add_argument("--images_root", help="for a data set of your own: holds {train,test}/<class>/*")
-    images.add_argument(
-        "--strict_counts",
-        action="store_true",
-        help="stop when class or image counts differ from the official data (default: warn)",
-    )
+    image_flags.add(images)
     images.add_argument(
         "--allow_failures",
         type=cli_tools.whole_number(0),
@@ -155,7 +146,7 @@ def plan_run(args: argparse.Namespace, cfg: CfgNode, *, precision: str, n_proces
         )
     steps = recipe.from_config(cfg, precision=precision)
     steps.passes_per_process(n_processes)
-    train, test = (extract_features.list_images(args, args.dataset, split) for split in names.SPLITS)
+    train, test = (image_flags.list_images(args, args.dataset, split) for split in names.SPLITS)
     if train.classes != test.classes:
         differing = sorted(set(train.classes) ^ set(test.classes))
         raise CogError(

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from cog import cli as cli_tools
 from cog import files, locks, names, paths, slurm, study_local, study_tasks
 from cog import study_units as units
-from cog.commands import extract_features, logreg, status, study_results
+from cog.commands import extract_features, image_flags, logreg, status, study_results
 from cog.errors import CogError
 from cog.slurm import Array, Resources
 from cog.study_tasks import EXTRACT, LOGREG, Commands, Plan
@@ -34,15 +34,6 @@ logger = logging.getLogger("cog")  # also when run with python -m
 
 RESULTS = "results"
 STAGES = (EXTRACT, LOGREG, RESULTS)
-
-#: Flags of extract_features.py that a study passes on.
-_IMAGE_FLAGS = (
-    "in1k_images_root",
-    "imagenet_images_root",
-    "cog_levels_mapping_file",
-    "cog_concepts_split_file",
-    "images_root",
-)
 
 
 def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -72,8 +63,8 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     )
     images = parser.add_argument_group("models and images, as for extract_features.py")
     images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
-    for flag in _IMAGE_FLAGS:
-        images.add_argument(f"--{flag}")
+    for flag, text in image_flags.FLAGS.items():
+        images.add_argument(f"--{flag}", help=text)
     local = parser.add_argument_group("on this machine")
     local.add_argument("--n_processes", type=cli_tools.whole_number(1),
                        help="tasks at a time (default: one per GPU; 1 without)")  # fmt: skip
@@ -143,7 +134,9 @@ def share_out(args: argparse.Namespace, more: Sequence[str]) -> _Extras:
     of_logreg: list[str] = []
     for key, value in zip(opts[::2], opts[1::2], strict=True):
         (of_extract if key.startswith("FT_EXTRACT.") else of_logreg).extend((key, value))
-    passed = [f"--{name}={os.path.abspath(value)}" for name in _IMAGE_FLAGS if (value := getattr(args, name))]
+    passed = [
+        f"--{name}={os.path.abspath(value)}" for name in image_flags.FLAGS if (value := getattr(args, name))
+    ]
     if args.model_loader is not None:
         file, _, function = args.model_loader.rpartition(":")
         passed.append(f"--model_loader={os.path.abspath(file)}:{function}")
@@ -200,19 +193,9 @@ def check_inputs(args: argparse.Namespace, study: Study, arrays: Sequence[Array]
         else:
             files.require_file(args.model_loader.rpartition(":")[0], "--model_loader")
     for dataset in dict.fromkeys(unit.dataset for unit in todo):
-        if args.images_root is not None:
-            needed: tuple[str, ...] = ("images_root",)
-        elif dataset == names.IN1K:
-            needed = _IMAGE_FLAGS[:1]
-        elif names.cog_level(dataset) is not None:
-            needed = _IMAGE_FLAGS[1:4]
-        else:
-            needed = ("images_root",)
-        for flag in needed:
-            value = getattr(args, flag)
-            if value is None:
-                raise CogError(f"the features of {dataset} are missing, and extracting them needs --{flag}")
-            (files.require_file if flag.endswith("_file") else files.require_dir)(value, f"--{flag}")
+        image_flags.require(
+            args, dataset, why=f"the features of {dataset} are missing, and extracting them needs"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

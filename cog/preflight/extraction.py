@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config, names, shards
 from cog.commands import extract_features as command
+from cog.commands import image_flags
 from cog.data import root_layout
 from cog.feature_folder import FeatureFolder
 from cog.identities import differences
@@ -92,7 +93,7 @@ def _check_images(report: Report, args: argparse.Namespace, dataset: str, split:
     label = f"{dataset} {split}"
     images = None
     with report.step(label):
-        images = command.list_images(args, dataset, split)
+        images = image_flags.list_images(args, dataset, split)
         absent: list[str] = []
         if (
             names.cog_level(dataset) is not None and args.images_root is None
