@@ -447,6 +447,16 @@ def last(output: Path, name: str):
     return torch.load(path, weights_only=True)
 
 
+def test_blurred_in1k_is_a_data_set_like_the_others(birds, loader_with_norm, tmp_path):
+    (birds / "test").rename(birds / "val")  # where IN-1K has its test images
+    given = arguments(birds, loader_with_norm, tmp_path / "out")
+    given[given.index("birds")] = "in1k_blurred"
+    with pytest.raises(CogError, match="--dataset in1k_blurred needs --in1k_blurred_images_root"):
+        finetune.main([*given[:4], "--in1k_images_root", *given[5:]])
+    finetune.main([*given[:4], "--in1k_blurred_images_root", *given[5:]])
+    assert json.loads((tmp_path / "out/results.json").read_text())["status"] == "complete"
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
