@@ -26,10 +26,10 @@ import numpy as np
 import torch
 
 from cog import interruption
+from cog.analysis import seeding
 from cog.analysis.rows import SMALL_BLOCK, Rows
-from cog.analysis.seeding import initial_centres
 from cog.errors import CogError
-from cog.progress import duration
+from cog.progress import Progress, duration
 
 logger = logging.getLogger(__name__)
 
@@ -124,23 +124,30 @@ def fit(
         raise CogError(
             f"{k} clusters need at least as many training images, found {rows.n}; lower ANALYSIS.KMEANS_K"
         )
+    began = time.monotonic()
     saved = checkpoint.load() if checkpoint is not None else None
     if saved is not None and saved.keys() == {*_Lloyd.TENSORS, *_Lloyd.NUMBERS}:  # not of another version
         lloyd = _Lloyd(rows, saved)
     else:
         if centres is None:
+            total = seeding.n_blocks(rows, k)
+            with Progress(
+                total, f"{label}: starting centres", unit="blocks of rows", bar=total > 0
+            ) as progress:
 
-            def on_block() -> None:
-                interruption.check(f"nothing of {label} is saved yet")
+                def on_block() -> None:
+                    progress.update()
+                    interruption.check(f"nothing of {label} is saved yet")
 
-            centres = initial_centres(rows, k, np.random.default_rng(seed), on_block=on_block)
+                rng = np.random.default_rng(seed)
+                centres = seeding.initial_centres(rows, k, rng, on_block=on_block)
         else:
             centres = centres.to(rows.device, torch.float64)
             centres = centres if rows.shift is None else centres - rows.shift
         lloyd = _Lloyd.start(rows, centres)
     # of centred rows, the squares are the variance
     threshold = tolerance * float(rows.squares.double().sum()) / (rows.n * rows.dim)
-    return _run(lloyd, max_iterations, threshold, checkpoint, label)
+    return _run(lloyd, max_iterations, threshold, checkpoint, label, began)
 
 
 def assign(rows: Rows, centres: torch.Tensor) -> torch.Tensor:
@@ -167,10 +174,15 @@ def own_distances(rows: Rows, centres: torch.Tensor, labels: torch.Tensor) -> to
 
 
 def _run(
-    lloyd: _Lloyd, max_iterations: int, threshold: float, checkpoint: Checkpoint | None, label: str
+    lloyd: _Lloyd,
+    max_iterations: int,
+    threshold: float,
+    checkpoint: Checkpoint | None,
+    label: str,
+    saved_at: float,
 ) -> Clustering:
     progress = _Lines(label, max_iterations)
-    saved_at, saved = time.monotonic(), lloyd.iterations
+    saved = lloyd.iterations
 
     def on_block() -> None:
         interruption.check(f"{saved} iterations of {label} are saved")

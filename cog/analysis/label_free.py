@@ -17,6 +17,7 @@ from cog.analysis.clusters import require_scikit_learn
 from cog.analysis.job import Job, Outcome, Request, Task
 from cog.analysis.records import Number
 from cog.errors import CogError
+from cog.progress import Progress
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +203,13 @@ def _alignment(settings: dict[str, Any], job: Job) -> Outcome:
         interruption.check(f"nothing of {job.label}alignment is saved; it is started over")
 
     aligned = pairs.alignment(rows, test.y, alpha=settings["alpha"], on_block=on_block)
-    uniform = pairs.uniformity(rows, t=settings["t"], on_block=on_block)
+    with Progress(pairs.n_blocks(rows.n), f"{job.label}uniformity", unit="blocks of pairs") as progress:
+
+        def on_pairs() -> None:
+            progress.update()
+            on_block()
+
+        uniform = pairs.uniformity(rows, t=settings["t"], on_block=on_pairs)
     if aligned.value is None:
         logger.warning("%severy class has a single test image: there is no alignment", job.label)
     ratio = None
@@ -281,14 +288,13 @@ def _neighbours(job: Job, train: Rows, test: Rows, k: int) -> Neighbours:
     """Find neighbours; what is found is saved now and then."""
     from cog.analysis import neighbours
     from cog.analysis.kmeans import SAVE_SECONDS
-    from cog.progress import Progress
 
     kept = _State(job.resume, "neighbours.pt")
     state = kept.load()
     done = None if state is None else neighbours.Neighbours(state["index"], state["similarity"])
     saved_at = time.monotonic()
     with Progress(test.n, f"{job.label}neighbours", unit="images") as progress:
-        progress.update(0 if done is None else len(done.index))
+        progress.skip(0 if done is None else len(done.index))
 
         def on_block(parts: Sequence[Neighbours]) -> None:
             nonlocal saved_at

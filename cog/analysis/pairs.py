@@ -73,6 +73,12 @@ def alignment(
     return Alignment(total / n_pairs if n_pairs else None, n_pairs, n_single, per_class)
 
 
+def n_blocks(n: int) -> int:
+    """Return how many blocks of pairs of ``n`` rows :func:`uniformity` works on."""
+    m = -(-n // _BLOCK)
+    return m * (m + 1) // 2
+
+
 def uniformity(rows: Rows, *, t: float = 2.0, on_block: Callable[[], None] = lambda: None) -> float | None:
     """Measure how evenly features fill the sphere; distances in float32, sums in float64.
 

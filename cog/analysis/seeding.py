@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from cog.analysis.rows import Rows
+from cog.analysis.rows import BLOCK, Rows
 
 #: k-means++ looks at all rows when rows x centres x dimensions are at most this many (seconds on a CPU core).
 DIRECT_WORK = 1e10
@@ -47,8 +47,7 @@ def initial_centres(
     Returns:
         float32 ``(k, d)`` on the device of the rows. With fewer than k different rows some are equal.
     """
-    work = float(rows.n) * k * rows.dim
-    if rows.n <= 2 * ROUNDS * _per_round(k) or (work <= DIRECT_WORK and rows.n * rows.dim <= _COPY_VALUES):
+    if _direct(rows, k):
         x = rows.slice(0, rows.n)
         weights = torch.ones(rows.n, dtype=torch.float64, device=rows.device)
         return x[_greedy(x, rows.squares, weights, k, rng)]
@@ -56,6 +55,18 @@ def initial_centres(
     x = rows.take(candidates)
     chosen = _greedy(x, x.square().sum(dim=1), weights, k, rng)
     return _polish(x, weights, x[chosen])
+
+
+def n_blocks(rows: Rows, k: int) -> int:
+    """Return how often :func:`initial_centres` calls ``on_block``, at most."""
+    return 0 if _direct(rows, k) else (ROUNDS + 1) * -(-rows.n // BLOCK)
+
+
+def _direct(rows: Rows, k: int) -> bool:
+    """Whether greedy k-means++ looks at all rows."""
+    work = float(rows.n) * k * rows.dim
+    few = rows.n <= 2 * ROUNDS * _per_round(k)
+    return few or (work <= DIRECT_WORK and rows.n * rows.dim <= _COPY_VALUES)
 
 
 def _per_round(k: int) -> int:
