@@ -182,6 +182,19 @@ def test_runs_from_before_a_setting_existed_had_its_default(feature_folders, tmp
         logreg.main(command(feature_folders, out, "--skip_complete", "CLF.SOLVER", "lbfgs"))
 
 
+def test_settings_without_a_part_in_a_run_make_no_other_run(feature_folders, tmp_path):
+    out = tmp_path / "out"
+    logreg.main(command(feature_folders, out))
+    logreg.main(command(feature_folders, out, "CLF.MLP_HIDDEN", "8", "CLF.MLP_LAYERS", "1"))
+    logreg.main(command(feature_folders, out, "CLF.TRIALS_PER_ROUND", "2"))
+    with pytest.raises(CogError, match="search: sequential -> batched; trials_per_round: 5 -> 2"):
+        logreg.main(command(feature_folders, out, "CLF.TRIALS_PER_ROUND", "2", "CLF.SEARCH", "batched"))
+    out = tmp_path / "mlp"
+    logreg.main(command(feature_folders, out, "CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "8"))
+    with pytest.raises(CogError, match="mlp_hidden: 8 -> 9"):
+        logreg.main(command(feature_folders, out, "CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "9"))
+
+
 def test_run_of_the_original_toolkit_counts_as_complete(feature_folders, tmp_path):
     out = tmp_path / "run"
     final = out / "final-lr-1.0_wd-1e-06"

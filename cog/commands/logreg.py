@@ -156,6 +156,12 @@ def get_settings(args: argparse.Namespace, cfg: CfgNode, *, label: str = "") -> 
     from cog.logreg.settings import Settings
 
     clf = cfg.CLF
+    # What has no part in a run keeps its default: another value of it does not make another run.
+    has_part: dict[str, int] = {}
+    if clf.TYPE != "logreg":
+        has_part |= {"mlp_hidden": clf.MLP_HIDDEN, "mlp_layers": clf.MLP_LAYERS}
+    if clf.SEARCH == "batched":
+        has_part["trials_per_round"] = clf.TRIALS_PER_ROUND
     return Settings(
         seed=cfg.EVAL.SEED,
         n_shot=clf.N_SHOT,
@@ -171,15 +177,13 @@ def get_settings(args: argparse.Namespace, cfg: CfgNode, *, label: str = "") -> 
         wd=args.wd,
         precision=clf.PRECISION,
         search=clf.SEARCH,
-        trials_per_round=clf.TRIALS_PER_ROUND,
         solver=clf.SOLVER,
         pruner=clf.PRUNER,
         classifier=clf.TYPE,
-        mlp_hidden=clf.MLP_HIDDEN,
-        mlp_layers=clf.MLP_LAYERS,
         pca_dim=clf.PCA_DIM,
         max_per_class=clf.MAX_PER_CLASS,
         label=label,
+        **has_part,
     )
 
 
