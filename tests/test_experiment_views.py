@@ -283,6 +283,20 @@ def probed(tmp_path):
     return root
 
 
+def test_doubts_about_runs_of_variants_are_told(capsys, tmp_path):
+    root = tmp_path / "models"
+    write_runs(root, TRAINED, "cog_l5", "logreg", {22: 50.0, 37: 51.0})
+    write_runs(root, TRAINED, "cog_l5", "mlp", {22: 50.0, 37: 51.0})
+    write_runs(root, TRAINED, "cog_l5", "my_own", {22: 50.0})
+    one = root / "mini/trained/cog_l5/eval_mlp/seed-22"
+    make_record(one, diverged=True)
+    cli.set_up_logging()
+    print_results.main(["--models_root_dir", str(root), "--overview"])
+    assert f"training diverged, counted all the same: {one}" in capsys.readouterr().err
+    print_results.main(["--models_root_dir", str(root)])
+    assert "diverged" not in capsys.readouterr().err, "not among the numbers shown"
+
+
 def test_correlations_have_their_interval(show, probed):
     out = show("--models_root_dir", probed, "--analysis", "distance")
     assert "0.41 ± 0.01 [-0.10, 0.52]" in out and "bootstrap" in out

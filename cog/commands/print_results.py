@@ -10,10 +10,10 @@ from typing import NoReturn
 
 from cog import cli as command_line
 from cog import exchange, files, published, results, selection, tables
-from cog.cells import INTERRUPTED, RUNNING, Cell, Problem
+from cog.cells import INTERRUPTED, RUNNING, Cell, Problem, summarise
 from cog.commands import print_results_flags as flags
 from cog.errors import CogError
-from cog.measures import Measure
+from cog.measures import Measure, is_classifier
 from cog.selection import Found, Selection
 from cog.views import beside, experiments, grid, layout, overview, quantities, single, statements
 from cog.views.layout import Shown, Style, View
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         flag = "--relative_to" if args.relative_to else "--baseline"
         selection.check_baseline(selected.baseline, (*found.cells, *found.others), flag=flag)
     _warn(found, selected)
-    _check_epochs((*found.cells, *found.others), allow=args.allow_mixed_epochs)
+    _check_epochs(_averaged(found), allow=args.allow_mixed_epochs)
     if outputs.table is not None or not any(flags.products(args)):
         text = _show(found, selected, args)
         if outputs.table is not None:
@@ -62,7 +62,7 @@ def _preflight(args: argparse.Namespace) -> int:
                 report.ok("output", str(path))
     with report.step("results"):
         found = selection.gather(flags.select(args), on_problems=_warn_of_problems, needs_in1k=args.drop)
-        _check_epochs((*found.cells, *found.others), allow=args.allow_mixed_epochs)
+        _check_epochs(_averaged(found), allow=args.allow_mixed_epochs)
         report.ok("results", f"{len(found.runs):,} runs in {len(found.cells):,} groups of seeds")
     return report.finish()
 
@@ -230,15 +230,23 @@ def _warn(found: Found, selected: Selection) -> None:
         ]
         if absent:
             LOG.warning("no %s for %s %s", kind, flag, " ".join(absent))
-    for run in found.runs:
-        if run.diverged:
-            LOG.warning("training diverged, counted all the same: %s", tables.printable(str(run.path)))
-    mixed = selection.mixed_settings(found.runs)
-    for key, places in mixed.items():
-        model, dataset, n_shot = places[0]
-        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        place = f"{model}, {dataset}, {layout.shots_label(n_shot)}"
-        LOG.warning("averaged over runs that differ in %s: %s%s", key, tables.printable(place), more)
+    for runs in (found.runs, *found.variants.values()):
+        for run in runs:
+            if run.diverged:
+                LOG.warning("training diverged, counted all the same: %s", tables.printable(str(run.path)))
+    for evaluation, runs in {"": found.runs, **found.variants}.items():
+        for key, places in selection.mixed_settings(runs).items():
+            model, dataset, n_shot = places[0]
+            more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            which = f"{evaluation}, " if evaluation else ""
+            place = f"{which}{model}, {dataset}, {layout.shots_label(n_shot)}"
+            LOG.warning("averaged over runs that differ in %s: %s%s", key, tables.printable(place), more)
+
+
+def _averaged(found: Found) -> list[Cell]:
+    """Return all averages over seeds that are shown or that others are relative to."""
+    variants = [runs for name, runs in found.variants.items() if is_classifier(name)]
+    return [*found.cells, *found.others, *(cell for runs in variants for cell in summarise(runs))]
 
 
 def _check_epochs(cells: Sequence[Cell], *, allow: bool) -> None:
