@@ -25,7 +25,7 @@ RUNS = "runs"
 class Details:
     """What ``results.json`` tells about a run beside its accuracy; all empty for the original toolkit's runs.
 
-    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and nothing
+    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and no number
     is computed from it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Run:
     seed: int
     top1: float  # percent, last epoch
     top5: float
-    n_epochs: int
+    n_epochs: int  # in the log: fewer than planned when it diverged, or when L-BFGS had converged
     lr: float | None  # of the final training; None where the folder does not tell
     wd: float | None
     diverged: bool  # as the run recorded it; runs of the original toolkit do not
@@ -90,6 +90,12 @@ class Run:
     final_folder: str  # its subfolder with logs.pkl
     details: Details = field(default_factory=Details, compare=False, repr=False)
     evaluation: str = "logreg"  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
+
+    @property
+    def planned_epochs(self) -> int:
+        """Epochs it was to be trained for; of runs that do not tell, those in the log."""
+        planned = self.details.settings.get("n_epochs")
+        return planned if type(planned) is int and planned > 0 else self.n_epochs
 
 
 #: ``Problem.state`` of output folders that nothing is wrong with but that have no result yet.
@@ -137,7 +143,7 @@ class Cell:
     top5: Score | None  # None: not published
     seeds: tuple[int, ...]  # ascending; empty for published cells
     missing_seeds: tuple[int, ...]
-    epochs: tuple[int, ...]  # of each run, in the order of ``seeds``
+    epochs: tuple[int, ...]  # that each run was to be trained for, in the order of ``seeds``
     source: str = RUNS  # "runs", "paper v2", "paper v1", or the label of an imported file
     top1_by_seed: tuple[
         float, ...
@@ -210,7 +216,7 @@ def _cell(key: tuple[str, str, int], by_seed: Mapping[int, Run], expected: Seque
         top5=_score([run.top5 for run in runs]),
         seeds=tuple(run.seed for run in runs),
         missing_seeds=tuple(seed for seed in expected if seed not in by_seed),
-        epochs=tuple(run.n_epochs for run in runs),
+        epochs=tuple(run.planned_epochs for run in runs),
         top1_by_seed=tuple(run.top1 for run in runs),
         top5_by_seed=tuple(run.top5 for run in runs),
     )

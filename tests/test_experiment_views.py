@@ -11,7 +11,7 @@ import statistics
 
 import pytest
 from experiment_records import folder_of, write_record, write_runs
-from result_folders import make_record
+from result_folders import make_record, make_seed_folder
 
 from cog import cli, exchange, experiments, measures, names, published, results
 from cog.cells import INTERRUPTED
@@ -288,8 +288,14 @@ def test_doubts_about_runs_of_variants_are_told(capsys, tmp_path):
     write_runs(root, TRAINED, "cog_l5", "logreg", {22: 50.0, 37: 51.0})
     write_runs(root, TRAINED, "cog_l5", "mlp", {22: 50.0, 37: 51.0})
     write_runs(root, TRAINED, "cog_l5", "my_own", {22: 50.0})
-    one = root / "mini/trained/cog_l5/eval_mlp/seed-22"
-    make_record(one, diverged=True)
+    # it ended early, and is no run of another number of epochs for that
+    one = make_seed_folder(root / "mini/trained/cog_l5/eval_mlp/seed-45", n_epochs=1)
+    settings = {"n_epochs": 3}
+    for seed in (22, 37, 45):
+        folder = one.parent / f"seed-{seed}"
+        make_record(folder, seed=seed, diverged=seed == 45)
+        record = json.loads((folder / "results.json").read_text())
+        (folder / "results.json").write_text(json.dumps(record | {"identity": settings}))
     cli.set_up_logging()
     print_results.main(["--models_root_dir", str(root), "--overview"])
     assert f"training diverged, counted all the same: {one}" in capsys.readouterr().err
