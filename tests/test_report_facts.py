@@ -249,9 +249,18 @@ def test_diverged_training_and_trials():
     assert severity_of(collect(whole_study(n_trials_diverged=16)), "trials that diverged") == "warning"
 
 
+def test_training_that_ended_early_is_none_of_other_epochs():
+    """Diverged, or converged (L-BFGS): the setting was the protocol's."""
+    runs = whole_study()
+    runs[0] = make_run(dataset="in1k", seed=22, diverged=True, n_epochs=44)
+    assert [notice.kind for notice in collect(runs)] == ["final training that diverged"]
+
+
 def test_settings_other_than_the_protocol():
     found = collect(
-        whole_study(n_epochs=50, settings={"n_trials": 10, "normalize": False, "solver": "lbfgs"})
+        whole_study(
+            n_epochs=50, settings={"n_epochs": 50, "n_trials": 10, "normalize": False, "solver": "lbfgs"}
+        )
     )
     [notice] = [n for n in found if n.kind == "settings other than the protocol's"]
     assert notice.items == (
@@ -267,7 +276,7 @@ def test_mixed_epochs_settings_and_versions():
     runs[0] = make_run(
         seed=22,
         n_epochs=50,
-        settings={"batch_size": 256, "precision": "bf16"},
+        settings={"n_epochs": 50, "batch_size": 256, "precision": "bf16"},
         versions={"torch": "2.6.0"},
         device="cpu",
     )

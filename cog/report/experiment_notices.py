@@ -32,6 +32,7 @@ def collect(found: Experiments, runs: Sequence[Run], *, root: str) -> list[Notic
     return [
         *_settings(found.analyses),
         *_features(found.analyses),
+        *_diverged(found),
         *_variants(found, runs),
         *_missing(found, root),
     ]
@@ -96,6 +97,28 @@ def _features(analyses: Sequence[AnalysisRecord]) -> Iterable[Notice]:
         )
 
 
+def _diverged(found: Experiments) -> Iterable[Notice]:
+    """Variants whose final training diverged."""
+    by_model: dict[str, list[str]] = {}
+    for evaluation, group in found.variants.items():
+        # Others are not shown.
+        for run in group if measures.is_classifier(evaluation) else ():
+            if run.diverged:
+                few = f", N = {run.n_shot}" if run.n_shot else ""
+                where = f"{evaluation} on {dataset_label(run.dataset)}{few}, seed {run.seed}"
+                by_model.setdefault(run.model, []).append(where)
+    for model, items in by_model.items():
+        yield Notice(
+            "problem",
+            model,
+            "variants that diverged",
+            f"Final training of variants of the classifier diverged in {len(items)} run{'s' * (len(items) != 1)}",
+            "The weights were no longer finite; these accuracies mean nothing but are counted in the averages.",
+            "Run them again with lower learning rates (CLF.LR_INTV, of fine-tuning FINETUNE.LR) and --overwrite.",
+            items=_shorten(items),
+        )
+
+
 def _variants(found: Experiments, runs: Sequence[Run]) -> Iterable[Notice]:
     """Variants whose training or search differs in more than the classifier."""
     base: dict[tuple[str, str, int], dict[str, set[str]]] = {}
@@ -128,7 +151,7 @@ def _variants(found: Experiments, runs: Sequence[Run]) -> Iterable[Notice]:
 
 
 def _told(run: Run) -> dict[str, str]:
-    settings = {**run.details.settings, "n_epochs": run.n_epochs}
+    settings = {**run.details.settings, "n_epochs": run.planned_epochs}
     return {key: f"{settings[key]}" for key in _COMPARED if key in settings}
 
 

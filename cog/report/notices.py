@@ -383,7 +383,7 @@ def _protocol(model: str, runs: Sequence[Run]) -> Iterable[Notice]:
     items = []
     for name, (expected, key) in PROTOCOL.items():
         if name == "n_epochs":
-            values = [run.n_epochs for run in runs]
+            values = [run.planned_epochs for run in runs]
         else:
             values = [run.details.settings[name] for run in runs if name in run.details.settings]
         other = {plain(value) for value in values if not _same(value, expected)}
@@ -413,7 +413,7 @@ def _same(value: Any, expected: Any) -> bool:
 def _mixed(model: str, runs: Sequence[Run], made: Sequence[Features]) -> Iterable[Notice]:
     epochs: dict[Any, list[str]] = {}
     for run in runs:
-        epochs.setdefault(run.n_epochs, []).append(_run(run))
+        epochs.setdefault(run.planned_epochs, []).append(_run(run))
     if len(epochs) > 1:
         yield Notice(
             "warning",

@@ -45,7 +45,7 @@ def _model_provenance(model: OwnModel) -> str:
         lines.append(("Versions", ", ".join(f"{p} {' / '.join(sorted(v))}" for p, v in versions.items())))
     for name, (expected, key) in PROTOCOL.items():
         if name == "n_epochs":
-            found = {plain(run.n_epochs) for run in model.runs}
+            found = {plain(run.planned_epochs) for run in model.runs}
         else:
             found = {plain(run.details.settings[name]) for run in model.runs if name in run.details.settings}
         shown = " / ".join(sorted(value for value in found if value is not None))
@@ -121,7 +121,7 @@ def _run_table(model: OwnModel) -> str:
         return "<br>".join("?" if value is None else format(value, form) for value in values)
 
     # What is the same for all runs is said above the table.
-    same_epochs = len({run.n_epochs for run in model.runs}) == 1
+    same_epochs = len({n for run in model.runs for n in (run.n_epochs, run.planned_epochs)}) == 1
     none_diverged = not any(run.diverged for run in model.runs)
     rows = []
     for key in sorted(groups, key=lambda key: (dataset_key(key[0]), key[1] == 0, key[1])):
