@@ -5,6 +5,7 @@ An experiment that is not described here (a later analysis, somebody's own ``EVA
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Kind:
         label: a few words, for titles and rows.
         unit: one of the constants of this module.
         decimals: digits after the point that are worth showing.
+        significant: whether these are significant digits instead (p-values, which end near zero).
         better: 1: higher, -1: lower, 0: neither.
         signed: whether it is a difference.
         headline: whether it is in overviews.
@@ -52,6 +54,7 @@ class Kind:
     label: str
     unit: str = NONE
     decimals: int = 3
+    significant: bool = False
     better: int = 1
     signed: bool = False
     headline: bool = True
@@ -322,6 +325,16 @@ def _distance(experiment: str, quantity: str) -> Kind | None:
             order=(5, natural_key(variant), 1 + (which == "farthest")),
             short=f"{which} tenth of the concepts",
         )
+    if quantity.startswith("spearman_") and companion_of(quantity) is None:  # of all levels, within one
+        level = quantity.removeprefix("spearman_")
+        return Kind(
+            group="distance",
+            label=f"Spearman correlation of accuracy per concept with its similarity to IN-1K within {level}{rest}",
+            decimals=2,
+            better=0,
+            headline=False,
+            order=(5, natural_key(variant), 3, natural_key(level)),
+        )
     return None
 
 
@@ -346,12 +359,25 @@ def _cross(experiment: str, quantity: str) -> Kind | None:
             order=(5.5, natural_key(trained_on), 1),
             short=f"{trained_on} classifier, own from others, AUROC",
         )
+    if quantity == "n_confident":  # a mean over seeds
+        return dataclasses.replace(_other(experiment, quantity), decimals=1)
+    if quantity.startswith("own_"):
+        kind = _other(experiment, quantity.removeprefix("own_"))
+        label = kind.label.replace(" on other test images: ", " on its own test images: ", 1)
+        return dataclasses.replace(kind, label=label)
     return None
 
 
 def _winners(experiment: str, quantity: str) -> Kind | None:
     _, _, other = experiment.partition("_")
     ahead = {"n_surely_better": "better", "n_surely_worse": "worse"}.get(quantity)
+    if quantity == "p_sign_test":
+        return dataclasses.replace(
+            _other(experiment, quantity),
+            label=f"{_analysis_label(experiment)}: p-value of the sign test over images",
+            decimals=2,
+            significant=True,
+        )
     if ahead is None:
         return None
     return Kind(

@@ -740,3 +740,36 @@ def test_descriptions_and_names():
     assert experiments.describe("cross_in1k", "x").label == "classifier of in1k on other test images: x"
     assert experiments.companion_of("spearman_low") == "spearman" and experiments.companion_of("low") is None
     assert names.IN1K_BLURRED == "in1k_blurred"
+
+
+def test_what_is_of_a_classifiers_own_test_images_says_so():
+    own = experiments.describe("cross_in1k", "own_mean_confidence")
+    other = experiments.describe("cross_in1k", "mean_confidence")
+    assert own.label == "classifier of in1k on its own test images: mean confidence"
+    assert other.label == "classifier of in1k on other test images: mean confidence"
+    assert experiments.describe("cross_in1k", "own_confident_percent").unit == experiments.PERCENT
+    # a count averaged over seeds
+    assert experiments.describe("cross_in1k", "n_confident").decimals == 1
+
+
+def test_correlations_within_levels_name_the_level():
+    within = experiments.describe("distance_N1", "spearman_cog_l5")
+    assert within.label.endswith("with its similarity to IN-1K within cog_l5, N1") and within.decimals == 2
+    assert experiments.describe("distance", "spearman_low").group == "distance"
+    assert "within" not in experiments.describe("distance", "spearman_low").label
+
+
+def test_p_values_are_not_rounded_to_zero(capsys, tmp_path):
+    root = tmp_path / "models"
+    write_record(root, TRAINED, "cog_l5", f"winners_{UNTRAINED}", {"p_sign_test": 2.9767e-59})
+    print_results.main(["--models_root_dir", str(root), "--analysis", "winners"])
+    assert capsys.readouterr().out.split()[-1] == "3e-59"
+    print_results.main(["--models_root_dir", str(root), "--analysis", "winners", "--decimals", "3"])
+    assert capsys.readouterr().out.split()[-1] == "0.000"
+
+
+@pytest.mark.parametrize("view", [["--overview"], ["--variants", "all"]])
+@pytest.mark.parametrize("metric", ["top5", "both"])
+def test_views_of_top1_only_refuse_another_metric(tmp_path, view, metric):
+    with pytest.raises(CogError, match=f"{view[0]} shows top-1 only; leave out --metric {metric}"):
+        print_results.main(["--models_root_dir", str(tmp_path), *view, "--metric", metric])

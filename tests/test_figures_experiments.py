@@ -147,6 +147,7 @@ def test_figures_of_ones_own_numbers(ours):
 
 def test_alignment_and_uniformity_in_a_plane(ours):
     plane = ours["v1_fig10"].grid[0][2]
+    assert plane.title == "Alignment (y), uniformity (x)", "the axes have no other names"
     assert plane.plane and plane.series[0].model == "mini_net"
     assert [(point.x, point.value) for point in plane.series[0].points] == [
         pytest.approx((2.5 * share, 0.8 * share)) for share in (1, 0.9, 0.8)

@@ -216,3 +216,20 @@ def test_figures_of_experiments_are_in_the_page(tmp_path):
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", text)
     assert len(captions) == 2 and captions[0].startswith("Purity of k-means clusters")
     assert page.tags["svg"] >= 2
+
+
+def test_variants_that_diverged_are_named_and_not_taken_for_other_settings():
+    lost = make_run("a_b", "cog_l3", seed=37, diverged=True, n_epochs=44, evaluation="mlp_noact")
+    own = make_run("a_b", "cog_l3", seed=37, diverged=True, evaluation="my_own")
+    fine = make_run("a_b", "cog_l3", evaluation="mlp_noact")
+    found = Experiments(variants={"mlp_noact": [fine, lost], "my_own": [own]})
+    [notice] = experiment_notices.collect(found, [make_run("a_b", "cog_l3")], root="models")
+    assert (notice.severity, notice.kind) == ("problem", "variants that diverged")
+    assert notice.items == ("mlp_noact on L3, seed 37",) and "1 run" in notice.title
+
+
+def test_p_values_keep_their_digits_and_can_be_sorted_by(tmp_path, no_matplotlib):
+    root = tmp_path / "models"
+    write_record(root, "a_b", "in1k", "winners_c_d", {"p_sign_test": 3.14e-59})
+    text, _ = page_of(root, tmp_path)
+    assert '<td data-v="3.1e-59"><b>3.1e−59</b></td>' in section(text)

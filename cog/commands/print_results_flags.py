@@ -223,6 +223,9 @@ def select(args: argparse.Namespace) -> Selection:
         chosen.insert(0, "view")
     if len(chosen) > 1:
         raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
+    if args.metric in ("top5", "both") and (args.overview or args.variants):
+        flag = "overview" if args.overview else "variants"
+        raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
     models, datasets, n_shots = given(args.model), given(args.dataset), given(args.n_shot)
     for model in (*(models or ()), *filter(None, (args.relative_to, args.baseline))):
         if not results.is_pattern(model) or model in (args.relative_to, args.baseline):

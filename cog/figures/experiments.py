@@ -250,7 +250,7 @@ def _plane(found: Source, *, x_key: Key, y_key: Key) -> Panel | None:
     ticks = _round_numbers(low, high)
     return Panel(
         key="plane",
-        title="Alignment over uniformity",
+        title="Alignment (y), uniformity (x)",
         quantity="absolute",
         unit="",
         y_label="",

@@ -157,7 +157,7 @@ def _table(
 def _cell(found: Entry | None) -> str:
     if found is None:
         return '<td class="none">–</td>'
-    value = re.fullmatch(r"[+-]?\d+(\.\d+)?", found.number)
+    value = re.fullmatch(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", found.number)
     attribute = f' data-v="{float(found.number):g}"' if value else ""
     text = f"<b>{esc(found.number.replace('-', '−'))}</b>"
     if found.deviation:

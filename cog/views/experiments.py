@@ -94,8 +94,12 @@ class Numbers:
         ends = self.interval(measure) if interval else None
         if ends is not None:
             marks.append(f"[{', '.join(format_number(end, digits) for end in ends)}]")
+        if kind.significant and decimals is None:
+            shown = f"{measure.value:.{digits}g}"
+        else:
+            shown = format_number(measure.value, digits, signed=kind.signed)
         return Entry(
-            format_number(measure.value, digits, signed=kind.signed),
+            shown,
             "" if measure.std is None else f"{measure.std:.{digits}f}",
             " ".join(filter(None, marks)),
         )
