@@ -31,7 +31,8 @@ With numbers of other experiments the version is 2, and there is one list more (
         {
           "model": "sup_resnet50",
           "dataset": "cog_l1",
-          "experiment": "kmeans",             name of the analysis, or of the evaluation (logreg_pca256)
+          "experiment": "kmeans",             name of the analysis, or of the evaluation (logreg_pca256; accuracies
+                                              of logreg itself are cells)
           "quantity": "ami",                  which of its numbers
           "n_shot": 0,                        training images per class of a classifier, 0 = all
           "source": null,
@@ -44,10 +45,10 @@ With numbers of other experiments the version is 2, and there is one list more (
       ]
 
 All entries of a cell or measure are there, in any order; no others are allowed (a later form has another version).
-Numbers are written with all their digits, so that what is read equals what was written. Mean and deviation must follow
-from the values of the seeds where these are given. A file is read as what it is, somebody's word: it can claim any
-accuracy, and tables name its label beside every number from it. It cannot claim to be a run found on disk, nor a
-published number that differs from the published one.
+Numbers are written with all their digits, so that what is read equals what was written. Means (of accuracies of
+classifiers) and deviations must follow from the values of the seeds where these are given. A file is read as what
+it is, somebody's word: it can claim any accuracy, and tables name its label beside every number from it. It cannot
+claim to be a run found on disk, nor a published number that differs from the published one.
 """
 
 from __future__ import annotations
@@ -434,6 +435,12 @@ def _measure(row: Any, *, where: str, default_source: str) -> Measure:
     std = None if row["std"] is None else _number(row["std"], f"{dot}std")
     if std is not None and std < 0:
         raise _Invalid(f"{dot}std is {_short(row['std'])}, expected a deviation")
+    is_accuracy = measures.is_classifier(row["experiment"]) and row["quantity"] in ("top1", "top5")
+    if is_accuracy and row["experiment"] == measures.LOGREG:
+        raise _Invalid(
+            f"{where or 'the measure'} is an accuracy of logistic regression, expected among cells"
+        )
+    value = (_percentage if is_accuracy else _number)(row["value"], f"{dot}value")
     by_seed = row["by_seed"]
     if not isinstance(by_seed, list) or len(by_seed) not in (0, len(seeds)):
         raise _Invalid(f"{dot}by_seed is {_short(by_seed)}, expected a number for each seed, or none")
@@ -442,13 +449,16 @@ def _measure(row: Any, *, where: str, default_source: str) -> Measure:
         found = statistics.pstdev(values)
         if not math.isclose(std, found, rel_tol=1e-6, abs_tol=1e-6):
             raise _Invalid(f"{dot}by_seed does not have the population standard deviation that is given")
+    # The value of an analysis need not be the mean: of k-means it is that of the best seed.
+    if is_accuracy and values and not math.isclose(value, statistics.fmean(values), abs_tol=1e-6, rel_tol=0):
+        raise _Invalid(f"{dot}by_seed does not have the mean that is given")
     return Measure(
         model=model,
         dataset=dataset,
         experiment=row["experiment"],
         quantity=row["quantity"],
         n_shot=_whole(row["n_shot"], f"{dot}n_shot"),
-        value=_number(row["value"], f"{dot}value"),
+        value=value,
         std=std,
         seeds=seeds,
         missing_seeds=missing,

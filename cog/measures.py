@@ -195,7 +195,7 @@ def of_paper(version: str) -> list[Measure]:
 def derive(measures: Iterable[Measure]) -> list[Measure]:
     """Return the measures and what follows from pairs of them, unless it is there already.
 
-    Deviations are those of independent numbers, to first order.
+    Deviations are those of independent numbers, to first order. Seeds that one of the two lacks are missing.
 
     * ``relative_to_logreg``: score of a variant relative to logistic regression on the same data and with as many
       shots, ``100 * (variant - logreg) / logreg`` (first version, Table 3), and ``points_to_logreg``, the difference in
@@ -210,14 +210,17 @@ def derive(measures: Iterable[Measure]) -> list[Measure]:
     known = {(m.model, m.source, m.dataset, m.key): m for m in measures}
     found = list(measures)
 
-    def add(measure: Measure, quantity: str, value: float | None, std: float | None) -> None:
+    def add(measure: Measure, base: Measure, quantity: str, value: float | None, std: float | None) -> None:
         key = (measure.experiment, quantity, measure.n_shot)
         place = (measure.model, measure.source, measure.dataset, key)
         if value is not None and math.isfinite(value) and place not in known:
+            seeds, missing = measure.seeds, measure.missing_seeds
+            if not set(base.missing_seeds) <= set(missing):
+                missing = tuple(sorted({*missing, *base.missing_seeds}))
+                seeds = tuple(sorted({*seeds, *base.seeds} - set(missing)))
             made = Measure(
-                measure.model, measure.dataset, *key, value, std, measure.seeds, measure.missing_seeds,
-                source=measure.source,
-            )  # fmt: skip
+                measure.model, measure.dataset, *key, value, std, seeds, missing, source=measure.source
+            )
             known[place] = made
             found.append(made)
 
@@ -226,19 +229,19 @@ def derive(measures: Iterable[Measure]) -> list[Measure]:
         if m.quantity == "top1" and is_variant(m.experiment):
             base = known.get((*where, m.dataset, (LOGREG, "top1", m.n_shot)))
             if base is not None and m.experiment.startswith(_FINETUNE):
-                add(m, LOGREG_RELATIVE, *_relative(base, m))
-                add(m, LOGREG_POINTS, *_points(base, m))
+                add(m, base, LOGREG_RELATIVE, *_relative(base, m))
+                add(m, base, LOGREG_POINTS, *_points(base, m))
             elif base is not None:
-                add(m, RELATIVE_TO_LOGREG, *_relative(m, base))
-                add(m, POINTS_TO_LOGREG, *_points(m, base))
+                add(m, base, RELATIVE_TO_LOGREG, *_relative(m, base))
+                add(m, base, POINTS_TO_LOGREG, *_points(m, base))
         if m.dataset == names.IN1K_BLURRED and m.quantity == "top1" and is_classifier(m.experiment):
             base = known.get((*where, names.IN1K, m.key))
             if base is not None:
-                add(m, POINTS_TO_IN1K, *_points(m, base))
+                add(m, base, POINTS_TO_IN1K, *_points(m, base))
         if m.experiment == "alignment" and m.quantity in _RATIOS:
             base = known.get((*where, names.IN1K, m.key))
             if base is not None and base.value:
-                add(m, f"{m.quantity}_{RATIO_TO_IN1K}", m.value / base.value, None)
+                add(m, base, f"{m.quantity}_{RATIO_TO_IN1K}", m.value / base.value, None)
     return found
 
 

@@ -209,6 +209,11 @@ def gather(
         everything = measures.derive([*base, *more])
         everything = [measure for measure in everything if selection.wants_measure(measure)]
     if not wanted_cells and not everything:
+        if not cells and any(content.measures for _, content in imported):
+            raise CogError(
+                f"--import {' '.join(name for name, _ in imported)}: only numbers of other experiments there; add "
+                "--overview, or --variants all, or --analysis all"
+            )
         raise CogError(_nothing_left(selection, cells))
     return Found(
         runs,

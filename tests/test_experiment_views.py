@@ -773,3 +773,56 @@ def test_p_values_are_not_rounded_to_zero(capsys, tmp_path):
 def test_views_of_top1_only_refuse_another_metric(tmp_path, view, metric):
     with pytest.raises(CogError, match=f"{view[0]} shows top-1 only; leave out --metric {metric}"):
         print_results.main(["--models_root_dir", str(tmp_path), *view, "--metric", metric])
+
+
+def exported(root, path, *argv):
+    print_results.main(["--models_root_dir", str(root), "--export", str(path), *map(str, argv)])
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "keys, evaluation", [(("CLF.PCA_DIM", 256), "logreg_pca256"), (("EVAL.NAME", "finetune"), "finetune")]
+)
+def test_an_exported_variant_is_not_taken_for_the_protocols_classifier(
+    show, root, tmp_path, keys, evaluation
+):
+    path = tmp_path / "variant.json"
+    content = exported(root, path, *keys)
+    assert content["cells"] == [] and {row["experiment"] for row in content["measures"]} == {evaluation}
+    lacking = sorted({*names.SEEDS} - {*SEEDS}) if evaluation != "finetune" else []
+    assert all(row["missing_seeds"] == lacking for row in content["measures"])
+    found = json.loads(show("--import", path, "--overview", "--format", "json"))
+    assert {row["experiment"] for row in found} == {evaluation}
+    with pytest.raises(CogError, match="only numbers of other experiments there; add --overview"):
+        show("--import", path)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"value": 180.0, "by_seed": [], "std": None}, "value is 180.0, expected a percentage"),
+        ({"value": 1.0}, "by_seed does not have the mean that is given"),
+        ({"experiment": "logreg"}, "is an accuracy of logistic regression, expected among cells"),
+    ],
+)
+def test_accuracies_in_a_file_are_checked_whatever_the_classifier(show, root, tmp_path, change, message):
+    path = tmp_path / "ours.json"
+    content = exported(root, path)
+    next(row for row in content["measures"] if row["experiment"] == "mlp").update(change)
+    path.write_text(json.dumps(content))
+    with pytest.raises(CogError, match=message):
+        show("--import", path, "--variants", "mlp")
+
+
+def test_seeds_that_only_the_reference_lacks_are_told(show, tmp_path):
+    root = tmp_path / "models"
+    write_runs(root, TRAINED, "cog_l5", "logreg", dict.fromkeys(names.SEEDS[:3], 50.0))
+    write_runs(root, TRAINED, "cog_l5", "mlp", dict.fromkeys(names.SEEDS, 60.0))
+    write_runs(root, TRAINED, "cog_l5", "finetune", {22: 80.0})
+    found = records(show, root, "--variants", "all")
+    lacking = list(names.SEEDS[3:])
+    assert found[TRAINED, "cog_l5", "mlp", "top1", 0]["missing_seeds"] == []
+    for experiment, quantity in (("mlp", "relative_to_logreg"), ("finetune", "logreg_points")):
+        row = found[TRAINED, "cog_l5", experiment, quantity, 0]
+        assert (row["seeds"], row["missing_seeds"]) == (list(names.SEEDS[:3]), lacking)
+    assert "+20.0 ± 0.0 (3/5)" in show("--models_root_dir", root, "--variants", "mlp")

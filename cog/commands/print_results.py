@@ -13,7 +13,7 @@ from cog import exchange, files, published, results, selection, tables
 from cog.cells import INTERRUPTED, RUNNING, Cell, Problem, summarise
 from cog.commands import print_results_flags as flags
 from cog.errors import CogError
-from cog.measures import Measure, is_classifier
+from cog.measures import LOGREG, Measure, is_classifier, of_runs
 from cog.selection import Found, Selection
 from cog.views import beside, experiments, grid, layout, overview, quantities, single, statements
 from cog.views.layout import Shown, Style, View
@@ -192,7 +192,13 @@ def _write_products(
         )
         LOG.info("wrote %s", outputs.report)
     if outputs.export is not None:
-        exchange.write(outputs.export, found.cells, label=args.label, other_measures=found.measures)
+        cells, others = found.cells, found.measures
+        if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
+            # As cells they would be taken for the protocol's.
+            runs = {selected.eval_name: found.runs}
+            others = [*of_runs(runs, expected_seeds=selected.seeds or ()), *others]
+            cells = [one for one in cells if one.source != results.RUNS]
+        exchange.write(outputs.export, cells, label=args.label, other_measures=others)
         LOG.info("wrote %s", outputs.export)
 
 
