@@ -357,7 +357,7 @@ def _cross(experiment: str, quantity: str) -> Kind | None:
             unit=PERCENT,
             decimals=1,
             order=(5.5, natural_key(trained_on), 1),
-            short=f"{trained_on} classifier, own from others, AUROC",
+            short=f"{trained_on} classifier, AUROC own/here",
         )
     if quantity == "n_confident":  # a mean over seeds
         return dataclasses.replace(_other(experiment, quantity), decimals=1)
@@ -386,6 +386,7 @@ def _winners(experiment: str, quantity: str) -> Kind | None:
         decimals=0,
         better=1 if ahead == "better" else -1,
         order=(5.6, natural_key(other), ahead == "worse"),
+        short=f"concepts surely {ahead} than {other}",
     )
 
 

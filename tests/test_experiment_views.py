@@ -317,8 +317,8 @@ def test_correlations_have_their_interval(show, probed):
     }  # fmt: skip
     lines = {" ".join(line.split()) for line in show("--models_root_dir", probed, "--overview").splitlines()}
     assert "farthest tenth of the concepts (%) higher 60.5" in lines
-    assert "in1k classifier, own from others, AUROC (%) higher 91.5" in lines
-    assert f"concepts worse than {UNTRAINED}, beyond chance lower 12" in lines
+    assert "in1k classifier, AUROC own/here (%) higher 91.5" in lines
+    assert f"concepts surely worse than {UNTRAINED} lower 12" in lines
 
 
 def test_probes_of_classifiers(show, probed):

@@ -82,8 +82,8 @@ def test_every_experiment_with_one_command(workshop, images, repository, python)
     assert found >= {
         "LogReg, N=1 (%)", "LogReg (%)", "nearest class mean (%)", "k-means AMI",
         "uniformity", "accuracy ~ similarity, Spearman", "farthest tenth of the concepts (%)",
-        "in1k classifier confident here (%)", "in1k classifier, own from others, AUROC (%)",
-        "concepts better than my_other, beyond chance", "LogReg, PCA 2 (%)", "LogReg, max 2 images (%)", "MLP (%)",
+        "in1k classifier confident here (%)", "in1k classifier, AUROC own/here (%)",
+        "concepts surely better than my_other", "LogReg, PCA 2 (%)", "LogReg, max 2 images (%)", "MLP (%)",
         "MLP no activation (%)", "fine-tuned (%)",
     }  # fmt: skip
     assert (

@@ -225,6 +225,15 @@ def test_accuracy_by_similarity():
     assert (row["metric"], row["value"], row["reference_score"]) == ("distance/accuracy_in_bin", "56", "0.5")
 
 
+def test_of_many_correlations_those_of_ones_own_models_are_told():
+    names = ["sup_resnet50", "swav_resnet50", "byol_resnet50", "dino_resnet50", "obow_resnet50", "mini_net"]
+    found = [measure for name in names for measure in correlations(name)]
+    records = [distance_record(name) for name in names]
+    (chart,) = figures.charts([], [], measures=found, analyses=records, which=["distance"])
+    assert chart.notes[0].startswith("mini_net: ") and chart.notes[1].startswith("ResNet50")
+    assert chart.notes[-1] == "Correlations of 2 more models are in the tables."
+
+
 @pytest.mark.parametrize(
     "bins",
     [None, 3, "x", [1], [{}], [{"similarity": "x", "accuracy": 1}], [{"similarity": 1e400, "accuracy": 1}]],

@@ -372,6 +372,9 @@ def distance(found: Source, analyses: Iterable[AnalysisRecord]) -> Chart:
     key: Key = ("distance", "spearman", 0)
     panels: list[Panel | None] = []
     notes: dict[str, list[str]] = {}
+    # Of many correlations, those of the user's own models are told.
+    for curve in sorted(found.curves, key=lambda one: not one.own):
+        notes[curve.label] = []
     for dataset in found.on([key]):
         series = []
         for curve in found.curves:
@@ -380,9 +383,7 @@ def distance(found: Source, analyses: Iterable[AnalysisRecord]) -> Chart:
             if measure is None or not there:
                 continue
             series.append(_one(curve, [_binned(one, measure) for one in there], found.baseline))
-            notes.setdefault(curve.label, []).append(
-                f"{dataset_label(dataset)} {_correlation(curve, measure)}"
-            )
+            notes[curve.label].append(f"{dataset_label(dataset)} {_correlation(curve, measure)}")
         if series:
             xs = [point.x for one in series for point in one.points]
             ticks = _round_numbers(min(xs), max(xs))
@@ -405,7 +406,7 @@ def distance(found: Source, analyses: Iterable[AnalysisRecord]) -> Chart:
         raise CogError("there is no result of accuracy against semantic distance to draw")
     where = ", ".join(panel.title for panel in panels if panel is not None)
     title = f"Accuracy per concept by similarity to IN-1K on {where}"
-    lines = [f"{label}: Spearman {'; '.join(parts)}." for label, parts in notes.items()]
+    lines = [f"{label}: Spearman {'; '.join(parts)}." for label, parts in notes.items() if parts]
     if len(lines) > _MOST_NOTES:
         lines = [
             *lines[:_MOST_NOTES],
