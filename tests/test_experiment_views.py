@@ -826,3 +826,12 @@ def test_seeds_that_only_the_reference_lacks_are_told(show, tmp_path):
         row = found[TRAINED, "cog_l5", experiment, quantity, 0]
         assert (row["seeds"], row["missing_seeds"]) == (list(names.SEEDS[:3]), lacking)
     assert "+20.0 ± 0.0 (3/5)" in show("--models_root_dir", root, "--variants", "mlp")
+
+
+def test_mixed_epochs_of_a_variant_name_it(tmp_path):
+    root = tmp_path / "models"
+    write_runs(root, TRAINED, "cog_l5", "logreg", {22: 50.0, 37: 51.0})
+    for seed, n_epochs in ((22, 2), (37, 3)):
+        make_seed_folder(root / f"mini/trained/cog_l5/eval_mlp/seed-{seed}", n_epochs=n_epochs)
+    with pytest.raises(CogError, match=f"mlp, {TRAINED}, cog_l5, all training images: seeds were trained"):
+        print_results.main(["--models_root_dir", str(root), "--overview"])

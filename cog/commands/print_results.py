@@ -249,22 +249,24 @@ def _warn(found: Found, selected: Selection) -> None:
             LOG.warning("averaged over runs that differ in %s: %s%s", key, tables.printable(place), more)
 
 
-def _averaged(found: Found) -> list[Cell]:
-    """Return all averages over seeds that are shown or that others are relative to."""
-    variants = [runs for name, runs in found.variants.items() if is_classifier(name)]
-    return [*found.cells, *found.others, *(cell for runs in variants for cell in summarise(runs))]
+def _averaged(found: Found) -> list[tuple[str, Cell]]:
+    """Return all averages over seeds that are shown or that others are relative to, and the names of variants."""
+    variants = [(name, summarise(runs)) for name, runs in found.variants.items() if is_classifier(name)]
+    main = [*found.cells, *found.others]
+    return [("", cell) for cell in main] + [(name, cell) for name, cells in variants for cell in cells]
 
 
-def _check_epochs(cells: Sequence[Cell], *, allow: bool) -> None:
+def _check_epochs(averaged: Sequence[tuple[str, Cell]], *, allow: bool) -> None:
     """Refuse to average seeds that were trained for different numbers of epochs, unless told to.
 
     Raises:
         CogError: when some were, and ``allow`` is False.
     """
-    mixed = [cell for cell in cells if len(set(cell.epochs)) > 1]
-    for cell in mixed:
+    mixed = [(name, cell) for name, cell in averaged if len(set(cell.epochs)) > 1]
+    for name, cell in mixed:
         epochs = ", ".join(f"seed {seed}: {n}" for seed, n in zip(cell.seeds, cell.epochs, strict=True))
-        place = f"{cell.model}, {cell.dataset}, {layout.shots_label(cell.n_shot)}"
+        which = f"{name}, " if name else ""
+        place = f"{which}{cell.model}, {cell.dataset}, {layout.shots_label(cell.n_shot)}"
         text = tables.printable(f"{place}: seeds were trained for different numbers of epochs ({epochs})")
         if not allow:
             more = f"; so were those of {len(mixed) - 1} more" if len(mixed) > 1 else ""
