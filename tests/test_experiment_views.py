@@ -835,3 +835,15 @@ def test_mixed_epochs_of_a_variant_name_it(tmp_path):
         make_seed_folder(root / f"mini/trained/cog_l5/eval_mlp/seed-{seed}", n_epochs=n_epochs)
     with pytest.raises(CogError, match=f"mlp, {TRAINED}, cog_l5, all training images: seeds were trained"):
         print_results.main(["--models_root_dir", str(root), "--overview"])
+
+
+def test_one_folder_is_what_its_name_says(show, root, tmp_path):
+    folder = root / "mini/trained/cog_l5/eval_logreg_pca256"
+    found = json.loads(show("--logreg_root_dir", folder, "--overview", "--format", "json"))
+    assert [(row["experiment"], row["quantity"]) for row in found] == [("logreg_pca256", "top1")]
+    path = tmp_path / "one.json"
+    print_results.main(["--logreg_root_dir", str(folder), "--export", str(path)])
+    content = json.loads(path.read_text())
+    assert content["cells"] == [] and {row["experiment"] for row in content["measures"]} == {"logreg_pca256"}
+    print_results.main(["--logreg_root_dir", str(folder.with_name("eval_logreg")), "--export", f"{path}2"])
+    assert len(json.loads((tmp_path / "one.json2").read_text())["cells"]) == 1

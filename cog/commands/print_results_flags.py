@@ -256,6 +256,10 @@ def select(args: argparse.Namespace) -> Selection:
         if args.models_root_dir is not None or models or datasets or n_shots or common.categories:
             LOG.warning("--logreg_root_dir names the runs: other flags that select runs have no effect")
         folder = files.require_dir(args.logreg_root_dir, "--logreg_root_dir")
+        # The folder says what its runs are, whatever the configuration.
+        parsed = paths.parse_evaluation_folder(folder.absolute().name)
+        if parsed is not None and parsed[0] != evaluation:
+            common = dataclasses.replace(common, eval_name=parsed[0], experiments=shows_experiments(args))
         return dataclasses.replace(common, logreg_root_dir=folder)
     elif args.models_root_dir is None and not imports and not args.with_published:
         raise CogError(
