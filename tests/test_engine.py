@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -97,6 +98,28 @@ def test_runs_of_different_shots_and_seeds_equal_the_plain_loop(data):
     _, curves = watched(CpuEngine("fp32"), data, runs)
     for run, curve in zip(runs, curves, strict=True):
         assert curve == pytest.approx(plain(data, run, data[3])[1]["test/top1"], abs=1e-4)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("n_shot", [0, 1], ids=["dense", "span"])
+def test_any_momentum_is_that_of_torch(data, momentum, n_shot):
+    """None at all is a case of its own in PyTorch."""
+    x, y, rows, _ = data
+    run = sgd.Run(draw(y, rows, n_shot) if n_shot else rows, 5.0, 1e-3, init_seed=1, order_seed=2)
+    recipe = sgd.Recipe(CLASSES, EPOCHS, 256, momentum)
+    engine = CpuEngine("fp32")
+    (fit,) = engine.fit(engine.load(x.clone()), y, [run], recipe)
+    weight, bias = (t.clone().requires_grad_() for t in sgd.initial_classifier(CLASSES, DIM, run.init_seed))
+    optimizer = torch.optim.SGD([weight, bias], lr=run.lr, momentum=momentum, weight_decay=run.wd)
+    generator = randomness.cpu_generator(run.order_seed)
+    for epoch in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = run.lr * (1 + math.cos(math.pi * max(epoch - 1, 0) / EPOCHS)) / 2
+        for batch in run.rows[torch.randperm(len(run.rows), generator=generator)].split(256):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(x[batch] @ weight.T + bias, y[batch]).backward()
+            optimizer.step()
+    torch.testing.assert_close(fit.weight, weight.detach(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fit.bias, bias.detach(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("batch_size", [7, 20, 64])

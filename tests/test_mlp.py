@@ -306,6 +306,25 @@ def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr,
     assert "top-1: " in capsys.readouterr().out
 
 
+def test_without_momentum(feature_folders, tmp_path):
+    assert (
+        logreg.main(command(feature_folders, tmp_path / "out", "CLF.TYPE", "mlp", *SMALL, "--mom", "0")) == 0
+    )
+
+
+def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypatch):
+    """In one line, before a weight is made, and by --check."""
+    more = ["CLF.TYPE", "mlp", "CLF.MLP_LAYERS", "3", *SMALL[2:], "CLF.MLP_HIDDEN"]
+    monkeypatch.setattr(plan, "available_memory", lambda: 10**8)
+    with pytest.raises(CogError, match="CLF.MLP_HIDDEN 9000 .* takes 3.2. GB to train, and 100 MB of memory"):
+        logreg.main(command(feature_folders, tmp_path / "out", *more, "9000"))
+    assert logreg.main([*command(feature_folders, tmp_path / "out", *more, "9000"), "--check"]) == 2
+    assert (
+        logreg.main([*command(feature_folders, tmp_path / "out", *more, "90", "--overwrite"), "--check"]) == 0
+    )
+    assert not (tmp_path / "out/results.json").exists()
+
+
 def test_given_values_replace_the_types_own(feature_folders, tmp_path):
     pairs = ["CLF.NORM_FTS", "True", "CLF.LR_INTV", "(1e-3,1e-2)"]
     logreg.main(command(feature_folders, tmp_path / "out", "CLF.TYPE", "mlp", *SMALL, *pairs))

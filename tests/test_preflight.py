@@ -190,6 +190,33 @@ def test_features_that_do_not_fit_together(check, workshop, tmp_path):
     assert check(logreg.main, *classifier(workshop, tmp_path / "out")).code == 2
 
 
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (("CLF.PCA_DIM", 7), "CLF.PCA_DIM 7: there are 6 dimensions"),
+        (("CLF.PCA_DIM", 6, "CLF.MAX_PER_CLASS", 2), "CLF.PCA_DIM 6: 6 training images vary in 5 directions"),
+        (("CLF.MAX_PER_CLASS", 1), "every class has a single training image"),
+    ],
+)
+def test_variants_that_there_are_too_few_images_for(check, tmp_path, pairs, words):
+    x, y = tiny.make_xy(n_per_class=8, n_classes=3, dim=6)
+    for split in ("train", "test"):
+        tiny.write_features(tmp_path / f"tiny/net/birds/features_{split}", x, y)
+    here = types.SimpleNamespace(models=tmp_path)
+    assert words in check(logreg.main, *classifier(here, tmp_path / "out", *pairs)).problems[0]
+    assert (
+        check(logreg.main, *classifier(here, tmp_path / "out", "CLF.PCA_DIM", 5, "CLF.MAX_PER_CLASS", 2)).code
+        == 0
+    )
+
+
+def test_what_a_network_takes_on_the_disk(check, workshop, tmp_path, monkeypatch):
+    argv = classifier(workshop, tmp_path / "out", "CLF.TYPE", "mlp", "CLF.MLP_HIDDEN")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=20_000_000))
+    assert check(logreg.main, *argv, 8).code == 0
+    assert "will be written" in check(logreg.main, *argv, 2048).problems[0]
+
+
 def test_analyses(check, workshop):
     argv = (
         "--models_root_dir",

@@ -316,7 +316,7 @@ def train_all(
     from cog.device import resolve_device
     from cog.logreg import protocol, study, variants
     from cog.logreg.engine import get_engine
-    from cog.logreg.plan import describe, stays_in_file
+    from cog.logreg.plan import describe, require_room, stays_in_file
 
     warn_of_changed_protocol(args, cfg)
     plans = [claim.plan for claim in claims]
@@ -340,6 +340,7 @@ def train_all(
     for plan in plans:
         plan.metadata.update(made.record)
     del made
+    require_room(plans[0].settings, data.features.n, data.features.dim, len(data.labels), device)
     for line in describe(data, [plan.settings for plan in plans], engine):
         logger.info(line)
     for plan in plans:

@@ -120,7 +120,8 @@ def sgd_step(
     Decay goes into the gradient, momentum without dampening; all three lists are changed in place. The call is the
     one that ``torch.optim.SGD(fused=True)`` makes; the optimiser object around it would cost more than the update.
     """
+    # Without momentum it wants no velocities; they stay what they were, zero.
     torch._fused_sgd_(
-        parameters, gradients, velocities, weight_decay=wd, momentum=momentum, lr=lr, dampening=0.0,
+        parameters, gradients, velocities if momentum else [], weight_decay=wd, momentum=momentum, lr=lr, dampening=0.0,
         nesterov=False, maximize=False, is_first_step=False,
     )  # fmt: skip

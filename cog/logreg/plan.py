@@ -145,6 +145,48 @@ def _group_room(folder: Path, limit: str, usage: str, cache: str) -> int | None:
         return None
 
 
+def training_bytes(settings: Settings, n_rows: int, dim: int, n_classes: int) -> float:
+    """Return the memory that the training of one classifier takes beside the features.
+
+    Parameters, momentum and gradients in float32, copies of the first and the last in bfloat16, and the zeros that the
+    duration is measured with; activations of a batch with their gradients.
+
+    Args:
+        settings: of the run.
+        n_rows: training images.
+        dim: what the classifier sees, components or features.
+        n_classes: C.
+    """
+    sizes = settings.layer_sizes(dim, n_classes)
+    parameters = sum((a + 1) * b for a, b in itertools.pairwise(sizes))
+    return 20.0 * parameters + 8.0 * min(settings.batch_size, n_rows) * sum(sizes[1:])
+
+
+def require_room(settings: Settings, n_rows: int, dim: int, n_classes: int, device: torch.device) -> None:
+    """Refuse an MLP that is larger than the memory: the kernel would kill the process without a word.
+
+    Args:
+        settings: of the run.
+        n_rows: see :func:`training_bytes`.
+        dim: likewise.
+        n_classes: C.
+        device: that trains.
+
+    Raises:
+        CogError: when it does not fit.
+    """
+    if not settings.is_mlp:
+        return
+    available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    needed = training_bytes(settings, n_rows, dim, n_classes)
+    if available is not None and needed > _USABLE * available:
+        raise CogError(
+            f"CLF.TYPE {settings.classifier} with CLF.MLP_HIDDEN {settings.mlp_hidden} and CLF.MLP_LAYERS "
+            f"{settings.mlp_layers} takes {_size(needed)} to train, and {_size(available)} of memory are available; "
+            "lower one of them, or run this where there is more"
+        )
+
+
 def _size(n_bytes: float) -> str:
     for unit, name in ((1e9, "GB"), (1e6, "MB")):
         if n_bytes >= unit:

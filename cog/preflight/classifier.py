@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,14 @@ import torch
 from cog import config, features
 from cog.commands import logreg as command
 from cog.errors import CogError
-from cog.logreg.plan import stays_in_file
+from cog.logreg.plan import require_room, stays_in_file
 from cog.preflight import machine
 from cog.preflight.report import Report
 from cog.resume_folder import ResumeFolder
 from cog.run_folder import RunFolder, compare
 
 if TYPE_CHECKING:
+    from cog.logreg.settings import Settings
     from cog.logreg.study import RunPlan
 
 _SHOWN = 5
@@ -51,6 +53,9 @@ def check(args: argparse.Namespace) -> int:
         with report.step("memory"):
             if not stays_in_file(train, test):
                 report.ok("memory", "the features of both splits fit into what is available")
+            if sets[0] is not None and todo and args.device == "cpu":
+                first = todo[0].settings  # in all of this, runs differ in seed and shots only
+                require_room(first, len(sets[0].y), *_classifier_shape(first, sets[0]), torch.device("cpu"))
         if sets[0] is not None and sets[1] is not None and todo:
             with report.step("disk"):
                 _check_space(report, todo, sets[0], len(sets[1].y))
@@ -84,6 +89,10 @@ def _check_together(
             )
         y, _, _ = features.to_consecutive_labels(train.y.long(), test.y.long())
         counts = torch.bincount(y)
+        if plans:
+            most = plans[0].settings.max_per_class
+            counts = counts.clamp(max=most) if most else counts
+            _check_components(report, plans[0].settings.pca_dim, train.x.shape[1], int(counts.sum()))
         for n_shot in sorted({plan.settings.n_shot for plan in plans}):
             short = int((counts < n_shot).sum())
             if short:
@@ -96,6 +105,24 @@ def _check_together(
                 "every class has a single training image, so none can be held out to tune on; give --lr and --wd with "
                 "CLF.N_TRIALS 0",
             )
+
+
+def _check_components(report: Report, wanted: int, dim: int, n_rows: int) -> None:
+    """See whether there can be so many principal components; whether there are shows when they are computed."""
+    if wanted > dim:
+        report.problem(
+            "features", f"CLF.PCA_DIM {wanted}: there are {dim} dimensions; set at most that, or 0"
+        )
+    elif wanted > n_rows - 1:
+        report.problem(
+            "features",
+            f"CLF.PCA_DIM {wanted}: {n_rows} training images vary in {n_rows - 1} directions at most; set at most that",
+        )
+
+
+def _classifier_shape(settings: Settings, train: features.FeatureFile) -> tuple[int, int]:
+    """Return what the classifier sees (components or features), and the number of classes."""
+    return settings.pca_dim or train.x.shape[1], len(torch.unique(train.y))
 
 
 def _check_outputs(report: Report, args: argparse.Namespace, plans: list[RunPlan]) -> list[RunPlan]:
@@ -155,11 +182,12 @@ def _is_kept(plan: RunPlan, *, skip_complete: bool, overwrite: bool) -> bool:
 
 
 def _check_space(report: Report, todo: list[RunPlan], train: features.FeatureFile, n_test: int) -> None:
-    n_classes, dim = len(torch.unique(train.y)), train.x.shape[1]
-    classifier = 4 * n_classes * dim
+    sizes = todo[0].settings.layer_sizes(*_classifier_shape(todo[0].settings, train))
+    classifier = 4 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
+    projection = 4 * (todo[0].settings.pca_dim + 1) * train.x.shape[1] if todo[0].settings.pca_dim else 0
     needs = []
     for plan in todo:
         # what is saved of trainings in progress: weights, momentum and the best so far of each
         at_once = plan.settings.trials_per_round if plan.settings.search == "batched" else 1
-        needs.append((plan.output, classifier * (1 + 3 * at_once) + 8 * n_test + _RUN_BYTES))
+        needs.append((plan.output, classifier * (1 + 3 * at_once) + projection + 8 * n_test + _RUN_BYTES))
     machine.check_disk(report, needs)
