@@ -58,4 +58,5 @@ echo "Fine-tuned ${model_name}, average over seeds ${seeds}"
     --model="${model_name}" \
     --dataset ${dataset} \
     --seeds ${seeds} \
-    EVAL.NAME finetune
+    EVAL.NAME finetune \
+    ${config_pairs[@]+"${config_pairs[@]}"}

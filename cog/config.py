@@ -113,17 +113,33 @@ def evaluation_name(cfg: CfgNode) -> str:
     return name
 
 
-def check_new_name(cfg: CfgNode) -> None:
+#: Name of fine-tuning's runs, in the place of EVAL.NAME's default.
+FINETUNE = "finetune"
+
+
+def check_new_name(cfg: CfgNode, kind: str) -> None:
     """Refuse to write under a name that is spelled like that of a variant: it would lie among its results.
 
+    Args:
+        cfg: names the evaluation.
+        kind: what is going to be written: ``CLF.TYPE``, or :data:`FINETUNE`.
+
     Raises:
-        CogError: an ``EVAL.NAME`` that ends like a suffix of :func:`evaluation_name`.
+        CogError: an ``EVAL.NAME`` that ends like a suffix of :func:`evaluation_name`, or that is the name of
+            another kind.
     """
-    match = re.search(r"_(pca|max)([0-9]+)$", cfg.EVAL.NAME)
+    name = cfg.EVAL.NAME
+    default = default_cfg().EVAL.NAME
+    if name in {FINETUNE, *TYPES} - {default, kind}:
+        whose = "runs of finetune.py" if name == FINETUNE else f"runs with CLF.TYPE {name}"
+        this = "fine-tuning" if kind == FINETUNE else f"CLF.TYPE {kind}"
+        raise CogError(f"EVAL.NAME {name} is the name of {whose}, and this is {this}; take another name")
+    match = re.search(r"_(pca|max)([0-9]+)$", name)
     if match:
         key = {"pca": "CLF.PCA_DIM", "max": "CLF.MAX_PER_CLASS"}[match[1]]
         raise CogError(
-            f"EVAL.NAME {cfg.EVAL.NAME} ends like the folders of {key} {match[2]}: set that instead"
+            f"EVAL.NAME {name} ends like the folders of {key} {match[2]}: "
+            + ("take another name" if kind == FINETUNE else "set that instead")
         )
 
 

@@ -462,6 +462,11 @@ def test_blurred_in1k_is_a_data_set_like_the_others(birds, loader_with_norm, tmp
     [
         (["FINETUNE.BATCH_SIZE", "20", "FINETUNE.BATCH_PER_DEVICE", "20"], "18 training images"),
         (["CLF.N_SHOT", "4"], "CLF.N_SHOT"),
+        (["CLF.MAX_PER_CLASS", "4"], "CLF.MAX_PER_CLASS is for classifiers of features"),
+        (["CLF.PCA_DIM", "4"], "CLF.PCA_DIM"),
+        (["CLF.TYPE", "mlp"], "CLF.TYPE"),
+        (["EVAL.NAME", "mlp_noact"], "EVAL.NAME mlp_noact is the name of runs with CLF.TYPE mlp_noact"),
+        (["EVAL.NAME", "mine_pca8"], "EVAL.NAME mine_pca8 ends like the folders of CLF.PCA_DIM 8"),
         (["FT_EXTRACT.DECODE", "fast"], "FT_EXTRACT.DECODE fast"),
         (["FINETUNE.WARMUP_EPOCHS", "7"], "FINETUNE.WARMUP_EPOCHS 7"),
         (["FINETUNE.LR", "0"], "FINETUNE.LR"),
@@ -757,6 +762,16 @@ def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_
         assert "2 seeds" in done.stdout.splitlines()[-1]
     assert done.stderr.count("is complete, skipped") == 2
     assert len(list(models.glob("my/net/birds/eval_finetune/seed-*/results.json"))) == 2
+    done = subprocess.run(
+        [*command, "seeds=3", "EVAL.NAME", "other"],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "eval_other/seed-3" in done.stdout and "1 seed" in done.stdout.splitlines()[-1]
 
 
 @pytest.mark.gpu

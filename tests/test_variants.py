@@ -297,6 +297,24 @@ def test_a_name_like_that_of_a_variant_is_refused(feature_folders, tmp_path, nam
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("mlp", "logreg", "the name of runs with CLF.TYPE mlp, and this is CLF.TYPE logreg"),
+        ("mlp", "mlp_noact", "the name of runs with CLF.TYPE mlp, and this is CLF.TYPE mlp_noact"),
+        ("finetune", "logreg", "the name of runs of finetune.py, and this is CLF.TYPE logreg"),
+    ],
+)
+def test_the_name_of_another_kind_is_refused(feature_folders, tmp_path, name, kind, words):
+    """It would be shown as that: a logistic regression in the table of fine-tuned networks."""
+    more = ["CLF.TYPE", kind, "CLF.MLP_HIDDEN", "4", *SMALL]
+    with pytest.raises(CogError, match=words):
+        logreg.main(command(feature_folders, tmp_path / "out", "EVAL.NAME", name, *more))
+    assert not (tmp_path / "out").exists()
+    if kind != "logreg":
+        logreg.main(command(feature_folders, tmp_path / "out", "EVAL.NAME", kind, *more))
+
+
 def test_another_number_of_components_is_another_run(feature_folders, tmp_path):
     logreg.main(command(feature_folders, tmp_path / "out", "CLF.PCA_DIM", "3", *SMALL))
     with pytest.raises(CogError, match="pca_dim: 3 -> 2"):

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Default name of the evaluation, in the place of EVAL.NAME's.
-EVALUATION = "finetune"
-
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
@@ -134,8 +131,14 @@ def plan_run(args: argparse.Namespace, cfg: CfgNode, *, precision: str, n_proces
         CogError: input that cannot be worked with.
     """
     checkpoint, model_dir = extract_features.resolve_paths(args)
-    if cfg.CLF.N_SHOT:
-        raise CogError("CLF.N_SHOT is for classifiers of features; fine-tuning takes all training images")
+    usual = config.default_cfg().CLF
+    for key in ("N_SHOT", "MAX_PER_CLASS", "PCA_DIM", "TYPE"):
+        if cfg.CLF[key] != usual[key]:
+            raise CogError(
+                f"CLF.{key} is for classifiers of features; fine-tuning trains a linear classifier with the network, "
+                "on all training images; leave it out"
+            )
+    config.check_new_name(cfg, config.FINETUNE)
     if cfg.FT_EXTRACT.DECODE != "exact":
         raise CogError(
             f"FT_EXTRACT.DECODE {cfg.FT_EXTRACT.DECODE} is for extraction; fine-tuning decodes exactly, leave it out"
@@ -162,7 +165,7 @@ def plan_run(args: argparse.Namespace, cfg: CfgNode, *, precision: str, n_proces
         output = Path(args.output_dir)
     else:
         assert model_dir is not None
-        name = EVALUATION if cfg.EVAL.NAME == config.default_cfg().EVAL.NAME else cfg.EVAL.NAME
+        name = config.FINETUNE if cfg.EVAL.NAME == config.default_cfg().EVAL.NAME else cfg.EVAL.NAME
         output = model_dir.run(args.dataset, name=name, n_shot=0, seed=cfg.EVAL.SEED)
     model = extract_features.describe_model(args, checkpoint)
     identity = {

@@ -51,8 +51,8 @@ def needed(args: argparse.Namespace, dataset: str) -> tuple[str, ...]:
     if names.cog_level(dataset) is not None:
         return ("imagenet_images_root", "cog_levels_mapping_file", "cog_concepts_split_file")
     raise CogError(
-        f"--dataset {dataset} is not one of {', '.join(names.DATASETS)}; for a data set of your own give "
-        "--images_root DIR with DIR/{train,test}/<class>/*"
+        f"--dataset {dataset} is not one of {', '.join((*names.DATASETS, names.IN1K_BLURRED))}; for a data set of "
+        "your own give --images_root DIR with DIR/{train,test}/<class>/*"
     )
 
 

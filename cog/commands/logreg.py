@@ -151,7 +151,7 @@ def _features_file(path: Path, split: str) -> Path:
 
 def get_settings(args: argparse.Namespace, cfg: CfgNode, *, label: str = "") -> Settings:
     """Return the protocol's settings from flags and configuration."""
-    config.check_new_name(cfg)
+    config.check_new_name(cfg, cfg.CLF.TYPE)
 
     from cog.logreg.settings import Settings
 
