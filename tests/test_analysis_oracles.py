@@ -90,6 +90,38 @@ def test_kmeans_of_1000_clusters_from_the_same_start_ends_where_scikit_learn_doe
     check_against_scikit_learn(features, random_rows(features, 1000, 0))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_outlier_does_not_make_other_centres_equally_near(seed):
+    # differences of the rows are below the rounding of the outlier's distances, and above that of their own
+    generator = torch.Generator().manual_seed(seed)
+    x = 1.0 + 3e-4 * torch.randn(300, 16, generator=generator).double()
+    x = torch.cat([x, torch.full((1, 16), -3e2).double()]).float()
+    features = FeatureSet(x, torch.arange(301) % 7, "collapsed")
+    init = x[[300, *range(6)]]
+    rows = rows_of(features, centred=True)
+    ours = kmeans.fit(rows, 7, seed=0, centres=init, tolerance=0.0)
+    assert rows.shift is not None
+    _, labels = plain_lloyd(x.double() - rows.shift, init.double() - rows.shift, 300)
+    assert torch.equal(ours.labels, labels)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_empty_clusters_get_the_rows_that_are_farthest_in_float64(seed):
+    # all centres far from the rows: whose row is the farthest, float32 cannot tell
+    x = 1.0 + 1e-4 * torch.randn(200, 8, generator=torch.Generator().manual_seed(seed))
+    features = FeatureSet(x, torch.arange(200) % 4, "far away")
+    init = 1e3 + torch.arange(4.0)[:, None].repeat(1, 8)
+    rows = rows_of(features, centred=True)
+    ours = kmeans.fit(rows, 4, seed=0, centres=init, max_iterations=1)
+    assert rows.shift is not None
+    farthest = (x.double() - init[0].double()).square().sum(dim=1).topk(3).indices
+    means = torch.cat(
+        [x[farthest].double(), (x.double().sum(dim=0) - x[farthest].double().sum(dim=0))[None] / 197]
+    )
+    found = torch.cdist(ours.centres.double(), means).min(dim=1)
+    assert sorted(found.indices.tolist()) == [0, 1, 2, 3] and float(found.values.max()) < 1e-6
+
+
 def test_test_rows_are_assigned_as_scikit_learn_does():
     cluster = pytest.importorskip("sklearn.cluster")
     features, test = clouds(3000, 64, 30, spread=0.8), clouds(1000, 64, 30, seed=2)

@@ -432,8 +432,9 @@ class _Lloyd:
             squares = x.square().sum(dim=1)
             scores = torch.addmm(centre_squares, x, self.means.T, alpha=-2.0)
             self.computed += scores.numel()
-            best = scores.amin(dim=1)
-            tie = _TIE * (squares + centre_squares.amax())
+            best, found = scores.min(dim=1)
+            # of the nearest centre, not of the farthest: one outlier shall not make all others equally near
+            tie = _TIE * (squares + centre_squares[found])
             nearest = scores <= (best + tie)[:, None]
             found = torch.where(nearest, self.order, len(self.order)).argmin(dim=1)
             if old is not None:
@@ -496,14 +497,23 @@ class _Lloyd:
         empty = (self.counts == 0).nonzero().squeeze(1)
         if len(empty) == 0:
             return 0
-        far = own_distances(self.rows, self.centres, self.labels).sort(descending=True, stable=True)
-        rows = far.indices[: len(empty)][far.values[: len(empty)] > 0]
+        rows = self._exact_distances().sort(descending=True, stable=True).indices[: len(empty)]
+        # in float64, means of equal rows differ from them by rounding
+        rows = rows[own_distances(self.rows, self.centres, self.labels)[rows] > 0]
         empty = empty[: len(rows)]
         if len(rows):
             self._add(self.labels[rows], rows, -1)
             self._add(empty, rows, 1)
             self.labels[rows], self.upper[rows], self.lower[rows] = empty, torch.inf, 0.0
         return len(rows)
+
+    def _exact_distances(self) -> torch.Tensor:
+        """Return the squared distance of every row to its centre, float64 ``(n,)``."""
+        found = torch.empty(self.rows.n, dtype=torch.float64, device=self.rows.device)
+        for index in torch.arange(self.rows.n, device=self.rows.device).split(SMALL_BLOCK):
+            difference = self.rows.exact(index) - self.means[self.labels[index]]
+            found[index] = difference.square_().sum(dim=1)
+        return found
 
     def result(self, ended_by: str) -> Clustering:
         """Return the clustering in the caller's order of centres and coordinates."""
