@@ -27,8 +27,8 @@ die() {
     die "${python} lacks this toolkit's requirements; activate the environment it is installed in, or name its Python" \
         "by COG_PYTHON"
 
-# read_command_line NAME... -- "$@": assign name=value arguments, keep the rest in the array `extra` (and the
-# KEY VALUE pairs of it in `config_pairs`).
+# read_command_line NAME... -- "$@": assign name=value arguments, keep the rest in the array `extra`; of that, the KEY
+# VALUE pairs in `config_pairs`, too, and the flags that every script with an output folder has in `common_flags`.
 read_command_line() {
     local known=() argument name
     while [[ $# -gt 0 && "$1" != "--" ]]; do
@@ -38,8 +38,15 @@ read_command_line() {
     shift
     extra=()
     config_pairs=()
-    local is_value=""
+    common_flags=()
+    local is_value="" of_flag=""
     for argument in "$@"; do
+        if [[ -n "${of_flag}" ]]; then
+            of_flag=""
+            extra+=("${argument}")
+            common_flags+=("${argument}")
+            continue
+        fi
         if [[ -n "${is_value}" ]]; then
             is_value=""
             extra+=("${argument}")
@@ -63,6 +70,13 @@ read_command_line() {
             printf -v "${name}" '%s' "${BASH_REMATCH[2]}"
         else
             extra+=("${argument}")
+            case "${argument}" in
+                --device | --config)
+                    of_flag="yes"
+                    common_flags+=("${argument}")
+                    ;;
+                --device=* | --config=* | --overwrite | --skip_complete | --check) common_flags+=("${argument}") ;;
+            esac
         fi
     done
 }

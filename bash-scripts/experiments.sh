@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run every experiment and print them side by side: logistic regression with all images and with few, neighbours,
 # clusters, alignment, components, MLPs, balanced classes, confident errors on other data sets, accuracy by semantic
-# distance, concepts won and lost against another model, and, when named, fine-tuning. What is complete is skipped.
+# distance, concepts won and lost against another model, and, when named, fine-tuning. What is complete is skipped;
+# after more seeds, add --overwrite to cross, distance and winners (experiments="cross distance winners" --overwrite).
 #   bash bash-scripts/experiments.sh models_root_dir=/models model_name="sup_resnet50 dino_resnet50" max_per_class=732
 #   bash bash-scripts/experiments.sh models_root_dir=/models experiments="label_free pca" datasets="in1k cog_l5"
 #   bash bash-scripts/experiments.sh models_root_dir=/models model_name=dino_resnet50 against=sup_resnet50 \
@@ -53,15 +54,36 @@ for dataset in ${datasets}; do
     [[ "${dataset}" != cog_l* ]] || levels+=("${dataset}")
     [[ "${dataset}" == "${trained_on}" ]] || others+=("${dataset}")
 done
+# All levels together, where there are several.
+together="cog_levels"
+[[ ${#levels[@]} -ge 2 ]] || together=""
 all_experiments="logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact finetune"
 [[ "${experiments}" != "all" ]] || experiments="${all_experiments}"
 kept=()
 for experiment in ${experiments}; do
     case "${experiment}" in
         logreg | fewshot | label_free | pca | balanced | mlp | mlp_noact | finetune) kept+=("${experiment}") ;;
-        cross) [[ ${#others[@]} -eq 0 || " ${datasets} " != *" ${trained_on} "* ]] || kept+=(cross) ;;
-        distance) [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]] || kept+=(distance) ;;
-        winners) [[ "${against}" == "None" || "${model_name}" == "${against}" ]] || kept+=(winners) ;;
+        cross)
+            if [[ ${#others[@]} -eq 0 || " ${datasets} " != *" ${trained_on} "* ]]; then
+                echo "left out: cross (needs ${trained_on}, see trained_on, and another one among the datasets)" >&2
+            else
+                kept+=(cross)
+            fi
+            ;;
+        distance)
+            if [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]]; then
+                echo "left out: distance (needs levels_csv, and a level among the datasets)" >&2
+            else
+                kept+=(distance)
+            fi
+            ;;
+        winners)
+            if [[ "${against}" == "None" || "${model_name}" == "${against}" ]]; then
+                echo "left out: winners (needs against, and another model)" >&2
+            else
+                kept+=(winners)
+            fi
+            ;;
         *) die "unknown experiment ${experiment}; expected all or some of: ${all_experiments}" ;;
     esac
 done
@@ -114,6 +136,7 @@ analyze() {
         --models_root_dir="${models_root_dir}" \
         --model="${model}" \
         --analysis "$@" \
+        ${common_flags[@]+"${common_flags[@]}"} \
         ${config_pairs[@]+"${config_pairs[@]}"}
 }
 
@@ -131,6 +154,7 @@ finetune() {
                 "${image_roots[@]}" \
                 --cog_concepts_split_file="${cog_concepts_split_file}" \
                 --n_processes="${n_processes}" \
+                ${common_flags[@]+"${common_flags[@]}"} \
                 ${config_pairs[@]+"${config_pairs[@]}"} \
                 EVAL.SEED "${seed}"
         done
@@ -144,7 +168,7 @@ for model in ${model_name}; do
             fewshot) train "logistic regression with N = ${shots}" --n_shots ${shots} ;;
             label_free) analyze all --datasets ${datasets} ;;
             cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" "${image_roots[@]}" ;;
-            distance) analyze distance --datasets "${levels[@]}" cog_levels --levels_csv "${levels_csv}" ;;
+            distance) analyze distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
             pca)
                 for dim in ${dims}; do
                     train "${dim} components" CLF.PCA_DIM "${dim}"

@@ -103,3 +103,59 @@ def test_unknown_experiments_are_named(repository, python, tmp_path):
     assert (
         done.returncode == 2 and "unknown experiment cooking; expected all or some of: logreg" in done.stderr
     )
+
+
+def test_common_flags_reach_analyses(workshop, repository, python, tmp_path):
+    tiny.write_features(workshop.models / "my/net/in1k/features_train", *tiny.make_xy())
+    tiny.write_features(workshop.models / "my/net/in1k/features_test", *tiny.make_xy(seed=1))
+    command = [
+        "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={workshop.models}",
+        "model_name=my_net", "datasets=in1k", "experiments=label_free", "ANALYSIS.KNN_K", "[1]",
+    ]  # fmt: skip
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *more], env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    result = workshop.models / "my/net/in1k/analysis_knn/results.json"
+    assert "it can start" in run("--check").stdout and not result.exists()
+    refused = run("--device", "abacus")
+    assert refused.returncode == 2 and "abacus" in refused.stderr and not result.exists()
+    assert run().returncode == 0
+    before = result.stat().st_mtime_ns
+    assert run().returncode == 0 and result.stat().st_mtime_ns == before
+    assert run("--overwrite").returncode == 0 and result.stat().st_mtime_ns > before
+
+
+def test_experiments_that_lack_something_are_named(repository, tmp_path):
+    recorder = tmp_path / "python"
+    recorder.write_text("#!/bin/bash\n")
+    recorder.chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}", "model_name=my_net",
+         "datasets=cog_l5", "experiments=cross distance winners label_free"],
+        env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert re.findall("left out: (.*) .needs (.*?),", done.stderr) == [
+        ("cross", "in1k"), ("distance", "levels_csv"), ("winners", "against")
+    ]  # fmt: skip
+    assert "[1/1]" in done.stdout
+
+
+def test_one_level_has_no_analysis_of_all_levels_together(repository, tmp_path):
+    commands = tmp_path / "commands"
+    recorder = tmp_path / "python"
+    recorder.write_text(f'#!/bin/bash\necho "$@" >> {commands}\n')
+    recorder.chmod(0o755)
+    for datasets in ("in1k cog_l5", "cog_l4 cog_l5"):
+        subprocess.run(
+            ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
+             "model_name=my_net", f"datasets={datasets}", "experiments=distance", "levels_csv=levels.csv"],
+            env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, check=True,
+        )  # fmt: skip
+    found = [
+        line.split("--datasets ")[1] for line in commands.read_text().splitlines() if "--analysis" in line
+    ]
+    assert found == ["cog_l5 --levels_csv levels.csv", "cog_l4 cog_l5 cog_levels --levels_csv levels.csv"]
