@@ -367,6 +367,7 @@ def test_labels_that_were_renumbered_in_training_keep_their_names(models):
         ("form", ["--dataset", "cog_l1", "--trained_on", "in1k"], "no linear layers"),
         ("gone", ["--dataset", "cog_l1", "--trained_on", "in1k"], "has no model.pth"),
         ("dim", ["--dataset", "cog_l1", "--trained_on", "in1k"], "takes features of 2 dimensions"),
+        ("own", ["--dataset", "cog_l1", "--trained_on", "in1k"], "in1k/features_test/X_Y.pth have 3; both"),
         ("classes", ["--dataset", "cog_l1", "--trained_on", "in1k"], "4 and 9 classes"),
         ("images", ["--dataset", "cog_l1", "--trained_on", "in1k"], "names 1 images"),
         ("unsafe", ["--dataset", "cog_l1", "--trained_on", "in1k"], "refused to read"),
@@ -383,6 +384,8 @@ def test_cross_refuses_what_does_not_fit(crossed, spoil, flags, words):
         file.unlink()
     elif spoil == "dim":
         torch.save({"model": {"weight": torch.zeros(4, 2), "bias": torch.zeros(4)}}, file)
+    elif spoil == "own":
+        tiny.write_features(models / "my/net/in1k/features_test", torch.zeros(4, 3), torch.arange(4))
     elif spoil == "classes":
         torch.save({"model": {"weight": torch.zeros(9, DIM), "bias": torch.zeros(9)}}, file)
     elif spoil == "images":
@@ -446,6 +449,11 @@ def test_words_fall_back_to_ids(tmp_path, monkeypatch):
         ("wnid,similarity,level\nn00000001,high,L1\n", "expected an id and a number"),
         ("wnid,similarity,level\ndog,0.5,L1\n", "expected an id and a number"),
         ("wnid,similarity,level\nn00000001,nan,L1\n", "expected an id and a number"),
+        ("wnid,similarity,level\nn00000001,inf,L1\n", "expected an id and a number"),
+        (
+            "wnid,similarity,level\nn00000001,0.5,L1\nn00000001,0.6,L2\n",
+            "line 3: n00000001 has similarity 0.6 here",
+        ),
     ],
 )
 def test_tables_of_similarities_that_cannot_be_read(tmp_path, content, words):
@@ -707,7 +715,7 @@ def test_classes_without_test_images_are_left_out():
         ([], "needs --against"),
         (["--against", "my_net"], "is --model itself"),
         (["--against", "third_net"], "there are no classifiers"),
-        (["--against", "nonsense"], "not a model name"),
+        (["--against", "nonsense"], "--against 'nonsense' is not a model name"),
         (["--against", "other_net", "--run_seeds", "45"], "no run of seed 45"),
         (["--against", "other_net", "IMAGES"], "not tested on the same images"),
     ],

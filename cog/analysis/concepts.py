@@ -148,7 +148,7 @@ def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
     """Read the table of ``build_levels.py``, by WordNet id.
 
     Raises:
-        CogError: missing file or columns, or similarities that are no numbers.
+        CogError: missing file or columns, similarities that are not finite, or two of one concept.
     """
     file = files.require_file(path, "--levels_csv")
     found: dict[str, Concept] = {}
@@ -162,7 +162,14 @@ def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
                     "build_levels.py"
                 )
             for number, row in enumerate(reader, start=2):
-                found[row["wnid"]] = _concept(row, f"--levels_csv {path}, line {number}")
+                where = f"--levels_csv {path}, line {number}"
+                concept = _concept(row, where)
+                before = found.setdefault(concept.wnid, concept)
+                if before.similarity != concept.similarity:
+                    raise CogError(
+                        f"{where}: {concept.wnid} has similarity {concept.similarity:g} here and "
+                        f"{before.similarity:g} before, expected one row per concept"
+                    )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CogError(f"cannot read --levels_csv {path}: {error}") from error
     if not found:
@@ -176,7 +183,7 @@ def _concept(row: Mapping[str, str | None], where: str) -> Concept:
         similarity = float(text)
     except ValueError:
         similarity = math.nan
-    if math.isnan(similarity) or not is_wnid(row["wnid"] or ""):
+    if not math.isfinite(similarity) or not is_wnid(row["wnid"] or ""):
         hint = "; random levels have no similarities" if not text else ""
         raise CogError(
             f"{where}: {row['wnid']!r} with similarity {text!r}, expected an id and a number{hint}"

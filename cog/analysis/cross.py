@@ -176,6 +176,7 @@ def apply(
     *,
     device: torch.device,
     norms: torch.Tensor | None = None,
+    source: str = "the test features",
 ) -> Applied:
     """Compute softmax confidences in chunks: float32 logits, the softmax of them in float64.
 
@@ -184,6 +185,7 @@ def apply(
         all_classifiers: of the same classes.
         device: where to compute.
         norms: float32 ``(n, 1)`` to divide the rows by, or None.
+        source: of the features, for messages.
 
     Raises:
         CogError: classifiers that do not fit the features or each other.
@@ -193,7 +195,7 @@ def apply(
     for one in all_classifiers:
         if one.feature_dim != x.shape[1]:
             raise CogError(
-                f"the classifier takes features of {one.feature_dim} dimensions, the test features have {x.shape[1]}; "
+                f"the classifier takes features of {one.feature_dim} dimensions, {source} have {x.shape[1]}; "
                 "both have to come from the same model"
             )
         if one.n_classes != all_classifiers[0].n_classes:
@@ -263,7 +265,9 @@ def _compute(
     request, args = job.request, job.request.args
     found = [classifiers.load_classifier(run, normalize=request.cfg.CLF.NORM_FTS) for run in runs]
     # First and apart: its features are gone before the others are read.
-    own = None if own_test is None else apply(load(own_test).x, found, device=job.device)
+    own = None
+    if own_test is not None:
+        own = apply(load(own_test).x, found, device=job.device, source=f"the test features {own_test}")
     if own is None:
         logger.info(
             "%sno test features of %s: no AUROC", job.label, trained_on or "the classifiers' data set"

@@ -42,6 +42,11 @@ def plan(request: Request) -> list[Task]:
         raise CogError("--analysis winners needs --against MODEL: the model to compare with")
     if request.model_dir is None or dataset is None:
         raise CogError("--analysis winners needs --models_root_dir, --model and --dataset")
+    if not names.is_model_name(args.against):
+        raise CogError(
+            f"--against {args.against!r} is not a model name, expected <model_title>_<architecture_name> such as "
+            "sup_resnet50 (letters, digits and ._+- only)"
+        )
     other_dir = ModelDir(request.model_dir.root, args.against)
     if args.against == request.model:
         raise CogError(f"--against {args.against} is --model itself; give another one")
