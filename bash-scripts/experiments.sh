@@ -20,7 +20,7 @@ datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 experiments="${experiments:-logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
-# Numbers of principal components; at most as many as the features have dimensions.
+# Numbers of principal components; those above the dimensions of a model's features are left out.
 dims="${dims:-32 64 128 256 512 1024}"
 # Training images per class of the balanced experiment.
 max_per_class="${max_per_class:-732}"
@@ -88,19 +88,44 @@ for experiment in ${experiments}; do
     esac
 done
 
+# fitting_dims MODEL: those of dims that its features have; all when their width is not told (or there are none yet).
+fitting_dims() {
+    local width dim fitting=""
+    width="$(PYTHONPATH="${repository}" "${python}" -c '
+import json, sys
+from cog.paths import ModelDir
+
+made = ModelDir(sys.argv[1], sys.argv[2]).features(sys.argv[3], "train") / "features.json"
+print(json.loads(made.read_text())["feature_dim"] if made.is_file() else "")
+' "${models_root_dir}" "$1" "${datasets%% *}" 2> /dev/null || true)"
+    for dim in ${dims}; do
+        if [[ "${width}" =~ ^[0-9]+$ && "${dim}" =~ ^[0-9]+$ && ${dim} -gt ${width} ]]; then
+            echo "left out: ${dim} components of $1 (its features have ${width} dimensions)" >&2
+        else
+            fitting="${fitting} ${dim}"
+        fi
+    done
+    echo "${fitting}"
+}
+
 # One classifier process per data set: its features are loaded once for all seeds and shots.
 n_datasets=$(count_words ${datasets})
 n_steps=0
-for experiment in ${kept[@]+"${kept[@]}"}; do
-    case "${experiment}" in
-        label_free | cross | distance) n_steps=$((n_steps + 1)) ;;
-        winners) ;;
-        pca) n_steps=$((n_steps + n_datasets * $(count_words ${dims}))) ;;
-        finetune) n_steps=$((n_steps + n_datasets * $(count_words ${finetune_seeds}))) ;;
-        *) n_steps=$((n_steps + n_datasets)) ;;
-    esac
+dims_of_models=()
+for model in ${model_name}; do
+    fitting="${dims}"
+    [[ " ${kept[*]-} " != *" pca "* ]] || fitting="$(fitting_dims "${model}")"
+    dims_of_models+=("${fitting}")
+    for experiment in ${kept[@]+"${kept[@]}"}; do
+        case "${experiment}" in
+            label_free | cross | distance) n_steps=$((n_steps + 1)) ;;
+            winners) ;;
+            pca) n_steps=$((n_steps + n_datasets * $(count_words ${fitting}))) ;;
+            finetune) n_steps=$((n_steps + n_datasets * $(count_words ${finetune_seeds}))) ;;
+            *) n_steps=$((n_steps + n_datasets)) ;;
+        esac
+    done
 done
-n_steps=$((n_steps * $(count_words ${model_name})))
 # Compared at the end: both models need their classifiers.
 compared=()
 if [[ " ${kept[*]-} " == *" winners "* ]]; then
@@ -161,7 +186,10 @@ finetune() {
     done
 }
 
+position=0
 for model in ${model_name}; do
+    fitting="${dims_of_models[position]}"
+    position=$((position + 1))
     for experiment in ${kept[@]+"${kept[@]}"}; do
         case "${experiment}" in
             logreg) train "logistic regression" ;;
@@ -170,7 +198,7 @@ for model in ${model_name}; do
             cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" "${image_roots[@]}" ;;
             distance) analyze distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
             pca)
-                for dim in ${dims}; do
+                for dim in ${fitting}; do
                     train "${dim} components" CLF.PCA_DIM "${dim}"
                 done
                 ;;

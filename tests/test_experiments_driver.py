@@ -69,7 +69,7 @@ def test_every_experiment_with_one_command(workshop, images, repository, python)
     command = [
         "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={workshop.models}",
         "model_name=my_net my_other", "against=my_other", f"datasets={' '.join(DATASETS)}", "experiments=all",
-        "seeds=22 37", "shots=1", "dims=2", "max_per_class=2", f"levels_csv={workshop.root / 'levels.csv'}",
+        "seeds=22 37", "shots=1", "dims=2 64", "max_per_class=2", f"levels_csv={workshop.root / 'levels.csv'}",
         *images, *SMALL,
     ]  # fmt: skip
     environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1", "COG_WORDNET_DIR": "/nowhere"}
@@ -78,6 +78,7 @@ def test_every_experiment_with_one_command(workshop, images, repository, python)
     steps = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[")]
     n_steps = 2 * (7 * len(DATASETS) + 3) + 1
     assert sum(f"/{n_steps}]" in line for line in steps) == n_steps
+    assert "left out: 64 components of my_net (its features have 32 dimensions)" in done.stderr
     found = rows_of_overview(done.stdout, "cog_l1")
     assert found >= {
         "LogReg, N=1 (%)", "LogReg (%)", "nearest class mean (%)", "k-means AMI",
