@@ -222,7 +222,8 @@ def to_consecutive_labels(
         )
     if labels[0] != 0 or labels[-1] != len(labels) - 1:
         logger.warning("labels are not 0..%d; they are renumbered in ascending order", len(labels) - 1)
-    return torch.searchsorted(labels, train_y), torch.searchsorted(labels, test_y), labels.tolist()
+    train_y, test_y = (torch.searchsorted(labels, y.contiguous()) for y in (train_y, test_y))
+    return train_y, test_y, labels.tolist()
 
 
 def split_train_val(

@@ -231,6 +231,7 @@ def test_help_is_quick_and_names_the_analyses(repository, python):
     assert all(name in done.stdout for name in LABEL_FREE)
 
 
+@pytest.mark.slow
 def test_the_driver(models, feature_folders, tmp_path, repository, python):
     import shutil
 

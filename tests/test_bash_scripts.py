@@ -94,6 +94,7 @@ def test_extraction_by_several_processes(bash, workshop, tmp_path):
     assert done.returncode == 3 and "exit code 3" in done.stderr
 
 
+@pytest.mark.slow
 def test_extraction_elsewhere_and_with_failing_images(bash, workshop, tmp_path):
     """With output_dir one folder per data set and split; failed images in one do not stop the next within a process."""
     path = workshop.birds / "test/crow/crow_0.png"

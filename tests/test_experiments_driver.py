@@ -106,6 +106,7 @@ def test_unknown_experiments_are_named(repository, python, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_common_flags_reach_analyses(workshop, repository, python, tmp_path):
     tiny.write_features(workshop.models / "my/net/in1k/features_train", *tiny.make_xy())
     tiny.write_features(workshop.models / "my/net/in1k/features_test", *tiny.make_xy(seed=1))

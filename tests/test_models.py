@@ -374,6 +374,7 @@ def _their_safetensors(path, tensors):
     return path
 
 
+@pytest.mark.slow
 def test_deit_re_released_in_safetensors(tmp_path):
     original = rules.write_checkpoint("deit_small", "A", tmp_path / "original")
     write_safetensors(tmp_path / "model.ckpt", torch.load(original, weights_only=True)["model"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -120,6 +121,21 @@ def alone(inputs, spoiled, tmp_path_factory):
         assert extract_features.main(extraction.arguments(root, out, "--allow_failures", allowed)) == 0
         found[root] = extraction.outcome(out)
     return found
+
+
+@pytest.fixture(autouse=True)
+def _one_literal_at_a_time(monkeypatch):
+    """Threads stand for processes here, and NumPy parses .npy headers by ast, which in CPython 3.11 is not for threads.
+
+    See CPython issue 106905: "AST constructor recursion depth mismatch".
+    """
+    lock, parse = threading.Lock(), ast.literal_eval
+
+    def literal_eval(text):
+        with lock:
+            return parse(text)
+
+    monkeypatch.setattr(ast, "literal_eval", literal_eval)
 
 
 class Member:
