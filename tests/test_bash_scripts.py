@@ -46,6 +46,7 @@ def test_names_are_those_of_the_package(repository):
     assert sorted(extraction["splits"].split()) == sorted(names.SPLITS)
 
 
+@pytest.mark.slow
 def test_extraction_of_all_splits_then_skipped(bash, workshop):
     variables = [
         "model_name=tiny_net", f"models_root_dir={workshop.models}", f"model_loader={workshop.loader}:load_my_model",
@@ -128,6 +129,7 @@ def test_logreg_from_environment_and_command_line(bash, workshop):
     assert sorted(path.name for path in evaluation.iterdir()) == ["seed-1", "seed-2"]
 
 
+@pytest.mark.slow
 def test_fewshot_with_feature_folders_and_output_dir(bash, feature_folders, tmp_path):
     done = bash(
         "fewshot.sh", f"train_features_dir={feature_folders[0]}", f"test_features_dir={feature_folders[1]}",

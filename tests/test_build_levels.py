@@ -617,6 +617,7 @@ def test_published_levels_never_change(published):
     assert type(plain) is list and all(type(level) is list and type(level[0]) is str for level in plain)
 
 
+@pytest.mark.slow
 def test_published_levels_depend_on_the_order_of_ties(published, real_counts, tmp_path, capsys):
     build_levels.main(
         ["--image_counts", str(real_counts), "--output_dir", str(tmp_path / "o"), "--ties", "wnid"]
@@ -643,6 +644,7 @@ def test_protocol_v1_numbers(real_counts, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_subsumer_matters(published, real_counts, tmp_path):
     """NLTK's Lin (subsumer of maximal information content) is another ranking."""
     out = tmp_path / "o"

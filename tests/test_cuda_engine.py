@@ -449,6 +449,7 @@ print("agree")
 """
 
 
+@pytest.mark.slow
 def test_triton_kernels_agree_with_the_plain_ones():
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1"}

@@ -332,6 +332,7 @@ def wait_for(condition, seconds=90):
 @pytest.mark.parametrize(
     "victim", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_a_process_that_is_killed(spoiled, alone, tmp_path, python, repository, victim):
     out = tmp_path / "out"
     arguments = extraction.arguments(spoiled, out, "--allow_failures", "4")
