@@ -4,7 +4,8 @@
 #   bash bash-scripts/analyze_features.sh models_root_dir=/models model_name=sup_resnet50
 #   bash bash-scripts/analyze_features.sh models_root_dir=/models model_name="sup_resnet50 dino_resnet50" analyses=knn
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 # Either the root of all models, a model (or several, separated by spaces) and data sets ...
@@ -22,6 +23,9 @@ analyses="${analyses:-all}"
 # -------------------------------------------------------------------------------------------
 
 read_command_line models_root_dir model_name datasets train_features_dir test_features_dir output_dir analyses -- "$@"
+if [[ "${train_features_dir}" == "None" && "${test_features_dir}" == "None" ]]; then
+    require models_root_dir model_name datasets
+fi
 
 n_models=$(count_words ${model_name})
 n_steps=${n_models}

@@ -6,7 +6,8 @@
 
 set -euo pipefail
 
-repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+# Where this file really is: the scripts, or this folder, may be reached through a link.
+repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")"
 
 # The Python to use: COG_PYTHON, else an activated environment, else the one quickstart.sh made.
 if [[ -n "${COG_PYTHON:-}" ]]; then
@@ -27,8 +28,29 @@ die() {
     die "${python} lacks this toolkit's requirements; activate the environment it is installed in, or name its Python" \
         "by COG_PYTHON"
 
+# nearest WORD NAME...: what to do about an unknown word.
+nearest() {
+    "${python}" -c '
+import difflib, sys
+
+near = difflib.get_close_matches(sys.argv[1].lower(), sys.argv[2:], n=1)
+print(f"; did you mean {near[0]}?" if near else "; --help lists all")
+' "$@"
+}
+
+# require NAME...: stop unless all of these variables are set.
+require() {
+    local name
+    for name in "$@"; do
+        case "${!name}" in
+            "" | [Nn][Oo][Nn][Ee] | [Nn][Uu][Ll][Ll]) die "no ${name}: give ${name}=..., see --help" ;;
+        esac
+    done
+}
+
 # read_command_line NAME... -- "$@": assign name=value arguments, keep the rest in the array `extra`; of that, the KEY
-# VALUE pairs in `config_pairs`, too, and the flags that every script with an output folder has in `common_flags`.
+# VALUE pairs in `config_pairs`, too, and the flags that every script with an output folder has in `common_flags`;
+# `checking` tells whether --check is among them.
 read_command_line() {
     local known=() argument name
     while [[ $# -gt 0 && "$1" != "--" ]]; do
@@ -39,6 +61,7 @@ read_command_line() {
     extra=()
     config_pairs=()
     common_flags=()
+    checking=""
     local is_value="" of_flag=""
     for argument in "$@"; do
         if [[ -n "${of_flag}" ]]; then
@@ -64,9 +87,9 @@ read_command_line() {
             echo "Variables: ${known[*]}"
             exit 0
         fi
-        if [[ "${argument}" =~ ^([a-z][a-z0-9_]*)=(.*)$ ]]; then
+        if [[ "${argument}" =~ ^([A-Za-z_][A-Za-z0-9_-]*)=(.*)$ ]]; then
             name="${BASH_REMATCH[1]}"
-            [[ " ${known[*]} " == *" ${name} "* ]] || die "unknown variable ${name}; expected one of: ${known[*]}"
+            [[ " ${known[*]} " == *" ${name} "* ]] || die "unknown variable ${name}$(nearest "${name}" "${known[@]}")"
             printf -v "${name}" '%s' "${BASH_REMATCH[2]}"
         else
             extra+=("${argument}")
@@ -77,6 +100,7 @@ read_command_line() {
                     ;;
                 --device=* | --config=* | --overwrite | --skip_complete | --check) common_flags+=("${argument}") ;;
             esac
+            [[ "${argument}" != "--check" ]] || checking="yes"
         fi
     done
 }
@@ -102,6 +126,13 @@ stop_if_interrupted() {
         echo "interrupted by SIG${interrupted}; what is finished is saved: run the same command again to continue" >&2
         exit 75
     fi
+}
+
+# print_results HEADING ARGUMENT...: the table at the end; there is none with --check.
+print_results() {
+    [[ -z "${checking}" ]] || return 0
+    echo "$1"
+    "${python}" "${repository}/print_results.py" "${@:2}"
 }
 
 # run_step DESCRIPTION COMMAND...: announce, run, and stop everything at the first failure.
@@ -141,4 +172,86 @@ run_step() {
 
 count_words() {
     echo $#
+}
+
+# The variables of the scripts that train classifiers, beside those of one script only.
+classifier_variables=(models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds)
+
+# require_features: stop unless the features are named; sets n_datasets.
+require_features() {
+    if [[ "${train_features_dir}" == "None" && "${test_features_dir}" == "None" ]]; then
+        require models_root_dir model_name dataset
+    fi
+    n_datasets=$(count_words ${dataset})
+}
+
+# output_of DATASET: the folder of its classifiers; None: the default one.
+output_of() {
+    if [[ "${output_dir}" != "None" && ${n_datasets} -gt 1 ]]; then
+        echo "${output_dir}/$1"
+    else
+        echo "${output_dir}"
+    fi
+}
+
+# train_classifiers DESCRIPTION DATASET OUTPUT_DIR ARGUMENT...: one step with all seeds. Keys among the arguments of
+# logreg.py win over those on the command line.
+train_classifiers() {
+    run_step "$1" \
+        "${python}" "${repository}/logreg.py" \
+        --models_root_dir="${models_root_dir}" \
+        --model="${model_name}" \
+        --dataset="$2" \
+        --train_features_dir="${train_features_dir}" \
+        --test_features_dir="${test_features_dir}" \
+        --output_dir="$3" \
+        --seeds ${seeds} \
+        --skip_complete \
+        ${extra[@]+"${extra[@]}"} \
+        "${@:4}"
+}
+
+# print_classifiers HEADING DATASET OUTPUT_DIR ARGUMENT...: the averages of what train_classifiers has trained.
+print_classifiers() {
+    print_results "$1" \
+        --logreg_root_dir="$3" \
+        --models_root_dir="${models_root_dir}" \
+        --model="${model_name}" \
+        --dataset="$2" \
+        --seeds ${seeds} \
+        ${config_pairs[@]+"${config_pairs[@]}"} \
+        "${@:4}"
+}
+
+# The variables of the scripts that run studies, beside those of one script only.
+study_variables=(models_root_dir model_names datasets splits seeds shots in1k_images_root in1k_blurred_images_root
+    imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader log_dir stages
+    extract_task logreg_task extract_args logreg_args)
+
+# run_study FLAG... -- NAME...: run a study with these flags; the variables NAME, too, become flags.
+run_study() {
+    local flags=() name argument
+    while [[ "$1" != "--" ]]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    set -f # patterns in model_names are for folders under the root, not here
+    for name in "${study_variables[@]}" "$@"; do
+        case "${name}" in
+            model_names) flags+=(--models ${model_names}) ;;
+            datasets | splits | seeds | shots | stages | gpu_ids) flags+=("--${name}" ${!name}) ;;
+            *) flags+=("--${name}=${!name}") ;;
+        esac
+    done
+    # --dry_run and --check are for this script, the rest for the Python scripts.
+    local passed=()
+    for argument in ${extra[@]+"${extra[@]}"}; do
+        case "${argument}" in
+            --dry_run | --check) flags+=("${argument}") ;;
+            *) passed+=("${argument}") ;;
+        esac
+    done
+    PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" exec "${python}" -m cog.commands.study "${flags[@]}" \
+        -- ${passed[@]+"${passed[@]}"}
 }

@@ -9,7 +9,8 @@
 #       levels_csv=levels.csv experiments=all n_processes=8 in1k_images_root=/data/in1k \
 #       imagenet_images_root=/data/in21k cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 models_root_dir="${models_root_dir:-None}"
@@ -46,7 +47,7 @@ n_processes="${n_processes:-1}"
 read_command_line models_root_dir model_name datasets experiments seeds shots dims max_per_class trained_on levels_csv \
     against in1k_images_root in1k_blurred_images_root imagenet_images_root cog_levels_mapping_file \
     cog_concepts_split_file model_loader finetune_seeds n_processes -- "$@"
-[[ "${models_root_dir}" != "None" ]] || die "no models: give models_root_dir=<folder of all models>"
+require models_root_dir model_name datasets experiments
 
 levels=()
 others=()
@@ -92,11 +93,12 @@ done
 fitting_dims() {
     local width dim fitting=""
     width="$(PYTHONPATH="${repository}" "${python}" -c '
-import json, sys
+import sys
+from cog.features.folder import FeatureFolder
 from cog.paths import ModelDir
 
-made = ModelDir(sys.argv[1], sys.argv[2]).features(sys.argv[3], "train") / "features.json"
-print(json.loads(made.read_text())["feature_dim"] if made.is_file() else "")
+root, model, dataset = sys.argv[1:]
+print((FeatureFolder(ModelDir(root, model).features(dataset, "train")).metadata() or {}).get("feature_dim", ""))
 ' "${models_root_dir}" "$1" "${datasets%% *}" 2> /dev/null || true)"
     for dim in ${dims}; do
         if [[ "${width}" =~ ^[0-9]+$ && "${dim}" =~ ^[0-9]+$ && ${dim} -gt ${width} ]]; then
@@ -118,10 +120,9 @@ for model in ${model_name}; do
     dims_of_models+=("${fitting}")
     for experiment in ${kept[@]+"${kept[@]}"}; do
         case "${experiment}" in
-            label_free | cross | distance) n_steps=$((n_steps + 1)) ;;
+            label_free | cross | distance | finetune) n_steps=$((n_steps + 1)) ;;
             winners) ;;
             pca) n_steps=$((n_steps + n_datasets * $(count_words ${fitting}))) ;;
-            finetune) n_steps=$((n_steps + n_datasets * $(count_words ${finetune_seeds}))) ;;
             *) n_steps=$((n_steps + n_datasets)) ;;
         esac
     done
@@ -134,9 +135,6 @@ if [[ " ${kept[*]-} " == *" winners "* ]]; then
     done
 fi
 n_steps=$((n_steps + ${#compared[@]}))
-image_roots=(--in1k_images_root="${in1k_images_root}" --in1k_blurred_images_root="${in1k_blurred_images_root}"
-    --imagenet_images_root="${imagenet_images_root}" --cog_levels_mapping_file="${cog_levels_mapping_file}")
-
 # train WHAT ARGUMENT...: classifiers of a model on every data set.
 train() {
     local what="$1" dataset
@@ -165,25 +163,23 @@ analyze() {
         ${config_pairs[@]+"${config_pairs[@]}"}
 }
 
-# Fine-tuning of a model on every data set.
+# finetune: the model on every data set.
 finetune() {
-    local seed dataset
-    for seed in ${finetune_seeds}; do
-        for dataset in ${datasets}; do
-            run_step "fine-tuning ${model} on ${dataset}, seed ${seed}" \
-                "${python}" "${repository}/finetune.py" \
-                --models_root_dir="${models_root_dir}" \
-                --model="${model}" \
-                --dataset="${dataset}" \
-                --model_loader="${model_loader}" \
-                "${image_roots[@]}" \
-                --cog_concepts_split_file="${cog_concepts_split_file}" \
-                --n_processes="${n_processes}" \
-                ${common_flags[@]+"${common_flags[@]}"} \
-                ${config_pairs[@]+"${config_pairs[@]}"} \
-                EVAL.SEED "${seed}"
-        done
-    done
+    run_step "fine-tuning of ${model}" \
+        bash "${repository}/bash-scripts/finetune.sh" \
+        models_root_dir="${models_root_dir}" \
+        model_name="${model}" \
+        dataset="${datasets}" \
+        seeds="${finetune_seeds}" \
+        n_processes="${n_processes}" \
+        in1k_images_root="${in1k_images_root}" \
+        in1k_blurred_images_root="${in1k_blurred_images_root}" \
+        imagenet_images_root="${imagenet_images_root}" \
+        cog_levels_mapping_file="${cog_levels_mapping_file}" \
+        cog_concepts_split_file="${cog_concepts_split_file}" \
+        model_loader="${model_loader}" \
+        ${common_flags[@]+"${common_flags[@]}"} \
+        ${config_pairs[@]+"${config_pairs[@]}"}
 }
 
 position=0
@@ -195,7 +191,10 @@ for model in ${model_name}; do
             logreg) train "logistic regression" ;;
             fewshot) train "logistic regression with N = ${shots}" --n_shots ${shots} ;;
             label_free) analyze all --datasets ${datasets} ;;
-            cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" "${image_roots[@]}" ;;
+            cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" \
+                --in1k_images_root="${in1k_images_root}" --in1k_blurred_images_root="${in1k_blurred_images_root}" \
+                --imagenet_images_root="${imagenet_images_root}" \
+                --cog_levels_mapping_file="${cog_levels_mapping_file}" ;;
             distance) analyze distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
             pca)
                 for dim in ${fitting}; do
@@ -213,4 +212,4 @@ for model in ${compared[@]+"${compared[@]}"}; do
     analyze winners --datasets ${datasets} --against "${against}"
 done
 
-"${python}" "${repository}/print_results.py" --models_root_dir="${models_root_dir}" --model ${model_name} --overview
+print_results "Experiments of ${model_name}" --models_root_dir="${models_root_dir}" --model ${model_name} --overview

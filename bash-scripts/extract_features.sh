@@ -5,7 +5,8 @@
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 16
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 model_name="${model_name:-sup_resnet50}"
@@ -33,10 +34,11 @@ n_processes="${n_processes:-1}"
 read_command_line model_name models_root_dir in1k_images_root in1k_blurred_images_root imagenet_images_root \
     cog_levels_mapping_file cog_concepts_split_file ckpt_file output_dir model_loader images_root datasets splits \
     n_processes -- "$@"
+require model_name datasets splits
 [[ "${n_processes}" =~ ^[1-9][0-9]*$ ]] || die "n_processes=${n_processes} is not a number of processes"
 launch=("${python}")
 if [[ "${n_processes}" -gt 1 ]]; then
-    launch=(env "PYTHONPATH=${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.launch "${n_processes}")
+    launch=(env "PYTHONPATH=${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.runtime.launch "${n_processes}")
 fi
 
 # extract DATASETS SPLITS OUTPUT_DIR: one process, which loads the network once.

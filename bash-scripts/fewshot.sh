@@ -4,7 +4,8 @@
 #   bash bash-scripts/fewshot.sh models_root_dir=/models model_name=sup_resnet50 dataset=cog_l5
 #   bash bash-scripts/fewshot.sh models_root_dir=/models dataset="cog_l1 cog_l5" shots="1 8" seeds="22 37"
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 # Either the root of all models, a model and a data set (or several, separated by spaces) ...
@@ -21,48 +22,21 @@ seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds shots \
-    -- "$@"
+read_command_line "${classifier_variables[@]}" shots -- "$@"
+require_features
 
-n_datasets=$(count_words ${dataset})
 n_steps=${n_datasets}
-output_of() {
-    if [[ "${output_dir}" == "None" ]]; then
-        echo "None"
-    elif [[ ${n_datasets} -gt 1 ]]; then
-        echo "${output_dir}/$1"
-    else
-        echo "${output_dir}"
-    fi
-}
 # One process per data set: the features are loaded once for all shots and seeds.
 for dataset_ in ${dataset}; do
-    run_step "logreg on ${dataset_}, N = ${shots}, seeds ${seeds}" \
-        "${python}" "${repository}/logreg.py" \
-        --models_root_dir="${models_root_dir}" \
-        --model="${model_name}" \
-        --dataset="${dataset_}" \
-        --train_features_dir="${train_features_dir}" \
-        --test_features_dir="${test_features_dir}" \
-        --output_dir="$(output_of "${dataset_}")" \
-        --n_shots ${shots} \
-        --seeds ${seeds} \
-        --skip_complete \
-        ${extra[@]+"${extra[@]}"}
+    train_classifiers "logreg on ${dataset_}, N = ${shots}, seeds ${seeds}" \
+        "${dataset_}" "$(output_of "${dataset_}")" --n_shots ${shots}
 done
 
 for dataset_ in ${dataset}; do
     for n_shot in ${shots}; do
         results="$(output_of "${dataset_}")"
         [[ "${results}" == "None" ]] || results+="_N${n_shot}"
-        echo "Average over seeds ${seeds}: ${dataset_}, N = ${n_shot}"
-        "${python}" "${repository}/print_results.py" \
-            --logreg_root_dir="${results}" \
-            --models_root_dir="${models_root_dir}" \
-            --model="${model_name}" \
-            --dataset="${dataset_}" \
-            --seeds ${seeds} \
-            ${config_pairs[@]+"${config_pairs[@]}"} \
-            CLF.N_SHOT "${n_shot}"
+        print_classifiers "Average over seeds ${seeds}: ${dataset_}, N = ${n_shot}" \
+            "${dataset_}" "${results}" CLF.N_SHOT "${n_shot}"
     done
 done

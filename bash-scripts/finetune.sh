@@ -5,7 +5,8 @@
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 12
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 model_name="${model_name:-sup_resnet50}"
@@ -30,6 +31,7 @@ images_root="${images_root:-None}"
 read_command_line model_name models_root_dir dataset seeds n_processes in1k_images_root \
     in1k_blurred_images_root imagenet_images_root \
     cog_levels_mapping_file cog_concepts_split_file model_loader images_root -- "$@"
+require model_name models_root_dir dataset seeds
 
 n_steps=$(($(count_words ${dataset}) * $(count_words ${seeds})))
 for seed in ${seeds}; do
@@ -52,8 +54,7 @@ for seed in ${seeds}; do
     done
 done
 
-echo "Fine-tuned ${model_name}, average over seeds ${seeds}"
-"${python}" "${repository}/print_results.py" \
+print_results "Fine-tuned ${model_name}, average over seeds ${seeds}" \
     --models_root_dir="${models_root_dir}" \
     --model="${model_name}" \
     --dataset ${dataset} \

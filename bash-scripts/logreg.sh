@@ -4,7 +4,8 @@
 #   bash bash-scripts/logreg.sh models_root_dir=/models model_name=sup_resnet50 dataset=cog_l5
 #   bash bash-scripts/logreg.sh train_features_dir=A test_features_dir=B output_dir=C CLF.N_TRIALS 30
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 # Either the root of all models, a model and a data set (or several, separated by spaces) ...
@@ -20,41 +21,16 @@ output_dir="${output_dir:-None}"
 seeds="${seeds:-22 37 45 77 93}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds -- "$@"
+read_command_line "${classifier_variables[@]}" -- "$@"
+require_features
 
-n_datasets=$(count_words ${dataset})
 n_steps=${n_datasets}
-output_of() {
-    if [[ "${output_dir}" == "None" ]]; then
-        echo "None"
-    elif [[ ${n_datasets} -gt 1 ]]; then
-        echo "${output_dir}/$1"
-    else
-        echo "${output_dir}"
-    fi
-}
 # One process per data set: the features are loaded once for all seeds.
 for dataset_ in ${dataset}; do
-    run_step "logreg on ${dataset_}, seeds ${seeds}" \
-        "${python}" "${repository}/logreg.py" \
-        --models_root_dir="${models_root_dir}" \
-        --model="${model_name}" \
-        --dataset="${dataset_}" \
-        --train_features_dir="${train_features_dir}" \
-        --test_features_dir="${test_features_dir}" \
-        --output_dir="$(output_of "${dataset_}")" \
-        --seeds ${seeds} \
-        --skip_complete \
-        ${extra[@]+"${extra[@]}"}
+    train_classifiers "logreg on ${dataset_}, seeds ${seeds}" "${dataset_}" "$(output_of "${dataset_}")"
 done
 
 for dataset_ in ${dataset}; do
-    echo "Average over seeds ${seeds}: ${dataset_}, all training images"
-    "${python}" "${repository}/print_results.py" \
-        --logreg_root_dir="$(output_of "${dataset_}")" \
-        --models_root_dir="${models_root_dir}" \
-        --model="${model_name}" \
-        --dataset="${dataset_}" \
-        --seeds ${seeds} \
-        ${config_pairs[@]+"${config_pairs[@]}"}
+    print_classifiers "Average over seeds ${seeds}: ${dataset_}, all training images" \
+        "${dataset_}" "$(output_of "${dataset_}")"
 done

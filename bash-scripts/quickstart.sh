@@ -4,7 +4,8 @@
 #   bash bash-scripts/quickstart.sh
 #   bash bash-scripts/quickstart.sh output_dir=another-world world_seed=1
 
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 output_dir="${output_dir:-${repository}/cog-quickstart}"
@@ -26,7 +27,7 @@ for argument in "$@"; do
     esac
 done
 
-ensure_environment plots
+ensure_environment
 ensure_wordnet
 export COG_PYTHON="${python}"
 

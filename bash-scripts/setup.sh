@@ -1,11 +1,12 @@
 # Environment for the drivers that must run on a bare machine (quickstart.sh, test.sh); sourced, not run.
 #
-#   ensure_environment EXTRA   sets `python` to an environment with this package and its extra installed
+#   ensure_environment [EXTRA] sets `python` to an environment with this package, and its extra, installed
 #   ensure_wordnet             makes WordNet 3.0 available, sets COG_WORDNET_DIR when it had to be fetched
 
 set -euo pipefail
 
-repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+# Where this file really is: the scripts, or this folder, may be reached through a link.
+repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")"
 
 fail() {
     echo "error: $*" >&2
@@ -14,11 +15,12 @@ fail() {
 
 # A virtual environment at .venv, made once; COG_PYTHON names another environment that is used as it is.
 ensure_environment() {
-    local extra="$1" venv="${repository}/.venv" base stamp
+    local extra="${1:-}" venv="${repository}/.venv" what base stamp
+    what="${repository}${extra:+[${extra}]}"
     if [[ -n "${COG_PYTHON:-}" ]]; then
         python="${COG_PYTHON}"
         "${python}" -c "import cog, torch, torchvision, optuna" 2> /dev/null ||
-            fail "COG_PYTHON=${python} lacks this package; install it there with: ${python} -m pip install -e '${repository}[${extra}]'"
+            fail "COG_PYTHON=${python} lacks this package; install it there with: ${python} -m pip install -e '${what}'"
         return
     fi
     base="$(find_python)"
@@ -32,10 +34,10 @@ ensure_environment() {
     fi
     python="${venv}/bin/python"
     # Installed again only when the requirements change or the extra is new.
-    stamp="${venv}/.installed-${extra}"
-    if [[ ! -f "${stamp}" || "${repository}/setup.py" -nt "${stamp}" ]]; then
+    stamp="${venv}/.installed${extra:+-${extra}}"
+    if [[ ! -f "${stamp}" || "${repository}/pyproject.toml" -nt "${stamp}" || "${repository}/setup.py" -nt "${stamp}" ]]; then
         echo "Installing imagenet-cog with its requirements (PyTorch is large: several GB, a few minutes) ..."
-        "${python}" -m pip install --quiet --disable-pip-version-check --editable "${repository}[${extra}]" ||
+        "${python}" -m pip install --quiet --disable-pip-version-check --editable "${what}" ||
             fail "pip could not install the requirements; check the network or the package index"
         touch "${stamp}"
     fi
@@ -44,14 +46,14 @@ ensure_environment() {
 
 find_python() {
     local candidate
-    for candidate in python3 python python3.13 python3.12 python3.11 python3.10; do
+    for candidate in python3 python python3.14 python3.13 python3.12 python3.11; do
         if command -v "${candidate}" > /dev/null &&
-            "${candidate}" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null; then
+            "${candidate}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
             command -v "${candidate}"
             return
         fi
     done
-    fail "Python 3.10 or newer is needed and was not found"
+    fail "Python 3.11 or newer is needed and was not found"
 }
 
 # WordNet 3.0: what is installed, else NLTK's download, else Debian's package (no root needed: it is unpacked).
@@ -84,7 +86,7 @@ ensure_wordnet() {
 }
 
 wordnet_found() {
-    "${python}" -c "import cog.wordnet; cog.wordnet.load_wordnet()" 2> /dev/null
+    "${python}" -c "import cog.levels.wordnet; cog.levels.wordnet.load_wordnet()" 2> /dev/null
 }
 
 # apt-get download needs package lists; a bare container has none, and without root they go elsewhere.

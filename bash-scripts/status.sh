@@ -4,7 +4,8 @@
 #   bash bash-scripts/status.sh /models
 #   bash bash-scripts/status.sh /models --models sup_resnet50 'deit_*' --seeds 22 37 --shots 0 1 --format csv
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 if [[ $# -eq 0 ]]; then
     die "no folder: bash bash-scripts/status.sh MODELS_ROOT"

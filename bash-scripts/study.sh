@@ -6,7 +6,8 @@
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl model_names="sup_resnet50 dino_resnet50"
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 # Holds <model_title>/<architecture_name>/model.ckpt; features and results are written beside it.
@@ -45,43 +46,6 @@ n_processes="${n_processes:-None}"
 gpu_ids="${gpu_ids:-None}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line models_root_dir model_names datasets splits seeds shots in1k_images_root \
-    in1k_blurred_images_root imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader log_dir \
-    stages extract_task logreg_task extract_args logreg_args n_processes gpu_ids -- "$@"
-[[ "${models_root_dir}" != "None" ]] || die "no models: give models_root_dir=<folder of all models>"
-[[ "${log_dir}" != "None" ]] || die "no place for logs: give log_dir=<folder>"
-
-# --dry_run and --check are for this script, the rest for the Python scripts.
-own=()
-passed=()
-for argument in ${extra[@]+"${extra[@]}"}; do
-    case "${argument}" in
-        --dry_run | --check) own+=("${argument}") ;;
-        *) passed+=("${argument}") ;;
-    esac
-done
-
-set -f # patterns in model_names are for folders under the root, not here
-PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" exec "${python}" -m cog.commands.study ${own[@]+"${own[@]}"} \
-    --models_root_dir="${models_root_dir}" \
-    --models ${model_names} \
-    --datasets ${datasets} \
-    --splits ${splits} \
-    --seeds ${seeds} \
-    --shots ${shots} \
-    --in1k_images_root="${in1k_images_root}" \
-    --in1k_blurred_images_root="${in1k_blurred_images_root}" \
-    --imagenet_images_root="${imagenet_images_root}" \
-    --cog_levels_mapping_file="${cog_levels_mapping_file}" \
-    --cog_concepts_split_file="${cog_concepts_split_file}" \
-    --images_root="${images_root}" \
-    --model_loader="${model_loader}" \
-    --log_dir="${log_dir}" \
-    --stages ${stages} \
-    --extract_task="${extract_task}" \
-    --logreg_task="${logreg_task}" \
-    --extract_args="${extract_args}" \
-    --logreg_args="${logreg_args}" \
-    --n_processes="${n_processes}" \
-    --gpu_ids ${gpu_ids} \
-    -- ${passed[@]+"${passed[@]}"}
+read_command_line "${study_variables[@]}" n_processes gpu_ids -- "$@"
+require models_root_dir log_dir
+run_study -- n_processes gpu_ids

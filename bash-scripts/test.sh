@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Install what the tests need and run the test suite; arguments go to pytest.
-#   bash bash-scripts/test.sh             the default suite, under 5 minutes on 2 cores
+# Install what the tests need and run the test suite on all processors; arguments go to pytest.
+#   bash bash-scripts/test.sh             the default suite
 #   bash bash-scripts/test.sh --slow      with the slow tests (CI=true does the same)
 
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 
 ensure_environment dev
 ensure_wordnet
 cd "${repository}"
-exec "${python}" -m pytest "$@"
+exec "${python}" -m pytest -n auto --dist loadfile "$@"

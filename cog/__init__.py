@@ -1,12 +1,14 @@
 """ImageNet-CoG: how well does a frozen visual representation separate concepts it has never seen?
 
 Protocol: Sariyildiz, Kalantidis, Larlus, Alahari, "Concept Generalization in Visual Representation
-Learning", ICCV 2021. The four scripts are thin; everything they do can be called from here:
+Learning", ICCV 2021. The scripts are thin; everything they do can be called from here:
 
 >>> import cog
 >>> backbone = cog.load_backbone("sup_resnet50", "model.ckpt")  # doctest: +SKIP
 >>> "sup_resnet50" in cog.list_models()
 True
+>>> results = cog.read_results("models", published="v2")  # doctest: +SKIP
+>>> print(results.select(n_shots=0, metric="top1", evaluation="logreg").table("model", "dataset"))  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["CogError", "__version__", "list_models", "load_backbone"]
+__all__ = ["CogError", "__version__", "list_models", "load_backbone", "read_results"]
 
 _HOMES = {
     "CogError": "cog.errors",
     "list_models": "cog.models.zoo",
     "load_backbone": "cog.models.backbone",
+    "read_results": "cog.reporting.notebook",
 }
 
 

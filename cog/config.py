@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
+import logging
 import math
 import os
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import yaml
 from yacs.config import CfgNode
 
-from cog import files, names
-from cog.cli import is_unset
+import cog
+from cog import constants
+from cog.constants import CLASSIFIERS, PRECISIONS, PROFILES, is_unset
 from cog.errors import CogError
-from cog.logreg.settings import PRECISIONS, TYPE_DEFAULTS, TYPES
-from cog.models.spec import PROFILES
 from cog.paths import split_model_name
 
-if TYPE_CHECKING:
-    from cog.models.spec import ModelSpec
+LOG = logging.getLogger("cog")
+
+# Similarity (difflib) from which a name is taken for a misspelled one.
+_NEAR_MISS = 0.9
+
+
+class DeclaredModel(Protocol):
+    """What is needed of a model's declaration: its name and its preprocessing."""
+
+    @property
+    def name(self) -> str:
+        """``<title>_<architecture>``."""
+
+    def resolve(self, profile: str, variant: str) -> Any:
+        """Return the declaration in this profile and variant, with ``preprocess``."""
 
 
 def configs_dir() -> Path:
@@ -45,7 +59,7 @@ def default_cfg() -> CfgNode:
 
 def get_cfg(
     *,
-    model: ModelSpec | None = None,
+    model: DeclaredModel | None = None,
     model_name: str | None = None,
     config_file: str | os.PathLike[str] | None = None,
     opts: Sequence[str] = (),
@@ -63,7 +77,7 @@ def get_cfg(
 
     Raises:
         CogError: unknown key, value of a wrong type or out of range, unreadable file, or a file in
-            ``configs/`` that names no model (it would be ignored in silence).
+            ``configs/`` that is not named like a model (it would be ignored in silence).
     """
     cfg = default_cfg()
     model_name = model_name or (model.name if model is not None else None)
@@ -77,7 +91,14 @@ def get_cfg(
         if model_name and model_file.is_file():
             _merge_file(cfg, model_file)
         if config_file is not None:
-            _merge_file(cfg, files.require_file(config_file, "--config"))
+            if not os.path.isfile(config_file):
+                kind = (
+                    "is a folder, expected a file"
+                    if os.path.isdir(config_file)
+                    else "does not exist; check the path"
+                )
+                raise CogError(f"--config {config_file} {kind}")
+            _merge_file(cfg, Path(config_file))
         for key, text in zip(opts[::2], opts[1::2], strict=True):
             _set(cfg, key, text if is_unset(text) else _parse(text), source="the command line")
 
@@ -88,8 +109,8 @@ def get_cfg(
         fx = cfg.FT_EXTRACT
         model.resolve(fx.PROFILE, fx.VARIANT).preprocess.apply_to(cfg)
         merge()
-    if TYPE_DEFAULTS.get(cfg.CLF.TYPE):  # likewise
-        for key, value in TYPE_DEFAULTS[cfg.CLF.TYPE].items():
+    if CLASSIFIERS.get(cfg.CLF.TYPE):  # likewise
+        for key, value in CLASSIFIERS[cfg.CLF.TYPE].items():
             cfg.CLF[key] = value
         merge()
     check_values(cfg)
@@ -130,7 +151,7 @@ def check_new_name(cfg: CfgNode, kind: str) -> None:
     """
     name = cfg.EVAL.NAME
     default = default_cfg().EVAL.NAME
-    if name in {FINETUNE, *TYPES} - {default, kind}:
+    if name in {FINETUNE, *CLASSIFIERS} - {default, kind}:
         whose = "runs of finetune.py" if name == FINETUNE else f"runs with CLF.TYPE {name}"
         this = "fine-tuning" if kind == FINETUNE else f"CLF.TYPE {kind}"
         raise CogError(f"EVAL.NAME {name} is the name of {whose}, and this is {this}; take another name")
@@ -143,30 +164,59 @@ def check_new_name(cfg: CfgNode, kind: str) -> None:
         )
 
 
-def check_config_names(current: str | None = None) -> None:
-    """Refuse YAML files in ``configs/`` that name no model.
+def check_config_names(current: str) -> None:
+    """Look at the names of the YAML files in ``configs/``: each applies to the model of its name, and to no other.
 
-    The original toolkit shipped ``clip.yaml`` for a model named ``clip_resnet50``: it was never read.
+    A file may be that of any model of the user's. One whose name is close to that of a model of the zoo is probably
+    meant for that one, and gets a warning. (The original toolkit shipped ``clip.yaml`` for a model named
+    ``clip_resnet50``: it was never read.)
+
+    Args:
+        current: the model in hand, whose own file is not looked at.
 
     Raises:
-        CogError: naming the file and the models it may have meant.
+        CogError: naming the file that is not named like any model, and the models it may have meant.
     """
-    from cog.models.zoo import MODELS
-
+    known = cog.list_models()
     for path in sorted(configs_dir().glob("*.yaml")):
-        if path.stem in MODELS or path.stem == current:
+        name = path.stem
+        if name in known or name == current:
             continue
-        meant = [name for name in MODELS if name.startswith(path.stem.split("_")[0])]
+        if constants.is_model_name(name):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR_MISS)
+            if near:
+                _warn_of_near_miss(path, near[0])
+            continue
+        meant = [model for model in known if model.startswith(name.split("_")[0])]
         hint = f"did you mean {', '.join(meant[:3])}? " if meant else ""
         raise CogError(
-            f"{path} matches no model name, so it would never apply; {hint}"
+            f"{path} matches no model name (<title>_<architecture>), so it would never apply; {hint}"
             "rename it, or move it elsewhere and give it with --config"
         )
 
 
+@functools.cache  # once, however many configurations a process reads
+def _warn_of_near_miss(path: Path, near: str) -> None:
+    LOG.warning("%s applies to a model named %s only; if %s is meant, rename it", path, path.stem, near)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML without aliases: with them, ten lines can stand for a file without end."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuse an alias.
+
+        Raises:
+            YAMLError: for one.
+        """
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias (*name); write the value out")
+        return super().compose_node(parent, index)
+
+
 def _merge_file(cfg: CfgNode, path: Path) -> None:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
         raise CogError(f"cannot read the configuration file {path}: {error}") from error
     if tree is None:
@@ -207,7 +257,7 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
     if key not in known:
         near = [name for name in known if name.startswith(key.upper())]
         near = near or difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known keys are {', '.join(known)}"
+        hint = f"did you mean {near[0]}?" if near else "configs/default.py lists all keys"
         raise CogError(f"unknown configuration key {key} (from {source}); {hint}")
     if value is None or (isinstance(value, str) and is_unset(value)):
         return  # `CLF.N_SHOT None`: not given
@@ -276,17 +326,21 @@ def check_values(cfg: CfgNode) -> None:
     resize = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"]
     expect("FT_EXTRACT.IMAGE_CROP_SIZE", lambda v: v <= resize, f"at most IMAGE_RESIZE_SIZE ({resize})")
     expect("FT_EXTRACT.PROFILE", lambda v: v in PROFILES, f"{' or '.join(PROFILES)}")
-    expect("FT_EXTRACT.DECODE", lambda v: v in ("exact", "fast", "cuda"), "exact, fast or cuda")
+    expect(
+        "FT_EXTRACT.DECODE",
+        lambda v: v == "exact",
+        "exact, the only one that is left (fast and cuda changed the features): leave it out",
+    )
     expect("FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "fp16", "bf16"), "fp32, fp16 or bf16")
     expect("FT_EXTRACT.WORKER_START_METHOD", lambda v: v in ("", "fork", "spawn", "forkserver"),
            "fork, spawn, forkserver or nothing")  # fmt: skip
-    expect("EVAL.NAME", names.is_plain_name, "a plain folder name (letters, digits and ._+-)")
+    expect("EVAL.NAME", constants.is_plain_name, "a plain folder name (letters, digits and ._+-)")
     expect(
         "EVAL.NAME",
         lambda v: not re.search(r"(^|[_-])N[0-9]+$", v),
         "a name that does not end like the folders of few-shot runs (_N8): set CLF.N_SHOT instead",
     )
-    expect("CLF.TYPE", lambda v: v in TYPES, ", ".join(TYPES))
+    expect("CLF.TYPE", lambda v: v in CLASSIFIERS, ", ".join(CLASSIFIERS))
     expect("CLF.PRECISION", lambda v: v in PRECISIONS, ", ".join(PRECISIONS))
     expect("CLF.SEARCH", lambda v: v in ("sequential", "batched"), "sequential or batched")
     expect("CLF.TRIALS_PER_ROUND", lambda v: 1 <= v < 2**31, "a whole number of at least 1")

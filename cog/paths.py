@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from cog import names
+from cog import constants
 from cog.errors import CogError
 
 # The original toolkit's code wrote "eval_logreg-N8/seed_22" where its README says
@@ -32,7 +32,7 @@ def split_model_name(model: str) -> tuple[str, str]:
     Raises:
         CogError: when the name does not have that form.
     """
-    if not names.is_model_name(model):
+    if not constants.is_model_name(model):
         raise CogError(
             f"--model {model!r} is not a model name, expected <model_title>_<architecture_name> "
             "such as sup_resnet50 (letters, digits and ._+- only)"
@@ -47,9 +47,9 @@ def check_dataset_name(dataset: str) -> str:
     Raises:
         CogError: when it cannot.
     """
-    if not names.is_plain_name(dataset):
+    if not constants.is_plain_name(dataset):
         raise CogError(
-            f"--dataset {dataset!r} is not a data set name, expected one of {', '.join(names.DATASETS)} "
+            f"--dataset {dataset!r} is not a data set name, expected one of {', '.join(constants.DATASETS)} "
             "or a name of your own (letters, digits and ._+- only)"
         )
     return dataset
@@ -79,7 +79,7 @@ class ModelDir:
     @property
     def checkpoint(self) -> Path:
         """The model's ``model.ckpt``."""
-        return self.path / names.CHECKPOINT_FILE
+        return self.path / constants.CHECKPOINT_FILE
 
     def features(self, dataset: str, split: str) -> Path:
         """Folder of the features of one split."""

@@ -26,9 +26,7 @@ _C.FT_EXTRACT.VARIANT = ""
 # Truncated files: False counts them as failed images (Pillow's default), True fills the missing part
 # with grey, as the original toolkit does.
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False
-# "exact": the pixels of Pillow, bit for bit. "fast": half the time per image, but pixels differ slightly (JPEG files
-# decoded at a fraction of their size where that suffices, PyTorch's 8-bit bicubic kernel). "cuda": JPEG files are
-# decoded by the GPU; pixels differ slightly too.
+# "exact": the pixels of Pillow, bit for bit. Nothing else any more; the key is for old command lines.
 _C.FT_EXTRACT.DECODE = "exact"
 # Images per forward pass on a GPU, and decoded at a time.
 _C.FT_EXTRACT.BATCH_SIZE = 128
@@ -83,17 +81,16 @@ _C.CLF.LR_INTV = (1e-1, 1e2)
 _C.CLF.WD_INTV = (1e-12, 1e-4)
 
 # Of the matrix products in training: "fp32", "tf32" (NVIDIA GPUs), "bf16", or "auto": the fastest one that gives the
-# same accuracies on the device (README.md, "Precision"). Everything else is float32.
+# same accuracies on the device (docs/performance.md, "Precision"). Everything else is float32.
 _C.CLF.PRECISION = "auto"
 # "sequential": every trial after the random ones at the start waits for the one before, as in the paper's toolkit.
 # "batched": rounds of TRIALS_PER_ROUND trials that do not wait for each other (they can be trained together).
 _C.CLF.SEARCH = "sequential"
 # Trials that a batched search draws at once; more than 5 was measured to cost accuracy.
 _C.CLF.TRIALS_PER_ROUND = 5
-# The two keys below change the protocol; results are not comparable with the paper's.
-# "lbfgs": the optimum of the convex problem instead of SGD; only weight decay is searched.
+# The only value that is left; earlier versions had another one.
 _C.CLF.SOLVER = "sgd"
-# "median": trials below the median of the earlier ones at the same epoch are stopped.
+# Likewise.
 _C.CLF.PRUNER = "none"
 
 # Fine-tuning control (finetune.py). The paper shows a fine-tuned ResNet-50 (supplement C.2, Fig. 6) without any

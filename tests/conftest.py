@@ -62,12 +62,17 @@ def _one_thread():
 
 @pytest.fixture(autouse=True)
 def _fresh_logging():
-    """Let each test log to the standard error of its own time, and caplog see it."""
+    """Let each test log to the standard error of its own time, and caplog see it.
+
+    Fixtures of a module or a session run commands before this one: what they set up must not stay either, since pytest
+    gives loggers that do not propagate handlers of their own, and records would then be seen twice.
+    """
     logger = logging.getLogger("cog")
-    before = (logger.handlers, logger.level, logger.propagate)
-    logger.handlers = []
+    logger.handlers, logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)
     yield
-    logger.handlers, logger.level, logger.propagate = before
+    logger.handlers, logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

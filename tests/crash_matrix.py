@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "helpers")]
 
 import tiny  # noqa: E402
 
@@ -283,7 +283,7 @@ def _be_command(task: Task, log: Path, note: Path, kill: Kill | None) -> None:
         main = import_everything()[task.script]
         _save_often()
         _count_operations(task.output, os.open(note, os.O_WRONLY | os.O_APPEND), kill)
-        from cog import cli
+        from cog.runtime import cli
 
         try:
             cli.run(main, list(task.argv))
@@ -304,9 +304,9 @@ def import_everything() -> dict[str, Callable[..., int]]:
     import optuna  # noqa: F401
     import torch
 
-    from cog import extract, extract_job, features  # noqa: F401
     from cog.commands import extract_features, logreg
-    from cog.logreg import protocol, study  # noqa: F401
+    from cog.features import extract, extract_job, feature_files  # noqa: F401
+    from cog.logreg import jobs, protocol  # noqa: F401
 
     torch.set_num_threads(1)
     return {"extract_features.py": extract_features.main, "logreg.py": logreg.main}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -61,3 +62,72 @@ def test_whole_matrix(repository):
                 line.split() == f"{what}, {number} 30/30 identical".split()
                 for line in result.stdout.splitlines()
             )
+
+
+_LATE = """
+import importlib, os, runpy, signal, sys
+from cog.runtime import locks
+script, module, name = sys.argv[1:4]
+locks._boot = lambda: "of another machine"
+owner = importlib.import_module(module)
+*path, last = name.split(".")
+for part in path:
+    owner = getattr(owner, part)
+function, stopped = getattr(owner, last), []
+def wrapper(*args, **kwargs):
+    if not stopped:
+        stopped.append(True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return function(*args, **kwargs)
+setattr(owner, last, wrapper)
+sys.argv[:] = [script, *sys.argv[4:]]
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [
+        ("extraction", "cog.features.shards:Shards.save"),
+        ("logreg", "cog.runtime.resume_dir:ResumeFolder.begin_session"),
+        ("logreg", "cog.logreg.jobs:begin"),
+        ("kmeans", "cog.analysis.state_file:StateFile.save"),
+        ("kmeans", "cog.results.analysis_records:write"),
+    ],
+)
+@pytest.mark.slow
+def test_woken_after_a_takeover(tmp_path, repository, what, where):
+    """A process stands still; another one takes over and finishes. The late one says so, and leaves nothing behind."""
+    found = crash_matrix.tasks(tmp_path)
+    found["kmeans"] = crash_matrix.Task(
+        "kmeans", "analyze_features.py",
+        ("--analysis", "kmeans", "--device", "cpu", "--train_features_dir", str(tmp_path / "features_train"),
+         "--test_features_dir", str(tmp_path / "features_test"), "--output_dir", str(tmp_path / "out"),
+         "ANALYSIS.KMEANS_SEEDS", "[1, 2]"),
+        tmp_path / "out/analysis_kmeans", "results.json",
+    )  # fmt: skip
+    task = found[what]
+    script = str(repository / task.script)
+    late = subprocess.Popen(
+        [sys.executable, "-c", _LATE, script, *where.split(":"), *task.argv], cwd=repository, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert os.WIFSTOPPED(os.waitpid(late.pid, os.WUNTRACED)[1])
+        os.utime(task.output / ".lock", (1, 1))
+        other = subprocess.Popen(
+            [sys.executable, script, *task.argv], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        _, errors = other.communicate(timeout=120)
+        assert other.returncode == 0, errors
+        assert (task.output / task.marker).is_file()
+        before = crash_matrix.snapshot(task.output)
+        late.send_signal(signal.SIGCONT)
+        _, errors = late.communicate(timeout=120)
+    finally:
+        late.kill()
+    assert late.returncode == 2
+    last = errors.strip().splitlines()[-1]
+    assert "was taken over by" in last and f"process {other.pid}, since" in last
+    assert "Traceback" not in errors
+    assert crash_matrix.snapshot(task.output) == before

@@ -18,8 +18,8 @@ import crash_matrix
 import pytest
 import tiny
 
-from cog import cli
 from cog.commands import build_levels, extract_features, logreg, print_results
+from cog.runtime import cli
 
 MAINS = {"extract_features.py": extract_features.main, "logreg.py": logreg.main}
 PAGE = 4096

@@ -22,8 +22,8 @@ def _start(argv: list[str], barrier, log: str) -> None:
     os.dup2(descriptor, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     sys.argv = ["logreg.py", *argv]
-    from cog import cli
     from cog.commands import logreg
+    from cog.runtime import cli
 
     barrier.wait()
     try:

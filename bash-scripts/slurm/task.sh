@@ -8,6 +8,7 @@
 # is passed on, too, but never answered by a new start: whoever sends it (scancel, a preemption) decides that himself.
 #   task.sh TASK_LIST MAX_REQUEUES
 
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 set -uo pipefail
 
 task_list="$1"

@@ -1,5 +1,5 @@
-"""What features tell without training a classifier on them, and what trained classifiers tell beyond accuracy.
+"""Analyses of features without training a classifier on them, and of trained classifiers beyond their accuracy.
 
-``records`` (files), ``registry`` (which analyses there are), ``job`` (what an analysis is given and gives back) and
-``execution`` (doing them, one data set after the other) are shared; every other module is an analysis or its algorithm.
+A file with an ``ANALYSIS`` declares, plans and computes one analysis; ``registry`` lists them, ``task`` has the types
+that they share, and ``runner`` does the work, one data set after the other.
 """

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cog import files, names
+from cog import constants
+from cog.data.wnids import is_wnid
 from cog.errors import CogError
-from cog.feature_folder import PATHS_FILE
-from cog.wordnet.graph import is_wnid
+from cog.features.folder import PATHS_FILE
+from cog.runtime import files
+from cog.runtime.csv_text import csv_text
 
 logger = logging.getLogger(__name__)
 
@@ -77,17 +79,17 @@ def class_names(
                     "features again"
                 )
         return [found.get(label, f"class {label}") for label in range(max(n_classes, *found) if found else 0)]
-    level = names.cog_level(dataset) if dataset else None
+    level = constants.cog_level(dataset) if dataset else None
     if level is not None and levels_file is not None:
-        from cog.levels import read_levels
+        from cog.data.level_files import read_levels
 
         levels = read_levels(levels_file)
         if level > len(levels) or len(levels[level - 1]) != n_classes:
             size = f"{len(levels[level - 1])} concepts" if level <= len(levels) else "no such level"
             raise CogError(f"{levels_file}: {dataset} has {size}, the features have {n_classes} classes")
         return sorted(levels[level - 1])
-    if dataset == names.IN1K:
-        from cog.levels.selection import IN1K_LIST
+    if dataset == constants.IN1K:
+        from cog.data.wnids import IN1K_LIST
 
         wnids = IN1K_LIST.read_text(encoding="utf-8").split()
         if len(wnids) == n_classes:
@@ -107,7 +109,7 @@ class Words:
     """
 
     def __init__(self, wordnet_dir: str | None = None, *, required: bool = False) -> None:
-        from cog.wordnet import load_wordnet
+        from cog.levels.wordnet import load_wordnet
 
         self._graph = None
         try:
@@ -200,7 +202,4 @@ def _concept(row: Mapping[str, str | None], where: str) -> Concept:
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Write a CSV table (UTF-8, line feeds) atomically; None is an empty cell."""
-    with files.atomic_write(path, "w") as handle:
-        writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+    files.write_text(path, csv_text(header, rows))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cog import files
+from cog.runtime import files
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -43,7 +43,7 @@ def write(folder: Path, tiles: Sequence[Tile], *, title: str) -> int:
         title: above the images.
 
     Returns:
-        The number of images that could not be read; grey fields stand in their places.
+        The number of images that could not be read; gray fields stand in their places.
 
     Raises:
         CogError: when a file cannot be written.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from cog import cli
+from cog.runtime import cli
+
+#: Flags of all of them.
+PROBE_FLAGS = ("run_seeds", "cog_levels_mapping_file")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,69 +1,31 @@
-"""Which analyses there are: one row each; the code behind a row is imported when it is asked for.
-
-A row's ``plan`` names a function ``plan(request: cog.analysis.job.Request) -> list[cog.analysis.job.Task]``, which
-checks everything that can be checked without reading features and must not import torch at the top of its module
-(``Task.compute`` may). A row's ``flags`` names a function ``add_flags(parser)`` that adds flags of its own.
-"""
+"""Which analyses there are, in the order in which they are done and listed."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
+from cog.analysis import (
+    accuracy_vs_similarity,
+    alignment,
+    confident_errors,
+    kmeans,
+    knn,
+    model_comparison,
+    ncm,
+    probe_flags,
+)
+from cog.analysis.task import Analysis, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
 
-if TYPE_CHECKING:
-    from cog.analysis.job import Request, Task
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """One analysis of ``analyze_features.py``.
-
-    Attributes:
-        name: as given to ``--analysis``.
-        help: one line.
-        plan: ``module:function``, see above.
-        flags: ``module:function``, see above, or None.
-        in_all: whether ``--analysis all`` includes it: it needs nothing but the features of a data set.
-    """
-
-    name: str
-    help: str
-    plan: str
-    flags: str | None = None
-    in_all: bool = True
-
-
-_LABEL_FREE = "cog.analysis.label_free"
-
 ANALYSES: tuple[Analysis, ...] = (
-    Analysis("kmeans", "k-means clusters compared with the classes", f"{_LABEL_FREE}:plan_kmeans"),
-    Analysis("alignment", "alignment and uniformity of the test features", f"{_LABEL_FREE}:plan_alignment"),
-    Analysis("knn", "k-nearest-neighbour classifiers", f"{_LABEL_FREE}:plan_knn"),
-    Analysis("ncm", "nearest-class-mean classifiers", f"{_LABEL_FREE}:plan_ncm"),
-    Analysis(
-        "cross",
-        "classifiers of one data set (--trained_on) on the test images of another: confident ones, label noise",
-        "cog.analysis.cross:plan",
-        flags="cog.analysis.probe_flags:add_flags",
-        in_all=False,
-    ),
-    Analysis(
-        "distance",
-        "accuracy per concept against its similarity to IN-1K (--levels_csv); data set cog_levels: all levels",
-        "cog.analysis.distance:plan",
-        in_all=False,
-    ),
-    Analysis(
-        "winners",
-        "concepts that one model classifies better or worse than another (--against)",
-        "cog.analysis.winners:plan",
-        in_all=False,
-    ),
+    kmeans.ANALYSIS,
+    alignment.ANALYSIS,
+    knn.ANALYSIS,
+    ncm.ANALYSIS,
+    confident_errors.ANALYSIS,
+    accuracy_vs_similarity.ANALYSIS,
+    model_comparison.ANALYSIS,
 )
 
 ALL = "all"
@@ -86,17 +48,28 @@ def get(names: Sequence[str]) -> list[Analysis]:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that analyses bring along."""
-    for analysis in ANALYSES:
-        if analysis.flags is not None:
-            resolve(analysis.flags)(parser)
+    probe_flags.add_flags(parser)
 
 
-def plan(analysis: Analysis, request: Request) -> list[Task]:
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; a flag that no requested analysis uses is an error.
+
+    Raises:
+        CogError: such a flag, or an unknown analysis.
+    """
+    flags = {flag for analysis in ANALYSES for flag in analysis.uses}
+    absent = object()
+    args = parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(flags, absent)))
+    used = {flag for analysis in get(args.analysis) for flag in analysis.uses}
+    for flag in sorted(flags):
+        if getattr(args, flag) is absent:
+            setattr(args, flag, parser.get_default(flag))
+        elif flag not in used:
+            of = ", ".join(analysis.name for analysis in ANALYSES if flag in analysis.uses)
+            raise CogError(f"--{flag} is for --analysis {of} and has no effect here; leave it out")
+    return args
+
+
+def plan(analysis: Analysis, request: AnalysisRequest) -> list[AnalysisTask]:
     """Return the tasks of an analysis for one data set."""
-    return resolve(analysis.plan)(request)
-
-
-def resolve(target: str) -> Callable[..., Any]:
-    """Import ``module:function``."""
-    module, _, function = target.partition(":")
-    return getattr(importlib.import_module(module), function)
+    return analysis.plan(request)

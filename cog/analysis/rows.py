@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-import torch
+from cog.errors import CogError
+from cog.runtime.memory import free_on_gpu
 
-from cog.features import FeatureSet
+if TYPE_CHECKING:
+    import torch
+
+    from cog.features.feature_files import FeatureSet
 
 #: Rows worked on at a time. A constant, so that results do not depend on the memory of a machine.
 BLOCK = 4096
@@ -19,7 +24,7 @@ SMALL_BLOCK = 1024
 _USABLE = 0.8
 
 
-class Rows:
+class FeatureRows:
     """float32 ``(n, d)`` on a device, without a copy in the memory of the host.
 
     Features that fit are moved to a GPU once; of others, and of those that stay in their file, blocks are moved (and
@@ -28,7 +33,7 @@ class Rows:
     Args:
         features: of a split, **not changed**.
         device: where the rows are wanted.
-        centred: subtract the mean row. Distances stay the same, and those between rows that are close to each other
+        centered: subtract the mean row. Distances stay the same, and those between rows that are close to each other
             but far from the origin (features of an untrained network) lose no digits.
         shift: subtract this float32 ``(d,)`` instead.
 
@@ -44,18 +49,18 @@ class Rows:
         features: FeatureSet,
         device: torch.device,
         *,
-        centred: bool = False,
+        centered: bool = False,
         shift: torch.Tensor | None = None,
     ) -> None:
         self.n, self.dim = features.x.shape
         self.device = device
         self.shift: torch.Tensor | None = None
         self._x, self._norms = features.x, features.norms
-        if device.type == "cuda" and self._norms is None:
-            free, _ = torch.cuda.mem_get_info(device)
-            if self._x.nbytes <= _USABLE * free:
-                self._x = self._x.to(device)
-        if centred:
+        if device.type == "cuda" and self._norms is None and self._x.nbytes <= _USABLE * free_on_gpu(device):
+            self._x = self._x.to(device)
+        if centered:
+            import torch
+
             total = torch.zeros(self.dim, dtype=torch.float64, device=device)
             for _, x in self.blocks(SMALL_BLOCK):
                 total += x.sum(dim=0, dtype=torch.float64)
@@ -65,33 +70,38 @@ class Rows:
     @functools.cached_property
     def squares(self) -> torch.Tensor:
         """Squared norm of every row, float32 ``(n,)`` on the device."""
+        import torch
+
         return self.map(lambda start, x: x.square().sum(dim=1), torch.float32, SMALL_BLOCK)
+
+    def shifted(self, points: torch.Tensor) -> torch.Tensor:
+        """Return points ``(m, d)`` in the coordinates of the rows."""
+        return points if self.shift is None else points - self.shift
 
     def slice(self, start: int, stop: int) -> torch.Tensor:
         """Return rows ``start`` to ``stop`` as ``(b, d)``; possibly a view, not to be changed."""
         x = self._x[start:stop]
         if self._norms is not None:
-            x = x / self._norms[start:stop]
+            x = (x / self._norms[start:stop]).float()
         x = x.to(self.device)
         return x if self.shift is None else x - self.shift
 
     def take(self, index: torch.Tensor) -> torch.Tensor:
         """Gather rows (int64, on any device) as ``(b, d)``."""
-        index = index.to(self._x.device)
-        x = torch.index_select(self._x, 0, index)
-        if self._norms is not None:
-            x /= self._norms[index]
-        x = x.to(self.device)
+        x = self._gather(index)
         return x if self.shift is None else x.sub_(self.shift)
 
     def exact(self, index: torch.Tensor) -> torch.Tensor:
         """Gather rows as float64 ``(b, d)``: what :meth:`take` returns before the difference is rounded."""
+        x = self._gather(index).double()
+        return x if self.shift is None else x.sub_(self.shift)
+
+    def _gather(self, index: torch.Tensor) -> torch.Tensor:
         index = index.to(self._x.device)
-        x = torch.index_select(self._x, 0, index)
+        x = self._x.index_select(0, index)
         if self._norms is not None:
             x /= self._norms[index]
-        x = x.to(self.device).double()
-        return x if self.shift is None else x.sub_(self.shift)
+        return x.to(self.device)
 
     def map(
         self, function: Callable[[int, torch.Tensor], torch.Tensor], dtype: torch.dtype, size: int = BLOCK
@@ -101,6 +111,8 @@ class Rows:
         Room for all of them is taken first: small results left between large blocks keep the memory allocator from
         using the room of those again, and as much memory as the features take would be lost.
         """
+        import torch
+
         found = torch.empty(self.n, dtype=dtype, device=self.device)
         for start, x in self.blocks(size):
             found[start : start + len(x)] = function(start, x)
@@ -110,3 +122,17 @@ class Rows:
         """Yield the first row number and the rows of each block, in order."""
         for start in range(0, self.n, size):
             yield start, self.slice(start, min(start + size, self.n))
+
+
+def require_equal_dimensions(train: FeatureSet, test: FeatureSet, label: str) -> None:
+    """Raise a CogError where training and test features have different dimensions."""
+    if train.x.shape[1] != test.x.shape[1]:
+        raise CogError(
+            f"{label}training features have {train.x.shape[1]} dimensions and test features "
+            f"{test.x.shape[1]}; extract both splits with the same model"
+        )
+
+
+def count_zero_rows(features: FeatureSet) -> int:
+    """Return the number of rows of zeros, which l2 normalization leaves as they are: their cosines are 0."""
+    return sum(int((~part.any(dim=1)).sum()) for part in features.x.split(1024))

@@ -1,6 +1,6 @@
 """Where k-means starts: greedy k-means++, on all rows or on the candidates of k-means||.
 
-k-means++ draws centres one after the other with probability proportional to the squared distance to those before
+k-means++ draws centers one after the other with probability proportional to the squared distance to those before
 (Arthur and Vassilvitskii 2007); the greedy form takes the best of ``2 + ln k`` draws each time, as scikit-learn does.
 That needs k passes over the rows: at full size (1.1 M x 2048, k = 1000), hours. There, k-means|| (Bahmani et al. 2012,
 which cuML, the library of the paper's first version, starts with, too) draws about k candidates in each of a few
@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from cog.analysis.rows import BLOCK, Rows
+from cog.analysis.rows import BLOCK, FeatureRows
 
-#: k-means++ looks at all rows when rows x centres x dimensions are at most this many (seconds on a CPU core).
+#: k-means++ looks at all rows when rows x centers x dimensions are at most this many (seconds on a CPU core).
 DIRECT_WORK = 1e10
 
 #: ... and of which a copy is no matter: 256 MB.
@@ -33,14 +33,14 @@ _POLISHING = 10
 _COLUMNS = 2048
 
 
-def initial_centres(
-    rows: Rows, k: int, rng: np.random.Generator, *, on_block: Callable[[], None] = lambda: None
+def initial_centers(
+    rows: FeatureRows, k: int, rng: np.random.Generator, *, on_block: Callable[[], None] = lambda: None
 ) -> torch.Tensor:
-    """Draw starting centres.
+    """Draw starting centers.
 
     Args:
         rows: what is clustered; at least ``k``.
-        k: centres.
+        k: centers.
         rng: source of all draws.
         on_block: called after every block of rows of a long pass; may raise to end it.
 
@@ -57,12 +57,12 @@ def initial_centres(
     return _polish(x, weights, x[chosen])
 
 
-def n_blocks(rows: Rows, k: int) -> int:
-    """Return how often :func:`initial_centres` calls ``on_block``, at most."""
+def n_blocks(rows: FeatureRows, k: int) -> int:
+    """Return how often :func:`initial_centers` calls ``on_block``, at most."""
     return 0 if _direct(rows, k) else (ROUNDS + 1) * -(-rows.n // BLOCK)
 
 
-def _direct(rows: Rows, k: int) -> bool:
+def _direct(rows: FeatureRows, k: int) -> bool:
     """Whether greedy k-means++ looks at all rows."""
     work = float(rows.n) * k * rows.dim
     few = rows.n <= 2 * ROUNDS * _per_round(k)
@@ -77,7 +77,7 @@ def _per_round(k: int) -> int:
 def _greedy(
     x: torch.Tensor, squares: torch.Tensor, weights: torch.Tensor, k: int, rng: np.random.Generator
 ) -> torch.Tensor:
-    """Return the row numbers of ``k`` centres by greedy k-means++ with weights (float64)."""
+    """Return the row numbers of ``k`` centers by greedy k-means++ with weights (float64)."""
     trials = 2 + int(math.log(k))
     first = _draw(weights, rng.random(1))
     chosen = [int(first[0])]
@@ -110,7 +110,7 @@ def _distances(x: torch.Tensor, squares: torch.Tensor, columns: torch.Tensor) ->
 
 
 def _oversample(
-    rows: Rows, k: int, rng: np.random.Generator, on_block: Callable[[], None]
+    rows: FeatureRows, k: int, rng: np.random.Generator, on_block: Callable[[], None]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return candidates of k-means|| (row numbers, ascending within a pass) and how many rows are nearest to each."""
     new = torch.from_numpy(rng.integers(rows.n, size=1)).to(rows.device)
@@ -139,7 +139,7 @@ def _oversample(
 
 
 def _compare(
-    rows: Rows,
+    rows: FeatureRows,
     new: torch.Tensor,
     offset: int,
     nearest: torch.Tensor,
@@ -161,15 +161,15 @@ def _compare(
         on_block()
 
 
-def _polish(x: torch.Tensor, weights: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
-    """Improve centres by weighted Lloyd iterations on the candidates; a centre without any stays where it is."""
-    k = len(centres)
+def _polish(x: torch.Tensor, weights: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
+    """Improve centers by weighted Lloyd iterations on the candidates; a center without any stays where it is."""
+    k = len(centers)
     onehot_rows = torch.arange(len(x), device=x.device)
     for _ in range(_POLISHING):
-        scores = torch.addmm(centres.square().sum(dim=1), x, centres.T, alpha=-2.0)
+        scores = torch.addmm(centers.square().sum(dim=1), x, centers.T, alpha=-2.0)
         onehot = torch.zeros(len(x), k, device=x.device)
         onehot[onehot_rows, scores.argmin(dim=1)] = weights.float()
         mass = onehot.sum(dim=0)
         means = (onehot.T @ x) / mass.clamp(min=1.0)[:, None]
-        centres = torch.where(mass[:, None] > 0, means, centres)
-    return centres
+        centers = torch.where(mass[:, None] > 0, means, centers)
+    return centers

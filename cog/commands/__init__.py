@@ -1,1 +1,83 @@
-"""The scripts' mains; each ``cli`` is a console script, each top-level script a two-line call of it."""
+"""The commands, one module each: ``python -m cog`` lists them, and console scripts have their names.
+
+The command ``print_results`` is ``python -m cog print_results ...``, and the console script ``cog-print-results``.
+
+Another distribution (containers for machine learning) installs a package called ``cog``, too. Into one folder, they
+overwrite each other's files, and what starts is a mixture: this is seen here, before anything of ``cog`` is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_ADVICE = "install ImageNet-CoG into an environment of its own"
+
+
+def _tell_of_other_package() -> None:
+    """Say in one line that a distribution called ``cog`` is installed; end when it shares this package's folder."""
+    for folder in map(Path, sys.path):
+        other = next(folder.glob("cog-[0-9]*.dist-info"), None)
+        if other is None:
+            continue
+        if folder.resolve() == Path(__file__).resolve().parents[2]:
+            sys.stderr.write(
+                f"error: {folder / 'cog'} holds the files of ImageNet-CoG and of another package ({other.stem}), which "
+                f"overwrite each other; uninstall both, and {_ADVICE}\n"
+            )
+            raise SystemExit(2)
+        sys.stderr.write(
+            f"warning: another package called cog is installed in {folder} ({other.stem}), and may start in place of "
+            f"this one; {_ADVICE}\n"
+        )
+        return
+
+
+_tell_of_other_package()
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        name: as typed after ``python -m cog``.
+        module: dotted name of the module whose function ``cli`` runs it.
+        help: one line.
+    """
+
+    name: str
+    module: str
+    help: str
+
+    @property
+    def script(self) -> str:
+        """Name of the console script."""
+        return f"cog-{self.name.replace('_', '-')}"
+
+
+COMMANDS = (
+    Command(
+        "extract_features",
+        "cog.commands.extract_features",
+        "extract the features of data sets with a frozen model",
+    ),
+    Command("logreg", "cog.commands.logreg", "train and test classifiers on extracted features"),
+    Command("print_results", "cog.commands.print_results", "tables, figures and report of the results"),
+    Command(
+        "study", "cog.commands.study", "run a whole study: submit it to SLURM, or run it on this machine"
+    ),
+    Command("status", "cog.commands.status", "show how far a study is"),
+    Command("analyze_features", "cog.commands.analyze_features", "clusters, neighbors, alignment and more"),
+    Command("finetune", "cog.commands.finetune", "fine-tune a model on a data set, as a control"),
+    Command(
+        "build_levels", "cog.commands.build_levels", "build the concept generalization levels from WordNet"
+    ),
+    Command("models", "cog.models.__main__", "list, download and check the 31 models of the paper"),
+    Command(
+        "miniature",
+        "cog.miniature.__main__",
+        "make the quickstart's world: images, network, expected results",
+    ),
+)

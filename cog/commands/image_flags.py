@@ -1,33 +1,19 @@
-"""Flags that say where the images of a data set are, and the images that they name."""
+"""Flags of the commands that read images: the model and its output folder, and the images of data sets."""
 
 from __future__ import annotations
 
 import argparse
-import logging
-from typing import TYPE_CHECKING
 
-from cog import files, names
-from cog.errors import CogError
-from cog.paths import check_dataset_name
+from cog.data.image_sources import PLACES, ImageSources
+from cog.models.request import ModelRequest
+from cog.runtime import cli as cli_tools
 
-if TYPE_CHECKING:
-    from cog.data.image_lists import ImageList
-
-logger = logging.getLogger(__name__)
-
-#: Help of each flag, without ``--``.
-FLAGS = {
-    "in1k_images_root": "for in1k: holds {train,val}/<wnid>/*.JPEG",
-    "in1k_blurred_images_root": "for in1k_blurred, IN-1K with faces blurred: holds {train,val}/<wnid>/*",
-    "imagenet_images_root": "for cog_l*: ImageNet-21K, holds <wnid>/*.JPEG",
-    "cog_levels_mapping_file": "for cog_l*: cog_levels_mapping_file.pkl",
-    "cog_concepts_split_file": "for cog_l*: cog_concepts_split_file.pkl",
-    "images_root": "for a data set of your own: holds {train,test}/<class>/*",
-}
+#: Help of each flag that locates images, without ``--``.
+FLAGS = PLACES
 
 
 def add(group: argparse._ArgumentGroup) -> None:
-    """Add the flags."""
+    """Add the flags that locate images."""
     for flag, text in FLAGS.items():
         group.add_argument(f"--{flag}", help=text)
     group.add_argument(
@@ -37,70 +23,55 @@ def add(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def needed(args: argparse.Namespace, dataset: str) -> tuple[str, ...]:
-    """Return the flags that name the images of a data set.
-
-    Raises:
-        CogError: a name that is none, or that needs ``--images_root``.
-    """
-    check_dataset_name(dataset)
-    if args.images_root is not None:
-        return ("images_root",)
-    if dataset in (names.IN1K, names.IN1K_BLURRED):
-        return (f"{dataset}_images_root",)
-    if names.cog_level(dataset) is not None:
-        return ("imagenet_images_root", "cog_levels_mapping_file", "cog_concepts_split_file")
-    raise CogError(
-        f"--dataset {dataset} is not one of {', '.join((*names.DATASETS, names.IN1K_BLURRED))}; for a data set of "
-        "your own give --images_root DIR with DIR/{train,test}/<class>/*"
+def sources(args: argparse.Namespace) -> ImageSources:
+    """Return the values of the flags of :func:`add`."""
+    return ImageSources(
+        **{flag: getattr(args, flag) for flag in FLAGS}, strict_counts=getattr(args, "strict_counts", False)
     )
 
 
 def require(args: argparse.Namespace, dataset: str, *, why: str = "") -> dict[str, str]:
-    """Return the values of the flags that a data set needs, by flag.
+    """Return the values of the flags that a data set needs, see :meth:`ImageSources.require`."""
+    return sources(args).require(dataset, why=why)
+
+
+def add_model(parser: argparse.ArgumentParser, *, ckpt_help: str, output_help: str, writes: str) -> None:
+    """Add the flags that locate a model and the output folder.
 
     Args:
-        args: parsed flags.
-        dataset: name.
-        why: beginning of the message about one that is not given.
-
-    Raises:
-        CogError: one is not given, or what it names does not exist.
+        parser: gets the group of flags.
+        ckpt_help: help of ``--ckpt_file``.
+        output_help: help of ``--output_dir``.
+        writes: the folder, below that of the model, that the command writes.
     """
-    found = {}
-    for flag in needed(args, dataset):
-        value = getattr(args, flag)
-        if value is None:
-            raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}")
-        check = files.require_file if flag.endswith("_file") else files.require_dir
-        found[flag] = str(check(value, f"--{flag}"))
-    return found
+    group = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
+    group.add_argument(
+        "--models_root_dir",
+        help=f"reads <root>/<model_title>/<architecture_name>/model.ckpt, writes {writes} beside it",
+    )
+    group.add_argument("--ckpt_file", help=ckpt_help)
+    group.add_argument(
+        "--strict_hash",
+        action="store_true",
+        help="stop when the checkpoint is not the published file, told by its SHA-256 (default: warn)",
+    )
+    group.add_argument("--output_dir", help=output_help)
+    group.add_argument(
+        "--model_loader",
+        type=cli_tools.python_target,
+        metavar="FILE.py:FUNCTION",
+        help="a model of your own: load_my_model(init_args) -> (backbone, forward); init_args has model_name, "
+        "ckpt_file, model_dir",
+    )
 
 
-def list_images(args: argparse.Namespace, dataset: str, split: str) -> ImageList:
-    """Find the images of a data set and split; report counts that differ from the official data.
-
-    Raises:
-        CogError: missing flags, folders or files; with ``--strict_counts`` other counts.
-    """
-    from cog.data import image_lists
-
-    given = require(args, dataset)
-    if "images_root" in given:
-        images = image_lists.image_folder(dataset, given["images_root"], split)
-    elif "imagenet_images_root" in given:
-        images = image_lists.cog_level(
-            dataset,
-            split,
-            images_root=given["imagenet_images_root"],
-            levels_file=given["cog_levels_mapping_file"],
-            split_file=given["cog_concepts_split_file"],
-        )
-    else:
-        images = image_lists.in1k(given[f"{dataset}_images_root"], split, dataset=dataset)
-    differences = image_lists.count_differences(images)
-    if differences and args.strict_counts:
-        raise CogError(f"counts differ from the official data: {'; '.join(differences)} (--strict_counts)")
-    for line in differences:
-        logger.warning("%s", line)
-    return images
+def model_request(args: argparse.Namespace) -> ModelRequest:
+    """Return the values of ``--model`` and of the flags of :func:`add_model`."""
+    return ModelRequest(
+        args.model,
+        models_root_dir=args.models_root_dir,
+        ckpt_file=args.ckpt_file,
+        output_dir=args.output_dir,
+        model_loader=args.model_loader,
+        strict_hash=args.strict_hash,
+    )

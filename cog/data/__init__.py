@@ -1,1 +1,1 @@
-"""Images: which files in which order (``image_lists``), their pixels (``pixels``, ``jpeg``), batches (``loader``)."""
+"""Images: which files in which order (``image_lists``), their pixels (``pixels``), batches (``loader``)."""

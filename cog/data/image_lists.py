@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cog import names
+from cog import constants
 from cog.data import root_layout
 from cog.errors import CogError
 
@@ -23,8 +23,8 @@ from cog.errors import CogError
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 _IN1K_IMAGES = {
-    names.IN1K: {"train": 1_281_167, "test": 50_000},
-    names.IN1K_BLURRED: {"train": 1_281_066, "test": 49_997},
+    constants.IN1K: {"train": 1_281_167, "test": 50_000},
+    constants.IN1K_BLURRED: {"train": 1_281_066, "test": 49_997},
 }
 
 # Listing folders waits for the file system, not for a processor.
@@ -136,7 +136,7 @@ def _images_in(folder: Path, name: str) -> list[str]:
     return [f"{name}/{file}" for file in sorted(found)]
 
 
-def in1k(images_root: str | os.PathLike[str], split: str, *, dataset: str = names.IN1K) -> ImageList:
+def in1k(images_root: str | os.PathLike[str], split: str, *, dataset: str = constants.IN1K) -> ImageList:
     """List IN-1K: ``<images_root>/{train,val}/<wnid>/*``; split ``test`` is the official validation set.
 
     Args:
@@ -147,7 +147,7 @@ def in1k(images_root: str | os.PathLike[str], split: str, *, dataset: str = name
     Raises:
         CogError: see :func:`from_class_folders`.
     """
-    folder = Path(images_root) / names.IN1K_FOLDERS[split]
+    folder = Path(images_root) / constants.IN1K_FOLDERS[split]
     return from_class_folders(dataset, split, folder, flag=f"--{dataset}_images_root")
 
 
@@ -180,11 +180,11 @@ def cog_level(
     Raises:
         CogError: unreadable files, no such level, a concept without files or without a folder.
     """
-    from cog.levels import read_levels
-    from cog.splits import read_split
+    from cog.data.level_files import read_levels
+    from cog.data.split_files import read_split
 
     root = Path(images_root)
-    level = names.cog_level(dataset)
+    level = constants.cog_level(dataset)
     levels = read_levels(levels_file)
     if level is None or level > len(levels):
         raise CogError(
@@ -227,7 +227,7 @@ def count_differences(images: ImageList) -> list[str]:
     if images.dataset in _IN1K_IMAGES:
         compare("classes", len(counts), 1000)
         compare("images", len(images), _IN1K_IMAGES[images.dataset][images.split])
-    elif names.cog_level(images.dataset) is not None:
+    elif constants.cog_level(images.dataset) is not None:
         low, high = {"train": (732, 1300), "test": (50, 50)}[images.split]
         compare("concepts", len(counts), 1000)
         outside = int(((counts < low) | (counts > high)).sum())

@@ -14,8 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cog.data.image_lists import ImageList
-from cog.data.jpeg import Encoded, read_for_device
-from cog.data.pixels import decode_exact, decode_fast
+from cog.data.pixels import decode_exact
 from cog.errors import CogError
 
 logger = logging.getLogger(__name__)
@@ -23,30 +22,22 @@ logger = logging.getLogger(__name__)
 #: Batches decoded ahead of the one in use; with it, these are all the pixels in memory.
 PREFETCH = 2
 
-#: Ways to decode: see ``FT_EXTRACT.DECODE`` in configs/default.py.
-DECODERS = ("exact", "fast", "cuda")
-
 
 @dataclass(eq=False)
 class Batch:
     """Decoded images of consecutive rows; always of the same shape, so that the network's arithmetic is too.
 
     Attributes:
-        pixels: uint8 ``(batch_size, crop, crop, 3)``; zeros where an image failed, after the last image, and where
-            the device has yet to decode (``encoded``).
+        pixels: uint8 ``(batch_size, crop, crop, 3)``; zeros where an image failed and after the last image.
         first: row of the image list that ``pixels[0]`` belongs to.
         n: number of rows in this batch; less than ``batch_size`` in the last one.
         failures: ``(row, reason)`` of the images that could not be decoded, in row order.
-        encoded: row -> JPEG file for the device to decode (only with ``decode="cuda"``).
-        left_to_cpu: rows that the device was asked to decode and cannot, decoded here (the same).
     """
 
     pixels: torch.Tensor
     first: int
     n: int
     failures: list[tuple[int, str]] = field(default_factory=list)
-    encoded: dict[int, Encoded] = field(default_factory=dict)
-    left_to_cpu: list[int] = field(default_factory=list)
 
     @property
     def rows(self) -> np.ndarray:
@@ -55,25 +46,19 @@ class Batch:
         rows = range(self.first, self.first + self.n)
         return np.array([row for row in rows if row not in failed], dtype=np.int64)
 
-    def add(self, row: int, decoded: np.ndarray | Encoded | str, *, asked_device: bool = False) -> None:
+    def add(self, row: int, decoded: np.ndarray | str) -> None:
         """Put in what :class:`Decoder` returned for a row; safe from several threads.
 
         Args:
             row: row of the image list.
-            decoded: pixels, a file for the device, or the reason of a failure.
-            asked_device: whether pixels mean that the device could not decode the image.
+            decoded: pixels, or the reason of a failure.
         """
         place = self.pixels.numpy()[row - self.first]
         if isinstance(decoded, np.ndarray):
             place[:] = decoded
-            if asked_device:
-                self.left_to_cpu.append(row)
-            return
-        place[:] = 0
-        if isinstance(decoded, str):
-            self.failures.append((row, decoded))
         else:
-            self.encoded[row] = decoded
+            place[:] = 0
+            self.failures.append((row, decoded))
 
 
 class Decoder:
@@ -82,9 +67,8 @@ class Decoder:
     Args:
         images: what to decode.
         resize: length of the shortest side after resizing, in pixels.
-        crop: side of the centre crop, in pixels.
-        decode: one of ``DECODERS``.
-        load_truncated: fill missing data of truncated files with grey instead of failing.
+        crop: side of the center crop, in pixels.
+        load_truncated: fill missing data of truncated files with gray instead of failing.
     """
 
     def __init__(
@@ -93,30 +77,18 @@ class Decoder:
         *,
         resize: int,
         crop: int,
-        decode: str = "exact",
         load_truncated: bool = False,
     ) -> None:
         self.images = images
         self.resize = resize
         self.crop = crop
-        self.decode = decode
         self.load_truncated = load_truncated
 
-    def __call__(self, row: int, *, on_cpu: bool = False) -> np.ndarray | Encoded | str:
-        """Return uint8 pixels ``(crop, crop, 3)``, a file for the device to decode, or the reason of a failure.
-
-        Args:
-            row: row of the image list.
-            on_cpu: decode here what would be left to the device.
-        """
+    def __call__(self, row: int) -> np.ndarray | str:
+        """Return uint8 pixels ``(crop, crop, 3)`` of a row of the image list, or the reason of a failure."""
         path = os.path.join(self.images.root, self.images.file(row))
         try:
-            if self.decode == "cuda" and not on_cpu:
-                encoded = read_for_device(path)
-                if encoded is not None:
-                    return encoded
-            to_pixels = decode_fast if self.decode == "fast" else decode_exact
-            return to_pixels(path, resize=self.resize, crop=self.crop, load_truncated=self.load_truncated)
+            return decode_exact(path, resize=self.resize, crop=self.crop, load_truncated=self.load_truncated)
         except Exception as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             text = f"{type(error).__name__}: {' '.join(reason.split())}"
@@ -192,7 +164,7 @@ class _Job:
                 row = self._todo.popleft()
             except IndexError:
                 return
-            self.batch.add(row, self._decoder(row), asked_device=self._decoder.decode == "cuda")
+            self.batch.add(row, self._decoder(row))
 
     def abandon(self) -> None:
         """Begin no more rows."""
@@ -249,13 +221,13 @@ class _Rows(Dataset):
     def __len__(self) -> int:
         return len(self._decoder.images)
 
-    def __getitem__(self, row: int) -> tuple[int, np.ndarray | Encoded | str]:
+    def __getitem__(self, row: int) -> tuple[int, np.ndarray | str]:
         return row, self._decoder(row)
 
 
 def _collate(
-    samples: Sequence[tuple[int, np.ndarray | Encoded | str]],
-) -> tuple[np.ndarray, list[tuple[int, Encoded | str | None]]]:
+    samples: Sequence[tuple[int, np.ndarray | str]],
+) -> tuple[np.ndarray, list[tuple[int, str | None]]]:
     """Gather samples into arrays.
 
     numpy arrays travel from the worker through its pipe. Tensors would travel through shared memory:
@@ -296,9 +268,7 @@ def _from_processes(
             pixels[batch.n :] = 0
             decoded = iter(stacked)
             for row, found in samples:
-                batch.add(
-                    row, next(decoded) if found is None else found, asked_device=decoder.decode == "cuda"
-                )
+                batch.add(row, next(decoded) if found is None else found)
             yield batch
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):

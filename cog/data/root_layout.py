@@ -1,4 +1,4 @@
-"""Recognising how an images' root is laid out when images are not where they should be.
+"""Recognizing how an images' root is laid out when images are not where they should be.
 
 The toolkit wants one folder per synset, ``<root>/<wnid>/*.JPEG``, as the Fall-2011 release has it. The Winter-2021
 release comes as one tar file per synset; its processed form (ImageNet-21K-P) has the synset folders inside
@@ -23,7 +23,7 @@ def explain(root: str | os.PathLike[str]) -> str | None:
         root: as given for ``--imagenet_images_root``.
 
     Returns:
-        None when nothing is recognised (the root is laid out as it should be, or unlike anything known).
+        None when nothing is recognized (the root is laid out as it should be, or unlike anything known).
     """
     root = Path(root)
     synsets, tars, folders = _contents(root)

@@ -11,14 +11,15 @@ from torch import nn
 
 from cog.data.image_lists import ImageList
 from cog.data.loader import Decoder, batches
-from cog.device import exact_float32
-from cog.extract import normalizer, to_input
+from cog.data.pixels import normalizer, to_input
 from cog.finetune.parallel import Group
-from cog.finetune.recipe import Recipe
-from cog.interruption import requested
+from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.metrics import true_class_rank
+from cog.runtime.device import exact_float32
+from cog.runtime.signals import requested
 
-# As in extraction: larger passes cost more on a CPU (see cog.extract), and a GPU has room for these without gradients.
+# As in extraction: larger passes cost more on a CPU (see cog.features.extract), and a GPU has room for these without
+# gradients.
 _CPU_PIXELS = 4 * 224 * 224
 _MOST_CPU_IMAGES = 64
 
@@ -51,7 +52,7 @@ class TestScore:
 def evaluate(
     network: nn.Module,
     images: ImageList,
-    recipe: Recipe,
+    recipe: FineTuneRecipe,
     group: Group,
     *,
     n_workers: int,

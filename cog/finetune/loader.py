@@ -14,7 +14,7 @@ import torch
 from cog.data.image_lists import ImageList
 from cog.finetune import streams
 from cog.finetune.augment import training_pixels
-from cog.finetune.recipe import Recipe
+from cog.finetune.recipe import FineTuneRecipe
 
 #: Passes decoded ahead of the one in use.
 PREFETCH = 3
@@ -42,7 +42,7 @@ class _Work:
     """A pass that is being decoded: whoever has time takes the next of its images."""
 
     def __init__(
-        self, images: ImageList, rows: np.ndarray, recipe: Recipe, epoch: int, *, pin_memory: bool
+        self, images: ImageList, rows: np.ndarray, recipe: FineTuneRecipe, epoch: int, *, pin_memory: bool
     ) -> None:
         shape = (len(rows), recipe.crop, recipe.crop, 3)
         self.result = Pass(
@@ -92,7 +92,7 @@ class _Work:
 def passes(
     images: ImageList,
     rows: Iterable[np.ndarray],
-    recipe: Recipe,
+    recipe: FineTuneRecipe,
     *,
     epoch: int,
     n_workers: int,

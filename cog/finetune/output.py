@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves: the files of a classifier run (:mod:`cog.run_folder`), and the backbone.
+"""What a fine-tuning run leaves: the files of a classifier run (:mod:`cog.logreg.run_folder`), and the backbone.
 
 ::
 
@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from cog import files
 from cog.finetune.network import FineTuned
-from cog.finetune.recipe import Recipe
+from cog.finetune.recipe import FineTuneRecipe
 from cog.finetune.training import Trained
-from cog.run_folder import RESULTS_FILE, final_folder
+from cog.logreg.run_folder import RESULTS_FILE, final_folder
+from cog.runtime import files
 
 BACKBONE_FILE = "backbone.pth"
 
@@ -32,7 +32,7 @@ def write(
     stage: Path,
     trained: Trained,
     network: FineTuned,
-    recipe: Recipe,
+    recipe: FineTuneRecipe,
     *,
     n_train: int,
     identity: dict[str, Any],
@@ -43,7 +43,7 @@ def write(
     """Write a finished run.
 
     Args:
-        stage: folder to write into, see :func:`cog.staging.staged`.
+        stage: folder to write into, see :func:`cog.runtime.atomic_dir.staged`.
         trained: logs and the last test.
         network: as trained.
         recipe: what was done.

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from cog.errors import CogError
+from cog.runtime import ranks
+from cog.runtime.ranks import Rank
 
 T = TypeVar("T")
 
@@ -40,49 +41,26 @@ class SharedError(CogError):
     """Something that every process finds at the same time: process 0 says it."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where this process stands among the others.
-
-    Attributes:
-        rank: of all processes; 0 writes and reports.
-        size: number of processes.
-        local_rank: of those on this machine: the index of its GPU.
-    """
-
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-
-
-def place() -> Place:
-    """Return this process's place, from the environment.
+def place() -> Rank:
+    """Return this process's place, from the variables of torchrun.
 
     Raises:
         CogError: variables that contradict each other.
     """
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return Place()
-    texts = [os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ.get("LOCAL_RANK", os.environ["RANK"])]
-    if not all(text.isdecimal() for text in texts) or int(texts[0]) >= int(texts[1]):
-        raise CogError(
-            f"RANK {texts[0]}, WORLD_SIZE {texts[1]}, LOCAL_RANK {texts[2]} in the environment are not the place of a "
-            "process; start with torchrun, or unset them"
-        )
-    return Place(*map(int, texts))
+    return ranks.of_torchrun(os.environ) or Rank()
 
 
 class Group:
     """The processes of a run; of a single one, everything is trivially agreed.
 
     Args:
-        where: this process's place.
-        device: where its tensors are.
+        rank: number of this process among them.
+        device: holds its tensors.
     """
 
-    def __init__(self, where: Place, device: Any) -> None:
-        self.rank = where.rank
-        self.size = where.size
+    def __init__(self, rank: Rank, device: Any) -> None:
+        self.rank = rank.number
+        self.size = rank.size
         self.device = device
 
     def sum_(self, tensor: Any) -> Any:
@@ -142,31 +120,31 @@ def _others_may_be_gone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def joined(where: Place, device: Any) -> Iterator[Group]:
+def joined(rank: Rank, device: Any) -> Iterator[Group]:
     """Meet the other processes.
 
     Args:
-        where: this process's place.
+        rank: number of this process among them.
         device: a CPU communicates through gloo, a GPU through NCCL.
 
     Raises:
         CogError: when they cannot be reached.
     """
-    if where.size == 1:
-        yield Group(where, device)
+    if rank.size == 1:
+        yield Group(rank, device)
         return
     import torch.distributed as dist
 
     try:
         if device.type == "cuda":
-            dist.init_process_group("nccl", rank=where.rank, world_size=where.size, device_id=device)
+            dist.init_process_group("nccl", rank=rank.number, world_size=rank.size, device_id=device)
         else:
-            dist.init_process_group("gloo", rank=where.rank, world_size=where.size)
+            dist.init_process_group("gloo", rank=rank.number, world_size=rank.size)
     except (RuntimeError, ValueError) as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        raise CogError(f"process {where.rank} of {where.size} cannot join the others: {first}") from error
+        raise CogError(f"process {rank.number} of {rank.size} cannot join the others: {first}") from error
     try:
-        yield Group(where, device)
+        yield Group(rank, device)
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
@@ -252,8 +230,3 @@ def _wait(children: Sequence[subprocess.Popen[bytes]]) -> int:
         return 0
     code = next((code for code in codes if code not in (_LOST, -signal.SIGTERM, -signal.SIGKILL)), codes[0])
     return code if code > 0 else 128 - code
-
-
-def command_line(argv: Sequence[str]) -> list[str]:
-    """Return the command that runs ``finetune.py`` with ``argv`` in a process of its own."""
-    return [sys.executable, "-m", "cog.commands.finetune", *argv]

@@ -17,7 +17,7 @@ LR_BATCH = 256
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FineTuneRecipe:
     """All that decides a run beside the network and the images; see ``FINETUNE`` in configs/default.py.
 
     Attributes:
@@ -130,7 +130,7 @@ class Recipe:
         }
 
 
-def from_config(cfg: CfgNode, *, precision: str) -> Recipe:
+def from_config(cfg: CfgNode, *, precision: str) -> FineTuneRecipe:
     """Return the recipe that a configuration describes.
 
     Args:
@@ -141,7 +141,7 @@ def from_config(cfg: CfgNode, *, precision: str) -> Recipe:
         CogError: values that do not fit together.
     """
     ft, fx = cfg.FINETUNE, cfg.FT_EXTRACT
-    return Recipe(
+    return FineTuneRecipe(
         seed=cfg.EVAL.SEED,
         n_epochs=ft.N_EPOCHS,
         batch_size=ft.BATCH_SIZE,

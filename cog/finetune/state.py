@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from cog import files
 from cog.errors import CogError
-from cog.safe_load import load_torch
+from cog.runtime import files
+from cog.runtime.safe_load import load_torch
 
 STATE_FILE = "state.pth"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-#: Apart from the purposes of :mod:`cog.randomness`. Position in this tuple is part of the derivation: append only.
+#: Apart from the purposes of :mod:`cog.runtime.random_streams`. Position in this tuple is part of the derivation:
+#: append only.
 PURPOSES = ("head", "order", "image", "pass")
 _FIRST = 1000
 

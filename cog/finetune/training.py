@@ -21,18 +21,19 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cog import interruption
 from cog.data.image_lists import ImageList
+from cog.data.pixels import normalizer, to_input
 from cog.errors import CogError, FailedImagesError
-from cog.extract import normalizer, to_input
 from cog.finetune import loader, state, streams
 from cog.finetune.evaluation import TestScore, evaluate
 from cog.finetune.loader import NO_LABEL, Pass
 from cog.finetune.network import FineTuned
 from cog.finetune.parallel import Group, LostProcessError, SharedError
-from cog.finetune.recipe import Recipe
+from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.metrics import true_class_rank
-from cog.progress import Progress
+from cog.runtime import signals
+from cog.runtime.memory import is_exhausted
+from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def train(
     network: FineTuned,
     train_images: ImageList,
     test_images: ImageList,
-    recipe: Recipe,
+    recipe: FineTuneRecipe,
     group: Group,
     *,
     memory_format: torch.memory_format = torch.contiguous_format,
@@ -132,9 +133,9 @@ def train(
             state.save(saving.path, position, network, optimizer, scaler)
         clock.saved = time.monotonic()
 
-    def interrupted() -> interruption.Interrupted:
-        return interruption.Interrupted(
-            f"ended by {interruption.requested() or 'a signal to another process'}: {position.epoch} of "
+    def interrupted() -> signals.Interrupted:
+        return signals.Interrupted(
+            f"ended by {signals.requested() or 'a signal to another process'}: {position.epoch} of "
             f"{recipe.n_epochs} epochs and {position.step} of {steps_per_epoch} steps are saved; the same command "
             "continues from here"
         )
@@ -212,13 +213,13 @@ class _Clock:
         return self._before + time.monotonic() - self._start
 
 
-def _order(recipe: Recipe, epoch: int, n_images: int) -> np.ndarray:
+def _order(recipe: FineTuneRecipe, epoch: int, n_images: int) -> np.ndarray:
     """Return the rows of an epoch in the order of their use, int64."""
     return streams.generator(recipe.seed, "order", epoch).permutation(n_images)
 
 
 def _rows(
-    order: np.ndarray, recipe: Recipe, group: Group, *, first: int, last: int, per_process: int
+    order: np.ndarray, recipe: FineTuneRecipe, group: Group, *, first: int, last: int, per_process: int
 ) -> Iterator[np.ndarray]:
     """Yield the rows of this process's passes, step by step."""
     for step in range(first, last):
@@ -243,7 +244,7 @@ def _log_epoch(position: state.Position, score: TestScore, *, lr: float) -> None
         position.logs[key].append(value)
 
 
-def _report(position: state.Position, recipe: Recipe) -> None:
+def _report(position: state.Position, recipe: FineTuneRecipe) -> None:
     last = {key: values[-1] for key, values in position.logs.items()}
     logger.info(
         "epoch %d of %d: train loss %.4f, train top-1 %.2f, test loss %.4f, test top-1 %.2f, top-5 %.2f",
@@ -287,7 +288,7 @@ class _Failures:
     def _require(self, n_failed: int, file: str, reason: str) -> None:
         if n_failed > self._allowed:
             raise FailedImagesError(
-                f"{file} cannot be decoded ({reason}); mend the image, or accept the loss of up to N images with "
+                f"{file} cannot be decoded ({reason}); fix the image, or accept the loss of up to N images with "
                 f"--allow_failures N (now {self._allowed})"
             )
 
@@ -298,7 +299,7 @@ class _Trainer:
     def __init__(
         self,
         network: FineTuned,
-        recipe: Recipe,
+        recipe: FineTuneRecipe,
         group: Group,
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler,
@@ -367,7 +368,7 @@ class _Trainer:
             self._statistics.after_pass()
         self._statistics.end(group)
         self._update()
-        sums[4] = float(interruption.requested() is not None)
+        sums[4] = float(signals.requested() is not None)
         totals = group.sum_(sums).cpu()
         if not torch.isfinite(totals).all():
             raise SharedError(
@@ -449,13 +450,13 @@ class _RunningStatistics:
 
 
 @contextlib.contextmanager
-def _explained(recipe: Recipe, group: Group) -> Iterator[None]:
+def _explained(recipe: FineTuneRecipe, group: Group) -> Iterator[None]:
     """Turn "out of memory" into a line that says what to lower, and a broken connection into one that says so."""
     try:
         yield
-    except (torch.cuda.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        text = str(error)
-        if not isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) and "allocate memory" not in text:
+    except (MemoryError, RuntimeError) as error:
+        if not is_exhausted(error):
+            text = str(error)
             if group.size > 1 and re.search(r"gloo|NCCL|[Cc]onnection|peer", text):
                 raise LostProcessError(f"lost the connection to another process ({text[:200]})") from error
             raise

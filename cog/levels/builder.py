@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cog import levels as level_lists
+from cog.data.level_files import Levels
 from cog.errors import CogError
-from cog.levels.selection import Selection, select
-from cog.wordnet import embeddings, similarity
-from cog.wordnet.graph import NounGraph
-from cog.wordnet.ic import build_taxonomy
+from cog.levels.ranking import cut, level_starts, rank, shuffled
+from cog.levels.selection import ConceptSelection, select
+from cog.levels.wordnet import embeddings, similarity
+from cog.levels.wordnet.graph import NounGraph
+from cog.levels.wordnet.ic import build_taxonomy
 
 #: Everything --similarity takes -> what it is.
 SIMILARITIES = {
@@ -25,7 +26,7 @@ SIMILARITIES = {
 
 
 @dataclass(frozen=True)
-class Options:
+class LevelOptions:
     """How levels are built; the defaults are those of the paper (protocol v2).
 
     Attributes:
@@ -83,10 +84,10 @@ class BuiltLevels:
         seen_outside: seen concepts that are not among the concepts and were left out, ascending.
     """
 
-    levels: level_lists.Levels
+    levels: Levels
     level_of: list[int | None]
     ranking: Ranking
-    selection: Selection | None
+    selection: ConceptSelection | None
     seen: list[str]
     seen_outside: list[str]
 
@@ -96,7 +97,7 @@ def build(
     *,
     counts: Mapping[str, int] | None,
     seen: Collection[str],
-    options: Options,
+    options: LevelOptions,
     concepts: Collection[str] | None = None,
     pool: Collection[str] | None = None,
 ) -> BuiltLevels:
@@ -142,19 +143,19 @@ def build(
         )
         pool = selection.eligible
     # Before the similarities, so that the error comes at once.
-    level_lists.level_starts(len(set(pool)), n_levels=options.n_levels, level_size=options.level_size)
+    level_starts(len(set(pool)), n_levels=options.n_levels, level_size=options.level_size)
     ranking = _rank(graph, sorted(set(pool)), seen=seen_used, universe=universe, options=options)
-    cut, level_of = level_lists.cut(ranking.wnids, n_levels=options.n_levels, level_size=options.level_size)
-    return BuiltLevels(cut, level_of, ranking, selection, seen_used, seen_outside)
+    levels, level_of = cut(ranking.wnids, n_levels=options.n_levels, level_size=options.level_size)
+    return BuiltLevels(levels, level_of, ranking, selection, seen_used, seen_outside)
 
 
 def _rank(
-    graph: NounGraph, pool: list[str], *, seen: list[str], universe: set[str], options: Options
+    graph: NounGraph, pool: list[str], *, seen: list[str], universe: set[str], options: LevelOptions
 ) -> Ranking:
     """Rank ``pool`` (ascending ids: the order within ties depends on it)."""
     nodes = graph.indices(pool, "the concepts to rank")
     if options.similarity == "random":
-        order = level_lists.shuffled(len(pool), seed=options.seed)
+        order = shuffled(len(pool), seed=options.seed)
         return Ranking([pool[i] for i in order], None, None, {"measure": "random", "seed": options.seed})
     seen_nodes = graph.indices(seen, "the seen concepts")
     spanning = sorted({*graph.indices(sorted(universe), "the concepts").tolist(), *seen_nodes.tolist()})
@@ -182,7 +183,7 @@ def _rank(
     best = values.max(axis=1)
     nearest = values.argmax(axis=1)  # of equals the first, and the seen concepts ascend
     facts["distinct_values"] = len(np.unique(best))
-    order = level_lists.rank(best, ties=options.ties)
+    order = rank(best, ties=options.ties)
     return Ranking([pool[i] for i in order], best[order], [seen[nearest[i]] for i in order], facts)
 
 

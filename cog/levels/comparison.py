@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from cog.data.level_files import read_levels
+from cog.errors import CogError
+from cog.levels import outputs, wordnet
+from cog.runtime.check_report import Report
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_MOVES = 20
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LevelComparison:
     """Agreement of levels ``a`` and ``b``.
 
     Attributes:
@@ -28,7 +39,7 @@ class Comparison:
         return not self.moves and all(a == b for a, b, _ in self.pairs)
 
 
-def compare(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> Comparison:
+def compare(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> LevelComparison:
     """Compare two lists of levels."""
     n_levels = max(len(a), len(b))
     pad_a, pad_b = ([*levels, *[[]] * (n_levels - len(levels))] for levels in (a, b))
@@ -41,15 +52,15 @@ def compare(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> Compariso
         if in_a.get(wnid) != in_b.get(wnid)
     }
     same_order = all(list(x) == list(y) for x, y in zip(pad_a, pad_b, strict=True))
-    return Comparison(pairs, moves, len(concepts), same_order)
+    return LevelComparison(pairs, moves, len(concepts), same_order)
 
 
 def _levels_by_concept(levels: Sequence[Sequence[str]]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+    numbers: dict[str, tuple[int, ...]] = {}
     for number, level in enumerate(levels, start=1):
         for wnid in level:
-            found[wnid] = (*found.get(wnid, ()), number)
-    return found
+            numbers[wnid] = (*numbers.get(wnid, ()), number)
+    return numbers
 
 
 def label(levels: tuple[int, ...]) -> str:
@@ -57,7 +68,7 @@ def label(levels: tuple[int, ...]) -> str:
     return "+".join(f"L{number}" for number in levels) or "-"
 
 
-def describe(comparison: Comparison) -> str:
+def describe(comparison: LevelComparison) -> str:
     """Return the table of levels and one line on the whole, as text."""
     lines = ["level       in A       in B    in both   agreement"]
     for number, (size_a, size_b, both) in enumerate(comparison.pairs, start=1):
@@ -68,3 +79,59 @@ def describe(comparison: Comparison) -> str:
     if comparison.identical:
         lines[-1] += ", in the same order" if comparison.same_order else ", in another order"
     return "\n".join(lines)
+
+
+def check_files(paths: Sequence[str]) -> int:
+    """Look at the levels files to compare, print a summary, and return the exit code."""
+    report = Report()
+    for path in paths:
+        with report.step("levels"):
+            report.ok("levels", f"{path}: {len(read_levels(path))} levels")
+    return report.finish()
+
+
+def compare_files(
+    path_a: str, path_b: str, *, output_dir: str | None, overwrite: bool, wordnet_dir: str | None
+) -> None:
+    """Print the agreement of two levels files.
+
+    Args:
+        path_a: a levels file.
+        path_b: another one.
+        output_dir: gets the list of all moves; None: nothing is written.
+        overwrite: replace an existing list.
+        wordnet_dir: see :func:`cog.levels.wordnet.load_wordnet`.
+
+    Raises:
+        CogError: an unreadable file, an existing list.
+    """
+    comparison = compare(read_levels(path_a), read_levels(path_b))
+    rows = [(wnid, label(in_a), label(in_b)) for wnid, (in_a, in_b) in comparison.moves.items()]
+    file = None if output_dir is None else Path(output_dir) / outputs.COMPARISON_CSV
+    if file is not None and file.exists() and not overwrite:
+        raise CogError(f"{file} exists; remove it or add --overwrite")
+    outputs.show(f"A: {path_a}\nB: {path_b}\n{describe(comparison)}")
+    if rows:
+        words = _words_of([row[0] for row in rows[:_SHOWN_MOVES]], wordnet_dir)
+        outputs.show("\nconcept    in A  in B  names")
+        for wnid, in_a, in_b in rows[:_SHOWN_MOVES]:
+            outputs.show(f"{wnid:<10} {in_a:<5} {in_b:<5} {words.get(wnid, '')}".rstrip())
+        if len(rows) > _SHOWN_MOVES:
+            all_moves = f"all are in {outputs.COMPARISON_CSV}" if file else "--output_dir DIR writes all"
+            outputs.show(f"... and {len(rows) - _SHOWN_MOVES:,} more; {all_moves}")
+    if file is not None:
+        with outputs.publishing(file.parent, marker=file.name) as stage:
+            outputs.write_csv(stage.path / file.name, ("wnid", "a", "b"), rows)
+        outputs.show(f"wrote {file}")
+
+
+def _words_of(wnids: list[str], wordnet_dir: str | None) -> dict[str, str]:
+    """Return the names of concepts; none where WordNet is not at hand: a comparison does not need it."""
+    try:
+        graph = wordnet.load_wordnet(wordnet_dir)
+    except CogError as error:
+        if wordnet_dir is not None:
+            raise
+        logger.info("names are not shown: %s", error)
+        return {}
+    return {wnid: graph.words(graph.index(wnid)) for wnid in wnids if wnid in graph}

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cog.levels import Levels
+from cog.data.level_files import Levels
 from cog.levels.builder import BuiltLevels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_GREY = "#d9d9d9"
+_GRAY = "#d9d9d9"
 _DPI = 150
 
 
 def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
-    """Plot similarity to the seen concepts by rank, with a band per level; gaps are grey.
+    """Plot similarity to the seen concepts by rank, with a band per level; gaps are gray.
 
     Raises:
-        ImportError: when matplotlib is not installed.
         ValueError: when the order is random: there is no similarity to plot.
     """
     values = built.ranking.similarities
@@ -31,11 +30,11 @@ def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
     figure = _figure(8.0, 3.6)
     axes = figure.add_subplot()
     finite = np.where(np.isfinite(values), values, np.nan)
-    axes.axvspan(-0.5, len(values) - 0.5, color=_GREY, lw=0, zorder=0)
-    for number, colour in enumerate(_colours(len(built.levels)), start=1):
+    axes.axvspan(-0.5, len(values) - 0.5, color=_GRAY, lw=0, zorder=0)
+    for number, shade in enumerate(_colors(len(built.levels)), start=1):
         ranks = [rank for rank, level in enumerate(built.level_of) if level == number]
         axes.axvspan(ranks[0] - 0.5, ranks[-1] + 0.5, color="white", lw=0, zorder=1)
-        axes.axvspan(ranks[0] - 0.5, ranks[-1] + 0.5, color=colour, alpha=0.35, lw=0, zorder=1)
+        axes.axvspan(ranks[0] - 0.5, ranks[-1] + 0.5, color=shade, alpha=0.35, lw=0, zorder=1)
         axes.annotate(
             f"L{number}",
             ((ranks[0] + ranks[-1]) / 2, 0.97),
@@ -51,7 +50,7 @@ def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
     axes.set_xlabel(f"{len(values):,} concepts ranked by similarity to {len(built.seen):,} seen concepts")
     axes.set_ylabel(f"highest similarity ({built.ranking.facts['measure']})")
     if None in built.level_of:
-        axes.set_title("grey: concepts between levels, in none of them", fontsize=9, loc="right")
+        axes.set_title("gray: concepts between levels, in none of them", fontsize=9, loc="right")
     _save(figure, path)
 
 
@@ -66,9 +65,6 @@ def save_images_figure(
         counts: images on disk per concept.
         n_test: test images per concept.
         max_train: cap on training images.
-
-    Raises:
-        ImportError: when matplotlib is not installed.
     """
     columns = min(5, len(levels))
     rows = -(-len(levels) // columns)
@@ -76,11 +72,11 @@ def save_images_figure(
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for panel in panels.flat[len(levels) :]:
         panel.set_axis_off()
-    for number, (level, colour, panel) in enumerate(
-        zip(levels, _colours(len(levels)), panels.flat, strict=False), start=1
+    for number, (level, shade, panel) in enumerate(
+        zip(levels, _colors(len(levels)), panels.flat, strict=False), start=1
     ):
         used = np.sort([min(counts[wnid], n_test + max_train) for wnid in level])[::-1]
-        panel.fill_between(np.arange(len(used)), used, color=colour, alpha=0.5, lw=0, step="mid")
+        panel.fill_between(np.arange(len(used)), used, color=shade, alpha=0.5, lw=0, step="mid")
         panel.plot(np.arange(len(used)), used, color="black", lw=1, drawstyle="steps-mid")
         panel.set_title(f"L{number}: {_short(int(used.sum()))} images", fontsize=10)
         panel.set_xlim(0, max(1, len(used) - 1))
@@ -95,8 +91,8 @@ def _short(number: int) -> str:
     return f"{number / 1e6:.3f} M" if number >= 100_000 else f"{number:,}"
 
 
-def _colours(n: int) -> list[Any]:
-    """Return ``n`` colours, dark to light: near to far."""
+def _colors(n: int) -> list[Any]:
+    """Return ``n`` colors, dark to light: near to far."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](position) for position in np.linspace(0.15, 0.95, n)]

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from cog import files
 from cog.data import root_layout
 from cog.data.image_lists import IMAGE_SUFFIXES
+from cog.data.wnids import is_wnid
 from cog.errors import CogError
-from cog.progress import Progress
-from cog.wordnet.graph import is_wnid
+from cog.runtime import files
+from cog.runtime.progress import Progress
 
 
 def read_counts(path: Path) -> dict[str, int]:

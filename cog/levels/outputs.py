@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cog import files
 from cog.levels.builder import BuiltLevels
-from cog.wordnet.graph import NounGraph
+from cog.levels.wordnet.graph import NounGraph
+from cog.runtime import files
+from cog.runtime.atomic_dir import Stage, recover, staged
+from cog.runtime.csv_text import csv_text
+from cog.runtime.locks import locked
 
 LEVELS_CSV = "levels.csv"
 CONCEPTS_CSV = "concepts.csv"
@@ -23,12 +27,25 @@ SIMILARITY_FIGURE = "similarity.png"
 IMAGES_FIGURE = "images.png"
 
 
+@contextlib.contextmanager
+def publishing(folder: Path, *, marker: str) -> Iterator[Stage]:
+    """Collect files that appear together in ``--output_dir``, which nobody else writes to meanwhile."""
+    with locked(folder, flag="--output_dir") as lock:
+        recover(folder)
+        with staged(folder, marker=marker, flag="--output_dir") as stage:
+            yield stage
+            lock.require_held()
+
+
+def show(text: str) -> None:
+    """Print text at once: in order with the log on standard error."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a CSV table (UTF-8, line feeds) atomically."""
-    with files.atomic_write(path, "w") as handle:
-        writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    files.write_text(path, csv_text(header, rows))
 
 
 def write_levels_csv(
@@ -76,7 +93,7 @@ def level_facts(
     facts = []
     similarities = built.ranking.similarities
     for number, level in enumerate(built.levels, start=1):
-        ranks = [rank for rank, found in enumerate(built.level_of) if found == number]
+        ranks = [rank for rank, level_number in enumerate(built.level_of) if level_number == number]
         fact: dict[str, Any] = {
             "level": number,
             "concepts": len(level),

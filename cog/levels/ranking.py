@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cog.data.level_files import Levels
 from cog.errors import CogError
 from cog.levels.introsort import argsort_introsort
-from cog.levels.mapping import Levels
 
 #: How concepts of equal similarity are ordered: as in the published levels, or by id.
 TIES = ("introsort", "wnid")
@@ -19,7 +19,7 @@ def rank(similarities: np.ndarray, *, ties: str) -> np.ndarray:
 
     Args:
         similarities: float64 ``(n,)`` of concepts in ascending order of their ids, without NaN.
-        ties: ``introsort``, the order of the published levels (see :mod:`cog.introsort`), or ``wnid``:
+        ties: ``introsort``, the order of the published levels (see :mod:`cog.levels.introsort`), or ``wnid``:
             ascending ids.
 
     Returns:

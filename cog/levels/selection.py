@@ -12,15 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cog.data.wnids import is_wnid
 from cog.errors import CogError
-from cog.wordnet.graph import NounGraph, is_wnid
+from cog.levels.wordnet.graph import NounGraph
 
 #: v2: ICCV 2021, 5,146 eligible concepts; v1: first version (January 2021), 5,754.
 PROTOCOLS = ("v2", "v1")
 
 _LISTS = Path(__file__).parent / "lists"
-#: The 1000 classes of ILSVRC-2012.
-IN1K_LIST = _LISTS / "in1k_wnids.txt"
 #: The 70 concepts that the authors discarded by hand (supplement, Table 2).
 DISCARDED_LIST = _LISTS / "discarded_wnids.txt"
 
@@ -36,7 +35,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Selection:
+class ConceptSelection:
     """The eligible concepts and the fate of all others.
 
     Attributes:
@@ -61,7 +60,7 @@ def select(
     min_images: int = 782,
     excluded_roots: Iterable[str] = ("n00007846",),
     discarded: Collection[str] = (),
-) -> Selection:
+) -> ConceptSelection:
     """Select the eligible concepts.
 
     Protocol v2 removes, one after the other: the seen concepts; concepts with fewer than ``min_images``
@@ -145,7 +144,7 @@ def select(
         )
     else:
         remove("ancestor", "ancestors of concepts left", ancestors(left.values(), "the concept"))
-    return Selection(eligible=list(left), n_concepts=len(counts), steps=tuple(steps), removed=removed)
+    return ConceptSelection(eligible=list(left), n_concepts=len(counts), steps=tuple(steps), removed=removed)
 
 
 def _label(graph: NounGraph, node: int) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from cog import splits
+from cog.data import split_files
 from cog.levels import image_folders
-from cog.progress import Progress
+from cog.runtime.progress import Progress
 
 #: Folders whose file names are in memory at the same time: all names of 5000 concepts would take a gigabyte.
 _BATCH = 64
@@ -27,7 +27,7 @@ class BuiltSplit:
         unreadable: name -> error of the images that cannot be decoded; empty when that was not checked.
     """
 
-    split: splits.Split
+    split: split_files.Split
     n_found: dict[str, int]
     n_usable: dict[str, int]
     unreadable: dict[str, str]
@@ -43,7 +43,7 @@ def build_split(
         wnids: the concepts; repetitions do not matter.
         n_test: test images per concept.
         max_train: cap on training images per concept.
-        seed: see :func:`cog.splits.draw`.
+        seed: see :func:`cog.data.split_files.draw`.
         verify: decode every image and leave out those that fail.
         n_workers: folders listed, or images decoded, at the same time.
 
@@ -63,7 +63,7 @@ def build_split(
                     usable = [name for name in found if name not in failed]
                     built.unreadable.update(failed)
                     built.n_found[wnid], built.n_usable[wnid] = len(found), len(usable)
-                    built.split[wnid] = splits.draw(
+                    built.split[wnid] = split_files.draw(
                         usable, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed
                     )
                     progress.update()

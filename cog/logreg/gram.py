@@ -9,126 +9,114 @@ do on ``W``. One image per class, 1000 classes and d = 2048: 4 times fewer, in f
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from cog.logreg.dense import sgd_step
+from cog.logreg.learners import LinearLearner
 from cog.logreg.matrix import FeatureMatrix
-from cog.logreg.sgd import Recipe, Run, initial_classifier
+from cog.logreg.sgd import Layer, SgdConfig, TrainSpec
 
 
 def applies(n_rows: int, dim: int) -> bool:
-    """Whether training on ``n_rows`` rows of ``dim`` features is done here: a function of the shape alone."""
+    """Return whether training on ``n_rows`` rows of ``dim`` features is done here: a function of the shape alone."""
     return 2 * n_rows <= dim
 
 
-class SpanRows:
-    """What runs over the same rows share: their features ``(n, d)`` and Gram matrix ``(n, n)``, in float32."""
+class GramLearner(LinearLearner):
+    """Logistic regression in the span of the rows, always in float32; logits are ``(K, b, C)``."""
 
-    def __init__(self, features: FeatureMatrix, rows: torch.Tensor, recipe: Recipe) -> None:
-        self.x = features.exact(rows)
-        self._gram = self.x @ self.x.T
+    form = "span"
+
+    def __init__(
+        self, features: FeatureMatrix, y: torch.Tensor, spec: TrainSpec, config: SgdConfig, **options: bool
+    ) -> None:
+        rows = spec.rows.to(features.index_device)
+        self._rows = features.exact(rows)
+        self._gram = self._rows @ self._rows.T
         # A batch of all rows needs no gathering: their order makes no difference to the sum over them.
-        self.whole = len(rows) <= recipe.batch_size
-        self._initial: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        self._positions = torch.arange(len(rows))
+        self._whole = len(rows) <= config.batch_size
+        self._position = torch.empty(features.n, dtype=torch.int64, device=features.device)
+        self._position[rows.to(features.device)] = torch.arange(len(rows), device=features.device)
+        super().__init__(features, y, spec, config, **options)
+        self._low = False
+        if self._whole:
+            self._y_batch.copy_(y[rows.to(features.device)])
 
-    def arrange(self, order: torch.Tensor) -> torch.Tensor:
-        """Return the order in which an epoch takes the rows."""
-        return self._positions if self.whole else order
-
-    def take(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the rows ``(b, n)`` of the Gram matrix at ``positions`` (int64)."""
-        self._positions = positions
-        return self._gram if self.whole else self._gram[positions]
-
-    def start(self, run: Run, recipe: Recipe) -> SpanRun:
-        """Return the initial state of a run."""
-        return SpanRun(self, run, recipe)
-
-    def initial(self, recipe: Recipe, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return initial weight and bias, and the logits ``(n, C)`` that this weight gives all rows."""
-        if seed not in self._initial:
-            weight, bias = initial_classifier(recipe.n_classes, self.x.shape[1], seed)
-            self._initial[seed] = weight, bias, self.x @ weight.T
-        return self._initial[seed]
-
-    def of_batch(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the rows of ``values`` ``(n, C)`` that belong to the batch taken last."""
-        return values if self.whole else values[self._positions]
-
-    def spread(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return ``gradient`` ``(b, C)`` of the batch taken last as rows among zeros ``(n, C)``."""
-        if self.whole:
-            return gradient
-        everywhere = torch.zeros(len(self.x), gradient.shape[1])
-        return everywhere.index_copy_(0, self._positions, gradient)
-
-
-class SpanRun:
-    """The state of one run.
-
-    Attributes:
-        bias: float32 ``(C,)``, changes with every step.
-    """
-
-    def __init__(self, rows: SpanRows, run: Run, recipe: Recipe) -> None:
-        self._rows, self._wd, self._momentum = rows, run.wd, recipe.momentum
-        self._initial, bias, self._initial_logits = rows.initial(recipe, run.init_seed)
-        self.bias = bias.clone()
-        self._coefficients = torch.zeros_like(self._initial_logits)
-        self._velocity, self._bias_velocity = torch.zeros_like(self._coefficients), torch.zeros_like(bias)
-        self._scale, self._scale_velocity = 1.0, 0.0
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The weights, float32 ``(C, d)``, put together anew at each access."""
-        return torch.addmm(self._initial, self._coefficients.T, self._rows.x, beta=self._scale)
-
-    def logits(self, gram: torch.Tensor, out: torch.Tensor) -> None:
-        """Compute the logits ``(b, C)`` of the batch taken last."""
-        torch.mm(gram, self._coefficients, out=out)
-        out.add_(self._rows.of_batch(self._initial_logits), alpha=self._scale).add_(self.bias)
-
-    def step(self, gram: torch.Tensor, logit_gradient: torch.Tensor, *, lr: float) -> None:
-        """Update on a batch, given the gradient ``(b, C)`` of its mean loss by the logits."""
-        sgd_step(
-            [self._coefficients, self.bias],
-            [self._rows.spread(logit_gradient), logit_gradient.sum(0)],
-            [self._velocity, self._bias_velocity],
-            lr=lr,
-            wd=self._wd,
-            momentum=self._momentum,
-        )
-        # The initial weights have no gradient but that of weight decay.
-        self._scale_velocity = self._momentum * self._scale_velocity + self._wd * self._scale
-        self._scale -= lr * self._scale_velocity
-        if (
-            abs(self._scale) > torch.finfo(torch.float32).max
-        ):  # as the weights would have done; torch refuses it
-            self._scale = math.nan
-
-    def is_finite(self) -> bool:
-        """Whether the classifier still is."""
-        return bool(torch.isfinite(self._coefficients.sum() + self.bias.sum() + self._scale))
-
-    def values(self) -> dict[str, Any]:
-        """Return what the next step depends on; tensors change with it."""
-        return {
-            "coefficients": self._coefficients,
-            "bias": self.bias,
-            "velocity": self._velocity,
-            "bias_velocity": self._bias_velocity,
-            "scale": self._scale,
-            "scale_velocity": self._scale_velocity,
+    def _start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        k, n, c, device = self._k, len(self._rows), self._c, self.device
+        self._initial, self._initial_logits = weight, self._rows @ weight.T
+        self.state = {
+            "coefficients": torch.zeros(k, n, c, device=device),
+            "bias": bias.repeat(k, 1),
+            "scale": torch.ones(k, device=device),
+            "velocity": torch.zeros(k, n, c, device=device),
+            "bias_velocity": torch.zeros(k, c, device=device),
+            "scale_velocity": torch.zeros(k, device=device),
         }
+        self._low = False
+        # The initial weights have no gradient but that of weight decay.
+        self._zero = torch.zeros((), device=device)
+        self._batch = torch.arange(n, device=device)[: self.size].clone()
+        self._x, self._x_initial = self._gram, self._initial_logits
+        if not self._whole:
+            self._x, self._x_initial = (
+                self._gram[: self.size].clone(),
+                self._initial_logits[: self.size].clone(),
+            )
+            self._spread = torch.zeros(n, c, device=device)
 
-    def resume(self, values: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`values` returned."""
-        for name, value in self.values().items():
-            if isinstance(value, torch.Tensor):
-                value.copy_(values[name])
-        self._scale, self._scale_velocity = values["scale"], values["scale_velocity"]
+    def load(self, rows: torch.Tensor) -> None:
+        """See :meth:`Learner.load`."""
+        if self._whole:
+            return
+        b, rows = len(rows), rows.to(self.device)
+        batch = torch.index_select(self._position, 0, rows, out=self._batch[:b])
+        torch.index_select(self._gram, 0, batch, out=self._x[:b])
+        torch.index_select(self._initial_logits, 0, batch, out=self._x_initial[:b])
+        torch.index_select(self._y, 0, rows, out=self._y_batch[:b])
+
+    def _filled(self, b: int) -> int:
+        return b
+
+    def _shape(self, b: int) -> tuple[int, int, int]:
+        return self._k, b, self._c
+
+    def _origin(self, b: int) -> torch.Tensor:
+        return (torch.arange(self._k * b, device=self.device) * self._c).view(self._k, b)
+
+    def _subtract_targets(self, probabilities: torch.Tensor, b: int) -> None:
+        positions = (self._origins[b] + self._y_batch[:b]).view(-1)
+        probabilities.view(-1).index_add_(0, positions, self._minus_one[: len(positions)])
+
+    def _forward(self, b: int, logits: torch.Tensor) -> None:
+        for k in range(self._k):
+            torch.mm(self._x[:b], self.state["coefficients"][k], out=logits[k])
+        logits.addcmul_(self._x_initial[:b], self.state["scale"][:, None, None]).add_(
+            self.state["bias"][:, None]
+        )
+
+    def _backward(self, b: int, gradient: torch.Tensor) -> None:
+        by_bias, state = gradient.sum(1), self.state
+        for k in range(self._k):
+            by_coefficients = gradient[k]
+            if not self._whole:
+                by_coefficients = self._spread.zero_().index_copy_(0, self._batch[:b], gradient[k])
+            self._update(
+                k,
+                [state["coefficients"][k], state["bias"][k], state["scale"][k]],
+                [by_coefficients, by_bias[k], self._zero],
+                [state["velocity"][k], state["bias_velocity"][k], state["scale_velocity"][k]],
+            )
+
+    def layers(self, k: int) -> list[Layer]:
+        """See :meth:`Learner.layers`; the weight ``(C, d)`` is put together anew."""
+        weight = torch.addmm(
+            self._initial * self.state["scale"][k], self.state["coefficients"][k].T, self._rows
+        )
+        return [(weight, self.state["bias"][k])]
+
+    def is_finite(self) -> list[bool]:
+        """See :meth:`Learner.is_finite`."""
+        state = self.state
+        return torch.isfinite(
+            state["coefficients"].sum((1, 2)) + state["bias"].sum(1) + state["scale"]
+        ).tolist()

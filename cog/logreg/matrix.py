@@ -8,8 +8,8 @@
                   they are asked for
 ================  ===========================================================================================
 
-They serve rows to the device of computation; when that is a GPU and the features are larger than its memory,
-they stay on the host and batches travel in large pinned blocks (see :mod:`cog.logreg.streaming`).
+Features that are larger than the memory of a GPU stay on the host in one of these forms, and :class:`HostMatrix` sends
+each batch to the device from pinned memory.
 """
 
 from __future__ import annotations
@@ -32,24 +32,43 @@ class FeatureMatrix(Protocol):
     Attributes:
         n: rows.
         dim: d.
-        dtype: of the batches.
-        device: where the features are.
-        nbytes: memory they take there.
+        dtype: type of the batches.
+        device: where the batches come out.
+        index_device: where the numbers of the rows have to be.
     """
 
     n: int
     dim: int
     dtype: torch.dtype
     device: torch.device
-    nbytes: int
+
+    @property
+    def index_device(self) -> torch.device:
+        """Where the numbers of the rows have to be."""
+        ...
 
     def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Gather ``rows`` (int64, on :attr:`device`) as ``(b, d)`` in the working precision."""
+        """Gather ``rows`` (int64, on :attr:`index_device`) as ``(b, d)`` in the working precision."""
         ...
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
-        """Gather ``rows`` (int64, on :attr:`device`) as float32 ``(b, d)``, the values that were stored."""
+        """Gather ``rows`` (int64, on :attr:`index_device`) as float32 ``(b, d)``, the values that were stored."""
         ...
+
+    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
+        """Return the rows from ``start`` to ``stop``, in float32 or in the working precision; not to be changed."""
+        ...
+
+
+class _InMemory:
+    """What the forms have in common that are on the device of the batches."""
+
+    device: torch.device
+
+    @property
+    def index_device(self) -> torch.device:
+        """Where the numbers of the rows have to be."""
+        return self.device
 
 
 def _high_bits(bits: torch.Tensor) -> torch.Tensor:
@@ -60,7 +79,7 @@ def _high_bits(bits: torch.Tensor) -> torch.Tensor:
     return (bits + _HALF) >> 16
 
 
-class FloatMatrix:
+class FloatMatrix(_InMemory):
     """Features kept as they are: float32 ``(n, d)``, neither copied nor changed."""
 
     dtype = torch.float32
@@ -69,7 +88,6 @@ class FloatMatrix:
         self._x = x
         self.n, self.dim = x.shape
         self.device = x.device
-        self.nbytes = x.nbytes
 
     def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
@@ -79,8 +97,12 @@ class FloatMatrix:
         """See :class:`FeatureMatrix`."""
         return torch.index_select(self._x, 0, rows)
 
+    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return self._x[start:stop]
 
-class SplitMatrix:
+
+class SplitMatrix(_InMemory):
     """Features as bfloat16 plus the 16 bits that it lacks, in the memory of the float32 they were.
 
     Row i of the float32 matrix becomes two rows of 16-bit numbers: the nearest bfloat16 values, and the signed
@@ -98,15 +120,14 @@ class SplitMatrix:
 
     def __init__(self, x: torch.Tensor) -> None:
         assert x.dtype == torch.float32 and x.is_contiguous()
-        self.n, self.dim = x.shape
-        self.device = x.device
-        self.nbytes = x.nbytes
         for chunk in x.split(_CHUNK):
             bits = chunk.view(torch.int32).clone()
             high = _high_bits(bits)
-            planes = chunk.view(torch.int16).view(len(chunk), 2, self.dim)
+            planes = chunk.view(torch.int16).view(len(chunk), 2, x.shape[1])
             planes[:, 0].copy_(high)
             planes[:, 1].copy_(bits.sub_(high << 16))
+        self.device = x.device
+        self.n, self.dim = x.shape
         self._planes = x.view(torch.int16).view(2 * self.n, self.dim)
         self._high = self._planes.view(torch.bfloat16)
         for part in self._high.split(2 * _CHUNK):
@@ -124,18 +145,24 @@ class SplitMatrix:
         bits = self._planes.index_select(0, rows * 2).to(torch.int32).bitwise_left_shift_(16)
         return bits.add_(self._planes.index_select(0, rows * 2 + 1)).view(torch.float32)
 
+    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        if exact:
+            return self.exact(torch.arange(start, stop, device=self.device))
+        # A copy: PyTorch 2.10's products read beyond the columns of every second row, where bits of no number lie.
+        return self._high[2 * start : 2 * stop : 2].contiguous()
 
-class MappedMatrix:
+
+class MappedMatrix(_InMemory):
     """Features that stay in their file; the same values as in memory, bit for bit.
 
     Args:
         x: float32 ``(n, d)`` as stored, from a memory-mapped file.
-        norms: float32 ``(n, 1)`` to divide the rows by.
+        norms: ``(n, 1)`` to divide the rows by, see :class:`cog.features.feature_files.FeatureSet`.
         dtype: of the batches, float32 or bfloat16.
     """
 
     device = torch.device("cpu")
-    nbytes = 0  # what is in memory of them is the system's cache
 
     def __init__(self, x: torch.Tensor, norms: torch.Tensor, dtype: torch.dtype) -> None:
         self._x, self._norms, self.dtype = x, norms, dtype
@@ -151,3 +178,44 @@ class MappedMatrix:
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
         return torch.index_select(self._x, 0, rows).div_(self._norms[rows])
+
+    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        rows = torch.arange(start, stop)
+        return self.exact(rows) if exact else self.batch(rows)
+
+
+class HostMatrix:
+    """Features that stay on the host because they do not fit on the device; batches are sent from pinned memory.
+
+    The pinned memory of a batch is PyTorch's: it is given away again when the copy out of it is done.
+
+    Args:
+        host: the features.
+        device: where the batches are wanted.
+
+    Attributes:
+        host: the features.
+    """
+
+    index_device = torch.device("cpu")
+
+    def __init__(self, host: FloatMatrix | SplitMatrix | MappedMatrix, device: torch.device) -> None:
+        self.host, self.device = host, device
+        self.n, self.dim, self.dtype = host.n, host.dim, host.dtype
+
+    def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        pinned = torch.empty(len(rows), self.dim, dtype=self.dtype, pin_memory=self.device.type == "cuda")
+        self.host.batch(rows, out=pinned)
+        return (
+            pinned.to(self.device, non_blocking=True) if out is None else out.copy_(pinned, non_blocking=True)
+        )
+
+    def exact(self, rows: torch.Tensor) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return self.host.exact(rows).to(self.device)
+
+    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return self.host.part(start, stop, exact=exact).to(self.device)

@@ -1,4 +1,4 @@
-"""Loss and accuracy of a linear classifier."""
+"""Loss and accuracy of a classifier."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
 #: Rows scored at once. On a CPU the logits stay in the cache (1024 x 1000 float32 is 4 MB); a GPU wants more work
 #: between two waits.
-_CHUNK = {"cpu": 1024, "cuda": 16384}
+CPU_CHUNK, GPU_CHUNK = 1024, 16384
 
-
-def _chunk(device: torch.device) -> int:
-    return _CHUNK.get(device.type, _CHUNK["cpu"])
+#: Returns float32 logits ``(b, C)`` for features ``(b, d)``.
+Logits = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Score:
-    """Of a classifier on one set.
+class Evaluation:
+    """Loss and accuracies of a classifier on one set.
 
     Attributes:
         loss: mean cross-entropy, in nats.
@@ -35,7 +34,7 @@ class Score:
     top5: float
 
 
-def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def true_class_rank(logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool | None = None) -> torch.Tensor:
     """Return how many classes are ranked before the true one.
 
     Among equal logits the lower class index comes first, as ``argmax`` has it: counting ties as correct
@@ -43,126 +42,112 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     ranked last.
 
     Args:
-        logits: float ``(n, C)``.
+        logits: floating-point ``(n, C)``.
         y: int64 ``(n,)``.
+        may_wait: whether the host may look at a result, which a captured step must not; default: on a CPU.
 
     Returns:
         int64 ``(n,)`` in 0..C.
     """
     target = logits.gather(1, y[:, None])
-    before = (logits > target).sum(1)
-    tied = ((logits == target).sum(1) > 1).nonzero()[:, 0]
-    if len(tied):  # rare, so that looking for them is cheaper than ranking by index everywhere
-        lower_index = torch.arange(logits.shape[1], device=y.device) < y[tied, None]
-        before[tied] += ((logits[tied] == target[tied]) & lower_index).sum(1)
-    return before.where(torch.isfinite(target[:, 0]), logits.shape[1])
+    # Sums of float32 are several times faster than sums of bool, and exact up to 2^24.
+    mask = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    before = torch.gt(logits, target, out=mask).sum(1)
+    if logits.device.type == "cpu" if may_wait is None else may_wait:
+        tied = (torch.ge(logits, target, out=mask).sum(1) > before + 1).nonzero()[:, 0]
+        if len(tied):  # rare, so that looking for them is cheaper than ranking by index everywhere
+            before[tied] += _tied_before(logits[tied], target[tied], y[tied])
+    else:
+        before += _tied_before(logits, target, y)
+    return before.long().where(torch.isfinite(target[:, 0]), logits.shape[1])
 
 
-def score(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    *,
-    operands: torch.dtype = torch.float32,
-) -> tuple[Score, torch.Tensor]:
-    """Score a classifier in chunks.
-
-    Args:
-        x: float32 ``(n, d)``, on any device.
-        y: int64 ``(n,)``, on any device.
-        weight: float32 ``(C, d)``; the computation runs on its device.
-        bias: float32 ``(C,)``.
-        operands: type that features and weights are rounded to before they are multiplied. Anything but float32 is for
-            curves, not for results: the logits come out rounded, too.
-
-    Returns:
-        The score, and the predicted classes as int64 on the CPU.
-    """
-    rounded = weight.to(operands)
-
-    def logits(x: torch.Tensor) -> torch.Tensor:
-        if operands == torch.float32:
-            return torch.addmm(bias, x, weight.T)
-        return torch.mm(x.to(operands), rounded.T).float().add_(bias)
-
-    return score_logits(x, y, logits, device=weight.device)
-
-
-def score_logits(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    logits_of: Callable[[torch.Tensor], torch.Tensor],
-    *,
-    device: torch.device,
-) -> tuple[Score, torch.Tensor]:
-    """Score any classifier in chunks; arguments and result as of :func:`score`.
-
-    Args:
-        x: float32 ``(n, d)``, on any device.
-        y: int64 ``(n,)``, on any device.
-        logits_of: returns float32 ``(b, C)`` for ``(b, d)``, both on ``device``.
-        device: where to compute.
-    """
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
-    predictions = []
-    size = _chunk(device)
-    for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
-        labels = y_part.to(device)
-        logits = logits_of(x_part.to(device))
-        rank = true_class_rank(logits, labels)
-        sums[0] += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-        sums[1] += (rank < 1).sum()
-        sums[2] += (rank < 5).sum()
-        predictions.append(logits.argmax(1).cpu())
-    loss, top1, top5 = (sums / len(y)).tolist()
-    return Score(loss, 100 * top1, 100 * top5), torch.cat(predictions)
-
-
-def top1_of_many(
-    features: FeatureMatrix,
-    y: torch.Tensor,
-    rows: torch.Tensor,
-    classifiers: Sequence[tuple[torch.Tensor, torch.Tensor]],
-) -> list[float]:
-    """Score several classifiers on the same rows; each chunk of features is gathered once.
-
-    Args:
-        features: ``(n, d)``, on the classifiers' device.
-        y: int64 ``(n,)``, on that device.
-        rows: int64, on that device: the rows to score.
-        classifiers: weight float32 ``(C, d)`` and bias ``(C,)`` of each.
-
-    Returns:
-        Top-1 accuracy in percent, equal to that of :func:`score`.
-    """
-    return top1_of_logits(
-        features,
-        y,
-        rows,
-        [
-            lambda x, weight=weight, bias=bias: torch.addmm(bias, x, weight.T)  # type: ignore[misc]
-            for weight, bias in classifiers
-        ],
-    )
-
-
-def top1_of_logits(
-    features: FeatureMatrix,
-    y: torch.Tensor,
-    rows: torch.Tensor,
-    classifiers: Sequence[Callable[[torch.Tensor], torch.Tensor]],
-) -> list[float]:
-    """Return what :func:`top1_of_many` does, for classifiers given as functions from features to logits."""
-    hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
-    for part in rows.split(_chunk(y.device)):
-        x, labels = features.exact(part), y[part]
-        for index, logits_of in enumerate(classifiers):
-            hits[index] += is_top1(logits_of(x), labels).sum()
-    return [100 * count / len(rows) for count in hits.tolist()]
+def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Count the classes of a lower index whose logit equals the true class's."""
+    lower_index = torch.arange(logits.shape[1], device=y.device) < y[:, None]
+    return ((logits == target) & lower_index).sum(1).float()
 
 
 def is_top1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Whether ``true_class_rank`` is 0, without ranking: bool ``(n,)``."""
-    target = logits.gather(1, y[:, None])[:, 0]
-    return (logits.argmax(1) == y) & torch.isfinite(target)
+    """Return whether the true class is ranked first: bool ``(n,)``."""
+    target = logits.gather(1, y[:, None])
+    if logits.device.type != "cpu":
+        return (logits.argmax(1) == y) & torch.isfinite(target[:, 0])
+    # argmax takes several times as long as this on a CPU
+    mask = torch.empty(logits.shape, dtype=torch.float32)
+    hit = (torch.ge(logits, target, out=mask).sum(1) == 1) & torch.isfinite(target[:, 0])
+    unsure = (~hit & (logits.amax(1) == target[:, 0])).nonzero()[:, 0]
+    hit[unsure] = (logits[unsure].argmax(1) == y[unsure]) & torch.isfinite(target[unsure, 0])
+    return hit
+
+
+def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool) -> None:
+    """Add loss, top-1 and top-5 hits of a batch, logits ``(b, C)`` and classes ``(b,)``, to ``sums`` ``(3,)``."""
+    rank = true_class_rank(logits, y, may_wait=may_wait)
+    sums[0] += torch.nn.functional.cross_entropy(logits, y, reduction="sum")
+    sums[1] += (rank < 1).sum()
+    sums[2] += (rank < 5).sum()
+
+
+def new_sums(device: torch.device) -> torch.Tensor:
+    """Return zeros ``(3,)`` for :func:`add_batch`."""
+    return torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+
+
+def to_score(sums: torch.Tensor, n: int) -> Evaluation:
+    """Return the score of ``n`` rows; waits for the device."""
+    loss, top1, top5 = (sums / n).tolist()
+    return Evaluation(loss, 100 * top1, 100 * top5)
+
+
+def score(
+    features: FeatureMatrix, y: torch.Tensor, logits_of: Logits, *, exact: bool = True
+) -> tuple[Evaluation, torch.Tensor | None]:
+    """Score a classifier on all rows, in chunks.
+
+    Args:
+        features: features ``(n, d)``.
+        y: int64 ``(n,)``, on the device of the features.
+        logits_of: the classifier.
+        exact: whether to multiply the float32 values; else those in the working precision, for curves.
+
+    Returns:
+        The score and, when exact, the predicted classes as int64 on the CPU.
+    """
+    sums = new_sums(y.device)
+    predictions = []
+    for start, stop, new in _chunks(len(y), y.device):
+        logits, labels = logits_of(features.part(start, stop, exact=exact))[new - start :], y[new:stop]
+        add_batch(sums, logits, labels, may_wait=y.device.type == "cpu")
+        if exact:
+            predictions.append(logits.argmax(1))
+    return to_score(sums, len(y)), torch.cat(predictions).cpu() if exact else None
+
+
+def top1_of_many(
+    features: FeatureMatrix, y: torch.Tensor, rows: torch.Tensor, classifiers: Sequence[Logits]
+) -> list[float]:
+    """Score several classifiers on the same rows; each chunk of float32 features is gathered once.
+
+    Args:
+        features: features ``(n, d)``.
+        y: int64 ``(n,)``, on the device of the features.
+        rows: int64 ``(m,)``, on the CPU: the rows to score.
+        classifiers: the classifiers.
+
+    Returns:
+        Top-1 accuracy of each in percent, equal to that of :func:`score`.
+    """
+    hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
+    for start, stop, new in _chunks(len(rows), y.device):
+        part = rows[start:stop].to(features.index_device)
+        x, labels = features.exact(part), y[part.to(y.device)][new - start :]
+        for index, logits_of in enumerate(classifiers):
+            hits[index] += is_top1(logits_of(x)[new - start :], labels).sum()
+    return [100 * count / len(rows) for count in hits.tolist()]
+
+
+def _chunks(n: int, device: torch.device) -> list[tuple[int, int, int]]:
+    """Return start, stop and the first new row of chunks of one size; the last one begins in the one before it."""
+    size = min(n, CPU_CHUNK if device.type == "cpu" else GPU_CHUNK)
+    return [(min(start, n - size), min(start, n - size) + size, start) for start in range(0, n, size)]

@@ -9,8 +9,8 @@
 =========  ====================================================================================================
 
 Weights, momentum, softmax, the validation of a trial and the test score of the last epoch are float32 in every mode:
-ranking rounded logits would move accuracies. In the ``bf16`` mode of a CPU the test scores of the epochs before the
-last, which are a curve and no result, come from bfloat16 operands as well.
+ranking rounded logits would move accuracies. In the ``bf16`` mode the test scores of the epochs before the last,
+which are a curve and no result, come from bfloat16 operands as well.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from cog.errors import CogError
+from cog.runtime.device import exact_float32, require_bfloat16
 
 
 @functools.cache
@@ -52,4 +55,32 @@ def resolve_precision(name: str, device: torch.device) -> str:
         raise CogError(
             f"CLF.PRECISION tf32 needs an NVIDIA GPU since Ampere, found {device}; use auto or fp32"
         )
+    if name == "bf16":
+        require_bfloat16(device, "CLF.PRECISION")
     return name
+
+
+#: How matrices are multiplied is a setting of the process: trainings in other threads wait while one issues its work.
+_PRODUCTS = threading.RLock()
+
+
+@contextlib.contextmanager
+def products(device: torch.device, precision: str) -> Iterator[None]:
+    """Multiply float32 matrices in ``fp32`` or ``tf32``, and sum up bfloat16 products in float32, inside the block.
+
+    By default cuBLAS may add parts of bfloat16 products up in bfloat16.
+    """
+    if device.type != "cuda":
+        with exact_float32():
+            yield
+        return
+    matmul = torch.backends.cuda.matmul
+    with _PRODUCTS, exact_float32():
+        saved = matmul.allow_bf16_reduced_precision_reduction
+        matmul.allow_bf16_reduced_precision_reduction = False
+        if precision == "tf32":
+            torch.set_float32_matmul_precision("high")  # exact_float32 puts back what was
+        try:
+            yield
+        finally:
+            matmul.allow_bf16_reduced_precision_reduction = saved

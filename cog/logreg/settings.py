@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from cog.errors import CogError
-
-#: Values of ``CLF.PRECISION``; see :mod:`cog.logreg.precision`.
-PRECISIONS = ("auto", "fp32", "tf32", "bf16")
-
-#: Values of ``CLF.TYPE``; see :mod:`cog.logreg.mlp_engine`.
-TYPES = ("logreg", "mlp", "mlp_noact")
-
-#: Configuration of a type where nobody says otherwise: intervals and unnormalised input of the MLPs as in the first
-#: version of the paper (supplement C.3; its search intervals are those of its section B).
-TYPE_DEFAULTS: dict[str, dict[str, object]] = {
-    "logreg": {},
-    "mlp": {"NORM_FTS": False, "LR_INTV": (1e-1, 1e2), "WD_INTV": (1e-8, 1e-4)},
-    "mlp_noact": {"NORM_FTS": False, "LR_INTV": (1e-2, 1e1), "WD_INTV": (1e-8, 1e-4)},
-}
 
 
 @dataclass(frozen=True)
@@ -36,13 +23,13 @@ class Settings:
         lr_interval: ends of the log-uniform learning-rate interval.
         wd_interval: ends of the log-uniform weight-decay interval.
         normalize: whether the features were l2-normalised.
-        lr: fixed learning rate (no search); of ``lbfgs``, which has none, 1.0.
+        lr: fixed learning rate (no search).
         wd: fixed weight decay (no search).
         precision: of the matrix products in training, see :mod:`cog.logreg.precision`.
         search: ``"sequential"``, or ``"batched"``: rounds of suggestions that do not wait for each other.
         trials_per_round: suggestions per round of a batched search.
-        solver: ``"sgd"``; ``"lbfgs"`` changes the protocol, see :mod:`cog.logreg.lbfgs`.
-        pruner: ``"none"``; ``"median"`` changes the protocol: hopeless trials are stopped early.
+        solver: always ``"sgd"``; earlier versions had another one, and results say which.
+        pruner: always ``"none"``, likewise.
         classifier: ``"logreg"``, ``"mlp"`` or ``"mlp_noact"``.
         mlp_hidden: units of each hidden layer of an MLP.
         mlp_layers: hidden layers of an MLP.
@@ -76,13 +63,11 @@ class Settings:
     label: str = ""
 
     def __post_init__(self) -> None:
-        if self.is_mlp and (self.solver != "sgd" or self.pruner != "none"):
-            key, value = ("SOLVER", self.solver) if self.solver != "sgd" else ("PRUNER", self.pruner)
-            raise CogError(
-                f"CLF.{key} {value} is for logistic regression, and CLF.TYPE is {self.classifier}; leave one out"
-            )
-        if self.solver == "lbfgs":
-            self._check_lbfgs()
+        for key, value, default in (("SOLVER", self.solver, "sgd"), ("PRUNER", self.pruner, "none")):
+            if value != default:
+                raise CogError(
+                    f"CLF.{key} {value} is not supported any more, expected {default}; leave CLF.{key} out"
+                )
         fixed = (self.lr is not None) + (self.wd is not None)
         if self.n_trials == 0 and fixed < 2:
             raise CogError("CLF.N_TRIALS 0 means no search: give both --lr and --wd")
@@ -98,16 +83,6 @@ class Settings:
         """Return the widths from the features to the logits: ``[d, C]`` without hidden layers."""
         return [dim, *([self.mlp_hidden] * self.mlp_layers if self.is_mlp else []), n_classes]
 
-    def _check_lbfgs(self) -> None:
-        if self.precision not in ("auto", "fp32"):
-            raise CogError(
-                f"CLF.SOLVER lbfgs computes in float32, and CLF.PRECISION is {self.precision}; leave that auto or fp32"
-            )
-        if self.pruner != "none":
-            raise CogError(
-                "CLF.SOLVER lbfgs has no epochs to prune at; leave CLF.PRUNER none, or use CLF.SOLVER sgd"
-            )
-        if self.lr not in (None, 1.0):
-            raise CogError("CLF.SOLVER lbfgs has no learning rate; leave out --lr, and give --wd alone")
-        if self.wd is not None:
-            object.__setattr__(self, "lr", 1.0)  # what is recorded in its place
+    def n_parameters(self, dim: int, n_classes: int) -> int:
+        """Return the number of weights and biases of a classifier of ``dim`` features and ``n_classes`` classes."""
+        return sum((a + 1) * b for a, b in itertools.pairwise(self.layer_sizes(dim, n_classes)))

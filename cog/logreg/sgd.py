@@ -1,50 +1,58 @@
-"""What a training run by mini-batch SGD is given, what it returns, and its schedule and start."""
+"""What a training by mini-batch SGD is given, what it returns, and its schedule and start."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from cog.logreg import metrics
-from cog.randomness import cpu_generator
+from cog.runtime.random_streams import cpu_generator
+
+#: Weight ``(h, d)`` and bias ``(h,)`` of a layer, float32.
+Layer = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """One training run over some rows of a feature matrix.
+class TrainSpec:
+    """Classifiers to train in lockstep: they see the same batches and start from the same weights.
 
     Attributes:
         rows: int64 ``(n,)``, the rows to train on.
-        lr: base learning rate.
-        wd: weight decay (l2 penalty, on weights and biases as in ``torch.optim.SGD``).
-        init_seed: of the initial weights.
-        order_seed: of the order of the samples.
+        pairs: base learning rate and weight decay (l2 penalty on weights and biases, as in ``torch.optim.SGD``) of each
+            of the K classifiers.
+        init_seed: seed of the initial weights.
+        order_seed: seed of the order of the samples.
     """
 
     rows: torch.Tensor
-    lr: float
-    wd: float
+    pairs: list[tuple[float, float]]
     init_seed: int
     order_seed: int
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What all runs of a study share.
+class SgdConfig:
+    """What all trainings of a run share.
 
     Attributes:
         n_classes: C.
-        n_epochs: passes over the rows of a run.
+        n_epochs: passes over the rows.
         batch_size: samples per step; the last step of an epoch takes what is left.
-        momentum: of SGD.
+        momentum: momentum of SGD.
+        hidden: widths of the hidden layers; empty for logistic regression.
+        relu: whether hidden layers have an activation.
     """
 
     n_classes: int
     n_epochs: int
     batch_size: int
     momentum: float
+    hidden: tuple[int, ...] = ()
+    relu: bool = True
 
 
 @dataclass
@@ -60,7 +68,7 @@ class History:
         }
     )  # fmt: skip
 
-    def append(self, train: metrics.Score, test: metrics.Score, lr: float) -> None:
+    def append(self, train: metrics.Evaluation, test: metrics.Evaluation, lr: float) -> None:
         """Add one epoch."""
         for split, score in (("train", train), ("test", test)):
             self.logs[f"{split}/loss"].append(score.loss)
@@ -70,59 +78,94 @@ class History:
 
 
 @dataclass(eq=False)
-class Fit:
+class TrainedClassifier:
     """A trained classifier.
 
     Attributes:
-        weight: float32 ``(C, d)``; of an MLP, of its last layer.
-        bias: float32 ``(C,)``.
+        layers: weight and bias of each layer, float32, in order; one layer for logistic regression.
+        relu: whether hidden layers have an activation.
         diverged: whether training stopped because a weight was no longer finite.
         history: per-epoch values, when a test set was given.
         predictions: int64 ``(m,)``, classes predicted for the test set after the last epoch.
-        stopped: whether training was stopped early on purpose (pruning).
-        seconds: duration; of runs that were trained together, each one's share.
-        hidden: weight float32 ``(h, d)`` and bias ``(h,)`` of each hidden layer of an MLP, in order.
-        activation: between the layers of an MLP: ``relu`` or ``identity``.
+        seconds: duration; of classifiers that were trained together, each one's share.
+        arithmetic: how it was trained, for results.json: ``precision``, ``form``, ``cuda_graphs``.
     """
 
-    weight: torch.Tensor
-    bias: torch.Tensor
-    diverged: bool
+    layers: list[Layer]
+    relu: bool = True
+    diverged: bool = False
     history: History | None = None
     predictions: torch.Tensor | None = None
-    stopped: bool = False
     seconds: float = 0.0
-    hidden: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    activation: str = ""
+    arithmetic: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Weight of the last layer, ``(C, h)``."""
+        return self.layers[-1][0]
+
+    @property
+    def bias(self) -> torch.Tensor:
+        """Bias of the last layer, ``(C,)``."""
+        return self.layers[-1][1]
 
     @property
     def feature_dim(self) -> int:
         """Width of the input."""
-        return (self.hidden[0][0] if self.hidden else self.weight).shape[1]
+        return self.layers[0][0].shape[1]
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Return float32 logits ``(b, C)`` of features ``(b, d)``; products are taken in the type of the features."""
+        low = x.dtype != torch.float32
+        for weight, bias in self.layers[:-1]:
+            x = torch.addmm(bias.to(x.dtype), x, weight.to(x.dtype).T)
+            if self.relu:
+                x.relu_()
+        if low:
+            return torch.mm(x, self.weight.to(x.dtype).T).float().add_(self.bias)
+        return torch.addmm(self.bias, x, self.weight.T)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the parameters on the CPU, under the names of :meth:`module`."""
-        layers = [*self.hidden, (self.weight, self.bias)]
-        prefixes = [f"{2 * i}." for i in range(len(layers))] if self.hidden else [""]
+        prefixes = [f"{2 * i}." for i in range(len(self.layers))] if len(self.layers) > 1 else [""]
         return {
             f"{prefix}{name}": parameter.cpu()
-            for prefix, layer in zip(prefixes, layers, strict=True)
+            for prefix, layer in zip(prefixes, self.layers, strict=True)
             for name, parameter in zip(("weight", "bias"), layer, strict=True)
         }
 
     def module(self) -> torch.nn.Module:
-        """Return a torch module of this architecture, without memory: ``Linear``, or a ``Sequential`` of them."""
-        with torch.device("meta"):
-            last = torch.nn.Linear(self.weight.shape[1], len(self.weight))
-            if not self.hidden:
-                return last
-            between = torch.nn.ReLU if self.activation == "relu" else torch.nn.Identity
-            layers = [
-                one
-                for weight, _ in self.hidden
-                for one in (torch.nn.Linear(weight.shape[1], len(weight)), between())
-            ]
-            return torch.nn.Sequential(*layers, last)
+        """Return a torch module of this architecture, without memory."""
+        sizes = [self.feature_dim, *(len(bias) for _, bias in self.layers)]
+        return build_module(sizes, relu=self.relu)
+
+
+def build_module(sizes: list[int], *, relu: bool) -> torch.nn.Module:
+    """Return a module without memory: ``Linear``, or a ``Sequential`` of them for widths ``[d, h, ..., C]``."""
+    with torch.device("meta"):
+        linears = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+        between = torch.nn.ReLU if relu else torch.nn.Identity
+        hidden = [module for linear in linears[:-1] for module in (linear, between())]
+        return torch.nn.Sequential(*hidden, linears[-1]) if hidden else linears[0]
+
+
+def initial_layers(sizes: list[int], seed: int) -> list[Layer]:
+    """Draw weights and biases for widths ``[d, h, ..., C]`` as ``torch.nn.Linear`` does: uniform within 1 / sqrt(d).
+
+    One generator for all, in the order of the layers and weight before bias: what ``torch.nn.Sequential`` of
+    ``Linear`` layers gives after ``torch.manual_seed(seed)``.
+    """
+    generator = cpu_generator(seed)
+    layers = []
+    for fan_in, fan_out in itertools.pairwise(sizes):
+        bound = 1 / math.sqrt(fan_in)
+        # nn.Linear: kaiming_uniform with a = sqrt(5), so 1 / sqrt(fan_in) up to the rounding of this expression
+        weight_bound = (
+            bound if len(sizes) == 2 else math.sqrt(3.0) * (math.sqrt(2.0 / (1 + 5)) / math.sqrt(fan_in))
+        )
+        weight = torch.empty(fan_out, fan_in).uniform_(-weight_bound, weight_bound, generator=generator)
+        layers.append((weight, torch.empty(fan_out).uniform_(-bound, bound, generator=generator)))
+    return layers
 
 
 def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
@@ -143,10 +186,34 @@ def _cosine(base: float, step: int, n_epochs: int) -> float:
     return base * 0.5 * (1.0 + math.cos(math.pi * step / n_epochs))
 
 
-def initial_classifier(n_classes: int, dim: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw weight ``(C, d)`` and bias ``(C,)`` as ``torch.nn.Linear`` does: uniform within 1 / sqrt(d)."""
-    generator = cpu_generator(seed)
-    bound = 1 / math.sqrt(dim)
-    weight = torch.empty(n_classes, dim).uniform_(-bound, bound, generator=generator)
-    bias = torch.empty(n_classes).uniform_(-bound, bound, generator=generator)
-    return weight, bias
+def sgd_step(
+    parameters: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+    velocities: list[torch.Tensor],
+    *,
+    lr: torch.Tensor,
+    wd: float,
+    momentum: float,
+) -> None:
+    """Do one update of ``torch.optim.SGD`` in place: decay goes into the gradient, momentum without dampening.
+
+    Args:
+        parameters: contiguous float32 tensors.
+        gradients: tensors of the same shapes.
+        velocities: likewise; not changed without momentum.
+        lr: learning rate, float32 ``()`` on the same device, so that a captured step reads its present value.
+        wd: weight decay.
+        momentum: momentum of SGD.
+    """
+    if parameters[0].device.type in (
+        "cpu",
+        "cuda",
+    ):  # the call of torch.optim.SGD(fused=True): one pass over the memory
+        torch._fused_sgd_(
+            parameters, gradients, velocities if momentum else [], weight_decay=wd, momentum=momentum, lr=lr,
+            dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+        )  # fmt: skip
+        return
+    for parameter, gradient, velocity in zip(parameters, gradients, velocities, strict=True):
+        velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
+        parameter.addcmul_(velocity, lr, value=-1.0)

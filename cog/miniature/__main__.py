@@ -7,17 +7,18 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog import cli, names
+from cog import constants
 from cog.errors import CogError
+from cog.runtime import cli as cli_tools
 
 logger = logging.getLogger("cog.miniature")
 
 _STEPS = ("make", "train", "overview", "check")
 
 
-def parser() -> cli.Parser:
+def parser() -> cli_tools.Parser:
     """Return the command line's parser."""
-    p = cli.Parser(
+    p = cli_tools.Parser(
         "Make the generated miniature: draw its images (make), train its network on the seen concepts (train), "
         "put examples of all data sets into one picture (overview), or tell whether the results found are what "
         "they must be (check). What exists is reused.",
@@ -26,21 +27,23 @@ def parser() -> cli.Parser:
     p.add_argument("step", choices=_STEPS)
     p.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder of the world")
     p.add_argument(
-        "--seed", type=cli.whole_number(0), default=0, metavar="N", help="of the step (default: 0)"
+        "--seed", type=cli_tools.whole_number(0), default=0, metavar="N", help="of the step (default: 0)"
     )
-    p.add_argument("--n_workers", type=cli.whole_number(1), metavar="N",
+    p.add_argument("--n_workers", type=cli_tools.whole_number(1), metavar="N",
                    help="make: drawing processes (default: one per available processor)")  # fmt: skip
     p.add_argument("--wordnet_dir", metavar="DIR",
                    help="folder of WordNet 3.0 (default: $COG_WORDNET_DIR, NLTK's data, Debian's)")  # fmt: skip
-    p.add_argument("--n_train", type=cli.whole_number(1), default=80, metavar="N",
+    p.add_argument("--n_train", type=cli_tools.whole_number(1), default=80, metavar="N",
                    help="make: training images per concept (default: 80)")  # fmt: skip
-    p.add_argument("--n_test", type=cli.whole_number(1), default=50, metavar="N",
+    p.add_argument("--n_test", type=cli_tools.whole_number(1), default=50, metavar="N",
                    help="make: test images per concept (default: 50)")  # fmt: skip
     p.add_argument("--models_root_dir", type=Path, metavar="DIR",
                    help="train, check: the models' folder (default: <output_dir>/models)")  # fmt: skip
     p.add_argument("--model", default="miniature_convnet", choices=("miniature_convnet", "miniature_random"),
                    help="train: the network, or the same one left untrained (default: miniature_convnet)")  # fmt: skip
-    p.add_argument("--n_epochs", type=cli.whole_number(1), metavar="N", help="train: passes over the images")
+    p.add_argument(
+        "--n_epochs", type=cli_tools.whole_number(1), metavar="N", help="train: passes over the images"
+    )
     p.add_argument("--overwrite", action="store_true", help="train: replace a checkpoint of other settings")
     p.add_argument("--cog_levels_mapping_file", metavar="FILE", help="overview: the levels to show")
     return p
@@ -56,17 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(args: argparse.Namespace) -> None:
+    from cog.levels.wordnet import load_wordnet
     from cog.miniature.world import WorldSettings, make_world
-    from cog.wordnet import load_wordnet
 
     settings = WorldSettings(seed=args.seed, n_train=args.n_train, n_test=args.n_test)
     make_world(args.output_dir, load_wordnet(args.wordnet_dir), settings, n_workers=args.n_workers)
 
 
 def _train(args: argparse.Namespace) -> None:
-    from cog import files
     from cog.miniature.train import UNTRAINED, TrainSettings, train_network
     from cog.paths import ModelDir
+    from cog.runtime import files
 
     options = {"seed": args.seed}
     if args.model == UNTRAINED:
@@ -80,9 +83,9 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _overview(args: argparse.Namespace) -> None:
-    from cog.levels import read_levels
+    from cog.data.level_files import read_levels
+    from cog.levels.wordnet import load_wordnet
     from cog.miniature.overview import write_overview
-    from cog.wordnet import load_wordnet
 
     if args.cog_levels_mapping_file is None:
         raise CogError("overview needs --cog_levels_mapping_file, the levels file that build_levels.py wrote")
@@ -93,21 +96,26 @@ def _overview(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from cog import results
     from cog.miniature.expectation import check_results
     from cog.miniature.train import TRAINED, UNTRAINED
+    from cog.results import find
 
     root = args.models_root_dir or args.output_dir / "models"
-    runs, _ = results.find_runs(root, models=(TRAINED, UNTRAINED))
-    findings = check_results(results.summarise(runs), trained=TRAINED, untrained=UNTRAINED)
+    runs, _ = find.find_runs(root, models=(TRAINED, UNTRAINED))
+    findings = check_results(find.summarise(runs), trained=TRAINED, untrained=UNTRAINED)
     if not findings:
         raise CogError(
-            f"{root} holds no results of {TRAINED} on {names.IN1K} and the levels; run logreg.py first"
+            f"{root} holds no results of {TRAINED} on {constants.IN1K} and the levels; run logreg.py first"
         )
     for finding in findings:
         print(f"{'as expected' if finding.holds else 'NOT AS EXPECTED'}: {finding.text}")
     return 0 if all(finding.holds for finding in findings) else 1
 
 
+def cli() -> None:
+    """Console script ``cog-miniature``."""
+    cli_tools.run(main)
+
+
 if __name__ == "__main__":
-    cli.run(main)
+    cli()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cog.errors import CogError
-from cog.wordnet import NounGraph
+from cog.levels.wordnet import NounGraph
 
 #: Concepts drawn from each family, on the seen and on the unseen side.
 N_SIBLINGS = 4

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cog import names
-from cog.results import Cell
+from cog import constants
+from cog.results.cells import SeedAverage
 
 
 @dataclass(frozen=True)
-class Finding:
+class ExpectationResult:
     """One thing that was expected, and whether it holds."""
 
     text: str
     holds: bool
 
 
-def check_results(cells: Sequence[Cell], *, trained: str, untrained: str) -> list[Finding]:
+def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str) -> list[ExpectationResult]:
     """Compare top-1 accuracies with what inheritance and training must lead to.
 
     Expected with all training images: the trained network is better on the seen concepts than on any level,
@@ -33,38 +33,40 @@ def check_results(cells: Sequence[Cell], *, trained: str, untrained: str) -> lis
     Returns:
         The findings that can be checked with these cells.
     """
-    top1 = {(cell.model, cell.n_shot, cell.dataset): cell.top1.mean for cell in cells}
+    top1 = {(cell.model, cell.n_shot, cell.dataset): cell.value for cell in cells if cell.metric == "top1"}
     findings = []
     for n_shot in sorted({cell.n_shot for cell in cells if cell.model == trained}, key=lambda n: (n == 0, n)):
         label = f"N = {n_shot}" if n_shot else "all images"
-        seen = top1.get((trained, n_shot, names.IN1K))
-        levels = {d: top1[trained, n_shot, d] for d in names.COG_LEVELS if (trained, n_shot, d) in top1}
+        seen = top1.get((trained, n_shot, constants.IN1K))
+        levels = {d: top1[trained, n_shot, d] for d in constants.COG_LEVELS if (trained, n_shot, d) in top1}
         if seen is None or not levels:
             continue
         best = max(levels, key=lambda dataset: levels[dataset])
         findings.append(
-            Finding(
+            ExpectationResult(
                 f"{label}: the seen concepts ({seen:.1f}) are above every level (best: {best}, {levels[best]:.1f})",
                 seen > levels[best],
             )
         )
-    first, last = (top1.get((trained, 0, dataset)) for dataset in (names.COG_LEVELS[0], names.COG_LEVELS[-1]))
+    first, last = (
+        top1.get((trained, 0, dataset)) for dataset in (constants.COG_LEVELS[0], constants.COG_LEVELS[-1])
+    )
     if first is not None and last is not None:
         findings.append(
-            Finding(
-                f"all images: level 1 ({first:.1f}) is above level {names.N_LEVELS} ({last:.1f})",
+            ExpectationResult(
+                f"all images: level 1 ({first:.1f}) is above level {constants.N_LEVELS} ({last:.1f})",
                 first > last,
             )
         )
     margins = {
         dataset: top1[trained, 0, dataset] - top1[untrained, 0, dataset]
-        for dataset in names.DATASETS
+        for dataset in constants.DATASETS
         if (trained, 0, dataset) in top1 and (untrained, 0, dataset) in top1
     }
     if margins:
         text = ", ".join(f"{dataset} {margin:+.1f}" for dataset, margin in margins.items())
         findings.append(
-            Finding(
+            ExpectationResult(
                 f"all images: the trained network is above the untrained one ({text})",
                 min(margins.values()) > 0,
             )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from cog import files, names
+from cog import constants
+from cog.data.level_files import Levels
 from cog.errors import CogError
-from cog.levels import Levels
+from cog.levels.wordnet import NounGraph
 from cog.miniature.render import SIZE
 from cog.miniature.world import IN1K_DIR, IN21K_DIR, SEEN_FILE
-from cog.wordnet import NounGraph
+from cog.runtime import files
 
 _EXAMPLES = 2  # images per concept, one under the other
 _TITLE, _CAPTION = 18, 14  # heights of text lines, in pixels
@@ -30,9 +31,13 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
     """
     from PIL import Image, ImageDraw, ImageFont
 
+    from cog.data.pixels import open_image
+
     seen_file = files.require_file(world_dir / SEEN_FILE, "the list of seen concepts")
     seen = seen_file.read_text(encoding="utf-8").split()
-    rows = [(f"{names.IN1K}: seen concepts", world_dir / IN1K_DIR / names.IN1K_FOLDERS["train"], seen)]
+    rows = [
+        (f"{constants.IN1K}: seen concepts", world_dir / IN1K_DIR / constants.IN1K_FOLDERS["train"], seen)
+    ]
     for number, level in enumerate(levels, start=1):
         rows.append((f"cog_l{number}: unseen concepts, level {number}", world_dir / IN21K_DIR, level))
 
@@ -59,7 +64,7 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
             for example in range(_EXAMPLES):
                 source = folder / wnid / f"{wnid}_{example}.JPEG"
                 try:
-                    with Image.open(source) as image:
+                    with open_image(source) as image:
                         picture = image.convert("RGB")
                 except OSError as error:
                     raise CogError(f"cannot read {source} ({error}); make the world again") from error

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cog import files, names, safe_load
+from cog import constants
 from cog.errors import CogError
 from cog.miniature.render import SIZE
 from cog.miniature.world import IN1K_DIR
-from cog.progress import Progress, duration
+from cog.runtime import files, safe_load
+from cog.runtime.progress import Progress, duration
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +75,7 @@ def train_network(
     import torch
 
     train_dir = files.require_dir(
-        world_dir / IN1K_DIR / names.IN1K_FOLDERS["train"], "the seen training images"
+        world_dir / IN1K_DIR / constants.IN1K_FOLDERS["train"], "the seen training images"
     )
     classes = sorted(folder.name for folder in train_dir.iterdir() if folder.is_dir())
     if len(classes) < 2:
@@ -106,13 +107,14 @@ def _same(checkpoint: Any, classes: list[str], settings: TrainSettings) -> bool:
 def _read_images(train_dir: Path, classes: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return images (N, 3, SIZE, SIZE) uint8 and labels (N,) int64."""
     import torch
-    from PIL import Image
+
+    from cog.data.pixels import open_image
 
     pictures, labels = [], []
     for label, wnid in enumerate(classes):
         for path in sorted((train_dir / wnid).glob("*.JPEG")):
             try:
-                with Image.open(path) as image:
+                with open_image(path) as image:
                     picture = np.asarray(image.convert("RGB"))
             except OSError as error:
                 raise CogError(

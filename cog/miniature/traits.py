@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cog.wordnet import NounGraph
+from cog.levels.wordnet import NounGraph
 
 #: Trait names, in the order of the trait vector. Colours have two traits that give a hue (their angle), so
 #: that hues change without a jump.

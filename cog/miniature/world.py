@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cog import files, names
+from cog import constants
 from cog.errors import CogError
+from cog.levels.wordnet import NounGraph
 from cog.miniature.concepts import Concepts, choose_concepts
 from cog.miniature.render import draw
 from cog.miniature.traits import concept_traits
-from cog.progress import Progress, duration
-from cog.wordnet import NounGraph
+from cog.runtime import files
+from cog.runtime.progress import Progress, duration
 
 logger = logging.getLogger(__name__)
 
@@ -144,8 +145,8 @@ def _jobs(output_dir: Path, graph: NounGraph, concepts: Concepts, settings: Worl
         if wnid in concepts.seen:
             in1k = output_dir / IN1K_DIR
             folders = [
-                (in1k / names.IN1K_FOLDERS["train"] / wnid, 0, n_train),
-                (in1k / names.IN1K_FOLDERS["test"] / wnid, n_train, n_test),
+                (in1k / constants.IN1K_FOLDERS["train"] / wnid, 0, n_train),
+                (in1k / constants.IN1K_FOLDERS["test"] / wnid, n_train, n_test),
             ]
         else:
             folders = [(output_dir / IN21K_DIR / wnid, 0, n_train + n_test)]

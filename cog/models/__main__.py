@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog import cli as cli_tools
-from cog import files
 from cog.errors import CogError
-from cog.models import documents, table
+from cog.models import model_docs, table
 from cog.models.spec import CATEGORIES, ModelSpec
 from cog.models.zoo import MODELS, get_spec, list_models
 from cog.paths import ModelDir
+from cog.runtime import cli as cli_tools
+from cog.runtime import files
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -27,7 +27,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
     listing = command("list", "print the table of models")
     listing.add_argument("--format", choices=sorted(table.FORMATS), default="text")
-    listing.add_argument("--category", choices=CATEGORIES[:-1], help="only these models")
+    listing.add_argument("--category", choices=CATEGORIES, help="only these models")
 
     checking = command("check", "verify the checkpoints that are there: hash, parameter names, shapes")
     checking.add_argument("--models_root_dir", required=True)
@@ -37,9 +37,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     top1 = command("top1", "measure the ImageNet-1K accuracy of a released classifier")
     top1.add_argument("--model", required=True)
     top1.add_argument("--in1k_images_root", required=True, help="holds val/<wnid>/*.JPEG")
-    where = top1.add_mutually_exclusive_group(required=True)
-    where.add_argument("--models_root_dir", help="holds <model_title>/<architecture_name>/model.ckpt")
-    where.add_argument("--ckpt_file", help="the checkpoint, with its classifier")
+    place = top1.add_mutually_exclusive_group(required=True)
+    place.add_argument("--models_root_dir", help="holds <model_title>/<architecture_name>/model.ckpt")
+    place.add_argument("--ckpt_file", help="the checkpoint, with its classifier")
     top1.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     top1.add_argument("--batch_size", type=cli_tools.whole_number(1), default=128)
     top1.add_argument("--n_workers", type=cli_tools.whole_number(0), default=8)
@@ -54,14 +54,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "download", "download checkpoints into <models_root_dir>; prepare_models/*.sh call this"
     )
     which = download.add_mutually_exclusive_group(required=True)
-    which.add_argument("--script", choices=sorted(documents.families(list(MODELS.values()))), metavar="SCRIPT",
+    which.add_argument("--script", choices=sorted(model_docs.families(list(MODELS.values()))), metavar="SCRIPT",
                        help="the models of one script in prepare_models/")  # fmt: skip
     which.add_argument("--model", action="append", help="a model; may be repeated")
     which.add_argument("--all", action="store_true", help="all models")
     download.add_argument("models_root_dir")
     download.add_argument("--dry_run", action="store_true", help="only say what would be done")
 
-    docs = command("docs", "compare prepare_models/ with the declarations")
+    docs = command("docs", "compare prepare_models/ and docs/models.md with the declarations")
     docs.add_argument("--write", action="store_true", help="rewrite it")
     # The scripts put "--" before the user's own arguments, which may start with flags.
     argv = None if argv is None else list(argv)
@@ -115,8 +115,8 @@ def _top1(args: argparse.Namespace) -> int:
     from cog.models.formats.detect import require_checkpoint
 
     require_checkpoint(checkpoint, "--ckpt_file" if args.ckpt_file else "checkpoint")
-    from cog.device import resolve_device
     from cog.models import top1
+    from cog.runtime.device import resolve_device
 
     accuracy = top1.measure(
         spec,
@@ -137,7 +137,7 @@ def _download(args: argparse.Namespace) -> int:
     if not args.models_root_dir.strip():
         raise CogError("<models_root_dir> is empty; give the folder that holds the models")
     if args.script:
-        specs = documents.families(list(MODELS.values()))[args.script]
+        specs = model_docs.families(list(MODELS.values()))[args.script]
     else:
         specs = chosen(args.model)
     outcomes = download.prepare(specs, args.models_root_dir, dry_run=args.dry_run)
@@ -146,22 +146,17 @@ def _download(args: argparse.Namespace) -> int:
 
 
 def _docs(args: argparse.Namespace) -> int:
-    folder = Path(__file__).resolve().parents[2] / "prepare_models"
-    files.require_dir(folder, "the checkout's")
+    repository = Path(__file__).resolve().parents[2]
+    files.require_dir(repository / "prepare_models", "the checkout's")
     specs = list(MODELS.values())
     if args.write:
-        for path in documents.write(specs, folder):
+        for path in model_docs.write(specs, repository):
             print(f"wrote {path}")
         return 0
-    stale = [
-        name
-        for name, text in documents.generated(specs).items()
-        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text
-    ]
+    stale = model_docs.changed(specs, repository)
     if stale:
-        raise CogError(
-            f"{', '.join(stale)} differ from the declarations; run `python -m cog.models docs --write`"
-        )
+        which = ", ".join(str(path.relative_to(repository)) for path in stale)
+        raise CogError(f"{which} differ from the declarations; run `python -m cog.models docs --write`")
     return 0
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from cog import files
 from cog.errors import CogError
 from cog.models.checkpoint import import_target, load_strictly, read_state_dict, remove_head
 from cog.models.formats.detect import require_checkpoint
 from cog.models.spec import ModelSpec
 from cog.models.zoo import get_spec
 from cog.paths import split_model_name
+from cog.runtime import files
 
 #: ``load_my_model(init_args)``: takes ``model_name``, ``ckpt_file``, ``model_dir``; returns
 #: ``(backbone, forward)``, where ``forward`` may be None (then the module itself is called).
@@ -57,7 +57,7 @@ class Backbone(nn.Module):
         """Return the features of a batch.
 
         Args:
-            x: normalised images, float32 ``(B, 3, H, W)``.
+            x: normalized images, float32 ``(B, 3, H, W)``.
 
         Returns:
             Features ``(B, D)``, float32 unless autocast is on.
@@ -121,13 +121,10 @@ def load_backbone(
             raise CogError(f"model {model_name} needs a checkpoint file")
         path = Path(ckpt_file)
         require_checkpoint(path, "--ckpt_file")
-        if spec.loader:
-            backbone = _load_with(import_target(spec.loader), spec.name, path, model_dir, spec.feature_dim)
-        else:
-            backbone = Backbone(load_network(spec, path), name=spec.name, feature_dim=spec.feature_dim)
+        backbone = Backbone(load_network(spec, path), name=spec.name, feature_dim=spec.feature_dim)
     else:
         split_model_name(model_name)
-        backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir, None)
+        backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir)
     try:
         return backbone.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -138,13 +135,13 @@ def build_network(spec: ModelSpec, *, classifier: bool = False) -> nn.Module:
     """Build a model's network on the meta device, without weights.
 
     Args:
-        spec: a declaration with ``arch``.
+        spec: its declaration.
         classifier: keep the classifier.
     """
-    with torch.device("meta"):  # no memory and no random initialisation for weights about to be loaded
-        network = import_target(spec.arch)(**spec.arch_args)
+    with torch.device("meta"):  # no memory and no random initialization for weights about to be loaded
+        network = import_target(spec.network.constructor)(**spec.network.args)
     if not classifier:
-        for head in spec.heads:
+        for head in spec.network.head:
             remove_head(network, head)
     return network
 
@@ -153,7 +150,7 @@ def load_network(spec: ModelSpec, path: Path, *, classifier: bool = False) -> nn
     """Build a model's network and load its checkpoint, strictly.
 
     Args:
-        spec: a declaration with ``arch``.
+        spec: its declaration.
         path: its checkpoint.
         classifier: keep the classifier, whose parameters the file must then hold.
 
@@ -161,7 +158,7 @@ def load_network(spec: ModelSpec, path: Path, *, classifier: bool = False) -> nn
         CogError: missing, unsafe or unfitting checkpoint.
     """
     network = build_network(spec, classifier=classifier)
-    drop = () if classifier else tuple(f"{head}." for head in spec.heads)
+    drop = () if classifier else tuple(f"{head}." for head in spec.network.head)
     state = read_state_dict(path, spec.layouts, expected=network.state_dict().keys(), drop=drop)
     load_strictly(network, state, path)
     return network
@@ -187,7 +184,7 @@ def resolve_loader(loader: str | Loader) -> Loader:
         raise CogError(f"--model_loader {path} is not a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
     # Registered before execution so that dataclasses and pickling inside the file work; its folder goes
-    # on the path so that it can import its neighbours.
+    # on the path so that it can import its neighbors.
     sys.modules[module_name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -198,10 +195,10 @@ def resolve_loader(loader: str | Loader) -> Loader:
         ) from error
     finally:
         sys.path.remove(str(path.resolve().parent))
-    found = getattr(module, function, None)
-    if not callable(found):
+    loader_function = getattr(module, function, None)
+    if not callable(loader_function):
         raise CogError(f"--model_loader {path} has no function {function!r}")
-    return found
+    return loader_function
 
 
 def _load_with(
@@ -209,7 +206,6 @@ def _load_with(
     name: str,
     ckpt_file: str | os.PathLike[str] | None,
     model_dir: str | os.PathLike[str] | None,
-    feature_dim: int | None,
 ) -> Backbone:
     """Call a loader as the original toolkit does and check what it returns."""
     if model_dir is None and ckpt_file is not None:
@@ -234,4 +230,4 @@ def _load_with(
             f"the loader of model {name} returned {type(loaded).__name__}, expected (backbone, forward): "
             "a torch.nn.Module and a function or None"
         )
-    return Backbone(network, forward, name=name, feature_dim=feature_dim)
+    return Backbone(network, forward, name=name)

@@ -15,8 +15,8 @@ from cog.paths import ModelDir
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a check found.
+class CheckpointStatus:
+    """The result of checking one checkpoint.
 
     Attributes:
         model: its name.
@@ -31,7 +31,7 @@ class Finding:
 
 def check(
     specs: Sequence[ModelSpec], models_root_dir: str | os.PathLike[str], *, deep: bool = False
-) -> list[Finding]:
+) -> list[CheckpointStatus]:
     """Check the checkpoints under a root.
 
     Args:
@@ -45,14 +45,14 @@ def check(
     return [check_one(spec, ModelDir(models_root_dir, spec.name).checkpoint, deep=deep) for spec in specs]
 
 
-def check_one(spec: ModelSpec, path: Path, *, deep: bool = False) -> Finding:
+def check_one(spec: ModelSpec, path: Path, *, deep: bool = False) -> CheckpointStatus:
     """Check one checkpoint; see :func:`check`."""
     if not checkpoint_files(path):
-        return Finding(spec.name, "absent", f"there is no {path}")
+        return CheckpointStatus(spec.name, "absent", f"there is no {path}")
     try:
-        return Finding(spec.name, "ok", ", ".join(_facts(spec, path, deep=deep)))
+        return CheckpointStatus(spec.name, "ok", ", ".join(_facts(spec, path, deep=deep)))
     except CogError as error:
-        return Finding(spec.name, "bad", str(error))
+        return CheckpointStatus(spec.name, "bad", str(error))
 
 
 def _facts(spec: ModelSpec, path: Path, *, deep: bool) -> list[str]:
@@ -90,7 +90,7 @@ def _facts(spec: ModelSpec, path: Path, *, deep: bool) -> list[str]:
     return facts
 
 
-def report(findings: Sequence[Finding]) -> str:
+def report(findings: Sequence[CheckpointStatus]) -> str:
     """Return a table of the findings and a line that counts them."""
     width = max((len(finding.model) for finding in findings), default=0)
     lines = [f"{f.model:<{width}}  {f.status:<6}  {f.detail}" for f in findings]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cog.errors import CogError
 from cog.models.formats.detect import detect
 from cog.models.spec import Unwrap
-from cog.safe_load import load_torch
+from cog.runtime.safe_load import load_torch
 
 if TYPE_CHECKING:
     import torch
@@ -81,31 +81,33 @@ def read_state_dict(
         state = _unwrapped(data, layout, path)
         if state is None:
             continue
-        kept, strangers = _selected(state, layout)
+        kept, unexpected = _selected(state, layout)
         n_found = len(expected & kept.keys())
         if n_found > most:
-            best, most = (kept, strangers), n_found
+            best, most = (kept, unexpected), n_found
     if best is None:
         raise CogError(
             f"{path} holds {_describe(data)}; expected {_expected(layouts[0])}; is it the right checkpoint?"
         )
-    kept, strangers = best
-    if strangers:
-        raise CogError(f"{path} does not fit the architecture: parameters {_listed('unexpected', strangers)}")
+    kept, unexpected = best
+    if unexpected:
+        raise CogError(
+            f"{path} does not fit the architecture: parameters {_listed('unexpected', unexpected)}"
+        )
     return {name: value for name, value in kept.items() if not name.startswith(tuple(drop) or ("\0",))}
 
 
 def _selected(state: dict[str, Any], layout: Unwrap) -> tuple[dict[str, Any], list[str]]:
     """Return the backbone's parameters under a layout, and the names that it does not account for."""
     kept: dict[str, Any] = {}
-    strangers: list[str] = []
+    unexpected: list[str] = []
     for name, value in state.items():
         if name.startswith(layout.prefix):
             kept[name[len(layout.prefix) :]] = value
-        elif not name.startswith(layout.others or ("\0",)):
-            strangers.append(name)
+        elif not name.startswith(layout.ignored_prefixes or ("\0",)):
+            unexpected.append(name)
     kept = {name: value for name, value in kept.items() if not name.startswith(layout.drop or ("\0",))}
-    return (import_target(layout.rename)(kept) if layout.rename else kept), strangers
+    return (import_target(layout.rename)(kept) if layout.rename else kept), unexpected
 
 
 def import_target(target: str) -> Any:
@@ -121,10 +123,6 @@ def _open(path: Path, layouts: Sequence[Unwrap]) -> Any:
         return load_torch(
             path, allow=allow_list(sorted({name for layout in layouts for name in layout.allow}))
         )
-    if container == "torch-0.1":
-        from cog.models.formats import torch_tar
-
-        return torch_tar.read(path)
     if container == "torchscript":
         from cog.models.formats import torchscript
 
@@ -165,11 +163,11 @@ def _unwrapped(data: Any, layout: Unwrap, path: Path) -> dict[str, Any] | None:
 
 
 def _better_key(data: dict[str, Any], layout: Unwrap) -> Any:
-    """Return the key of the state dict, or of its rival where the file says that it has the lower error."""
-    if layout.rival is None or layout.rival[0] not in data:
+    """Return the key of the state dict, or of its moving average where the file says that it has the lower error."""
+    if layout.ema_alternative is None or layout.ema_alternative[0] not in data:
         return layout.key
-    rival, rival_error, own_error = layout.rival
-    return rival if data.get(rival_error, 100) < data.get(own_error, 100) else layout.key
+    average, average_error, error = layout.ema_alternative
+    return average if data.get(average_error, 100) < data.get(error, 100) else layout.key
 
 
 def _is_array(value: Any) -> bool:
@@ -182,15 +180,15 @@ def _is_array(value: Any) -> bool:
 def _describe(data: Any) -> str:
     if not isinstance(data, dict):
         return f"a {type(data).__name__}"
-    found = ", ".join(str(key) for key in list(data)[:5])
-    return f"entries {found}{', ...' if len(data) > 5 else ''}" if data else "nothing"
+    keys = ", ".join(str(key) for key in list(data)[:5])
+    return f"entries {keys}{', ...' if len(data) > 5 else ''}" if data else "nothing"
 
 
 def _expected(layout: Unwrap) -> str:
-    where = (
+    content = (
         "a dict of parameter tensors" if layout.key is None else f"an entry {layout.key!r} with parameters"
     )
-    return f"{where} named {layout.prefix}*" if layout.prefix else where
+    return f"{content} named {layout.prefix}*" if layout.prefix else content
 
 
 def _listed(label: str, names: Sequence[str]) -> str:
@@ -210,9 +208,9 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
     """
     import torch
 
-    own = module.state_dict()
-    missing = [key for key in own if key not in state and not key.endswith(_OPTIONAL_SUFFIX)]
-    unexpected = [key for key in state if key not in own]
+    parameters = module.state_dict()
+    missing = [key for key in parameters if key not in state and not key.endswith(_OPTIONAL_SUFFIX)]
+    unexpected = [key for key in state if key not in parameters]
     if missing or unexpected:
         parts = [
             _listed(label, names)
@@ -220,19 +218,21 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
             if names
         ]
         raise CogError(f"{path} does not fit the architecture: parameters {' and '.join(parts)}")
-    hollow = [key for key, value in state.items() if value.layout != torch.strided or value.is_meta]
-    if hollow:
-        raise CogError(f"{path}: {', '.join(hollow[:3])} are sparse or without data, expected dense tensors")
+    without_data = [key for key, value in state.items() if value.layout != torch.strided or value.is_meta]
+    if without_data:
+        raise CogError(
+            f"{path}: {', '.join(without_data[:3])} are sparse or without data, expected dense tensors"
+        )
     shapes = [
-        f"{key} {tuple(state[key].shape)} instead of {tuple(own[key].shape)}"
+        f"{key} {tuple(state[key].shape)} instead of {tuple(parameters[key].shape)}"
         for key in state
-        if state[key].shape != own[key].shape
+        if state[key].shape != parameters[key].shape
     ]
     if shapes:
         raise CogError(f"{path} does not fit the architecture: {'; '.join(shapes[:3])}")
     # Absent batch counters get their initial value; everything else is in the file. Assigning (not
     # copying) is what lets the architecture be built on the meta device, without random weights.
-    counters = {key: torch.zeros((), dtype=torch.int64) for key in own if key not in state}
+    counters = {key: torch.zeros((), dtype=torch.int64) for key in parameters if key not in state}
     weights = {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
     module.load_state_dict({**weights, **counters}, assign=True)
 

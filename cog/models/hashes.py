@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from cog import files
 from cog.errors import CogError
 from cog.models.formats.detect import checkpoint_files
 from cog.models.spec import ModelSpec
+from cog.runtime import files
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

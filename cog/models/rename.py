@@ -26,11 +26,11 @@ def _resnet50_layers() -> Iterator[tuple[str, str]]:
     yield "conv1", "bn1"
     for stage, depth in enumerate(_DEPTHS, start=1):
         for block in range(depth):
-            where = f"layer{stage}.{block}"
+            block_name = f"layer{stage}.{block}"
             if block == 0:
-                yield f"{where}.downsample.0", f"{where}.downsample.1"
+                yield f"{block_name}.downsample.0", f"{block_name}.downsample.1"
             for layer in (1, 2, 3):
-                yield f"{where}.conv{layer}", f"{where}.bn{layer}"
+                yield f"{block_name}.conv{layer}", f"{block_name}.bn{layer}"
 
 
 def _numbered(name: str, index: int) -> str:
@@ -80,8 +80,8 @@ def simclr_converted(state: dict[str, Any]) -> dict[str, Any]:
         match = re.fullmatch(r"(layer\d+\.\d+)\.net\.(\d)(?:\.0)?\.(\w+)", name)
         if match is None:
             return name
-        where, position, leaf = match[1], int(match[2]), match[3]
-        return f"{where}.{'bn' if position % 2 else 'conv'}{position // 2 + 1}.{leaf}"
+        block_name, position, leaf = match[1], int(match[2]), match[3]
+        return f"{block_name}.{'bn' if position % 2 else 'conv'}{position // 2 + 1}.{leaf}"
 
     return {convert(name): value for name, value in state.items()}
 
@@ -137,10 +137,10 @@ def _haiku_layer(match: re.Match[str]) -> str:
     kind = "conv" if match["kind"] == "conv" else "bn"
     if match["place"] == "initial":
         return f"{kind}1"
-    where = f"layer{int(match['group'] or 0) + 1}.{match['block']}"
+    block_name = f"layer{int(match['group'] or 0) + 1}.{match['block']}"
     if match["place"] == "shortcut":
-        return f"{where}.downsample.{0 if kind == 'conv' else 1}"
-    return f"{where}.{kind}{int(match['index'] or 0) + 1}"
+        return f"{block_name}.downsample.{0 if kind == 'conv' else 1}"
+    return f"{block_name}.{kind}{int(match['index'] or 0) + 1}"
 
 
 def vgg_timm(state: dict[str, Any]) -> dict[str, Any]:

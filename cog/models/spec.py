@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cog.constants import PROFILES
 from cog.errors import CogError
 from cog.paths import split_model_name
 
@@ -17,11 +18,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 #: Groups of the paper's result tables (Table 1).
-CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data", "custom")
-
-#: What to do where the paper, the weights and the original toolkit's code disagree. "authors": what the
-#: weights were trained for; "reference-code": what the original toolkit's code effectively does.
-PROFILES = ("authors", "reference-code")
+CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data")
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Preprocess:
 
     Attributes:
         resize: length of the shortest side after bicubic resizing, in pixels.
-        crop: side of the centre crop, in pixels.
+        crop: side of the center crop, in pixels.
         mean: per-channel (RGB) mean of pixels in [0, 1].
         std: per-channel (RGB) standard deviation.
     """
@@ -55,28 +52,28 @@ class Unwrap:
     Attributes:
         key: entry of the outer dict that holds the state dict; None for a bare state dict.
         prefix: kept and stripped.
-        others: prefixes (as in the file) of the parameters that belong to something else, such as a
+        ignored_prefixes: prefixes (as in the file) of the parameters that belong to something else, such as a
             momentum encoder; whatever has neither ``prefix`` nor one of these is an error.
         drop: prefixes (after stripping) of the parameters that are not part of the backbone; those of
-            the model's ``head`` are dropped anyway.
+            the network's ``head`` are dropped anyway.
         rename: ``"module:function"`` from a state dict to one with the architecture's names.
-        rival: ``(key, its error, error of key)``: entries of a second state dict and of the two
-            validation errors; the one with the lower error is taken.
+        ema_alternative: ``(key, its error, error of key)``: entries of a second state dict (a moving average)
+            and of the two validation errors; the one with the lower error is taken.
         allow: names of the classes the file may contain beside tensors, resolved by
             :mod:`cog.models.checkpoint`.
     """
 
     key: str | None = None
     prefix: str = ""
-    others: tuple[str, ...] = ()
+    ignored_prefixes: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     rename: str = ""
-    rival: tuple[str, str, str] | None = None
+    ema_alternative: tuple[str, str, str] | None = None
     allow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckpointSource:
     """Where a checkpoint can be had.
 
     Attributes:
@@ -103,14 +100,14 @@ class Variant:
     Attributes:
         note: what changes and why, for the documentation.
         preprocess: replaces the model's, when given.
-        arch_args: added to the model's.
+        network_args: added to the constructor's arguments.
         feature_dim: replaces the model's, when given.
         head: modules removed in addition.
     """
 
     note: str
     preprocess: Preprocess | None = None
-    arch_args: Mapping[str, Any] = field(default_factory=dict)
+    network_args: Mapping[str, Any] = field(default_factory=dict)
     feature_dim: int | None = None
     head: tuple[str, ...] = ()
 
@@ -122,7 +119,7 @@ class Published:
     Attributes:
         top1: accuracy in percent.
         resize: length of the shortest side after resizing, in pixels.
-        crop: side of the centre crop, in pixels.
+        crop: side of the center crop, in pixels.
         interpolation: ``"bilinear"`` or ``"bicubic"`` (Pillow, antialiased).
     """
 
@@ -133,37 +130,75 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Paper:
+    """How the benchmark's paper lists a model.
+
+    Attributes:
+        label: label in its tables.
+        category: group in its tables, one of ``CATEGORIES``.
+        title: of the publication that the model is from.
+        comparable: whether the paper compares the model with ResNet-50 (similar size).
+        parameters: millions of parameters, as its table of models prints them (None: not listed there).
+    """
+
+    label: str
+    category: str
+    title: str = ""
+    comparable: bool = False
+    parameters: float | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """An architecture, without its classifier.
+
+    Attributes:
+        constructor: ``"module:constructor"``, imported on use.
+        feature_dim: D of the (B, D) output.
+        parameters: number of parameters of the backbone.
+        args: keyword arguments of the constructor.
+        head: dotted names of the classifier's modules, replaced by ``nn.Identity``.
+    """
+
+    constructor: str
+    feature_dim: int
+    parameters: int = 0
+    args: Mapping[str, Any] = field(default_factory=dict)
+    head: tuple[str, ...] = ("fc",)
+
+
+@dataclass(frozen=True)
+class Release:
+    """Where the weights come from.
+
+    Attributes:
+        script: in ``prepare_models/``, fetches the checkpoint.
+        sources: where the checkpoint can be had, best first.
+        license: of the weights or, failing that, of the repository that releases them; both where they
+            contradict each other; empty when neither states one.
+        accuracy: of the released classifier on ImageNet-1K; None for files without one, and where no figure is known.
+    """
+
+    script: str = ""
+    sources: tuple[CheckpointSource, ...] = ()
+    license: str = ""
+    accuracy: Published | None = None
+
+
+@dataclass(frozen=True)
 class ModelSpec:
-    """One model of the benchmark, or of a user.
+    """One model of the benchmark.
 
     Attributes:
         name: ``<model_title>_<architecture_name>``, split at the first underscore.
-        label: label in the paper's tables.
-        category: group in the paper's tables, one of ``CATEGORIES``.
-        feature_dim: D of the (B, D) output.
-        comparable: whether the paper compares it with ResNet-50 (similar size).
-        parameters: number of parameters of the backbone, without classifier.
-        paper_parameters: the same in millions, as the paper's table of models prints it (None: not
-            listed there).
-        arch: ``"module:constructor"`` of the architecture, imported on use.
-        arch_args: keyword arguments of the constructor.
-        head: dotted names of the classifier's modules, replaced by ``nn.Identity``.
-        unwrap: layout of the authors' checkpoint file.
-        accepts: further layouts: re-releases and conversions of the same weights; the file's names decide.
-        container: kind of file the authors released, for the documentation.
+        paper: how the benchmark's paper lists the model.
+        network: its architecture.
+        layouts: of checkpoint files: first the authors', then re-releases and conversions of the same weights;
+            the names in a file decide.
         preprocess: input the weights expect.
         profiles: differences under a profile other than "authors".
         variants: further outputs or inputs of the same network.
-        published: ImageNet-1K accuracy of the released classifier; None for files without one, and where no
-            figure is known.
-        paper: title of the publication.
-        prepare: script in ``prepare_models/`` that fetches the checkpoint.
-        sources: where the checkpoint can be had, best first.
-        other_hashes: SHA-256 prefixes of further files with the same weights.
-        licence: of the weights or, failing that, of the repository that releases them; both where they
-            contradict each other; empty when neither states one.
-        loader: ``"module:function"`` that builds the model when the row cannot say how; called
-            like a user's ``load_my_model(init_args)``.
+        release: where the weights come from.
         note: what a reader of the table should know.
 
     Raises:
@@ -171,55 +206,33 @@ class ModelSpec:
     """
 
     name: str
-    label: str
-    category: str
-    feature_dim: int
-    comparable: bool = False
-    parameters: int = 0
-    paper_parameters: float | None = None
-    arch: str = ""
-    arch_args: Mapping[str, Any] = field(default_factory=dict)
-    head: str | tuple[str, ...] = "fc"
-    unwrap: Unwrap = Unwrap()
-    accepts: tuple[Unwrap, ...] = ()
-    container: str = "torch"
+    paper: Paper
+    network: Network
+    layouts: tuple[Unwrap, ...] = (Unwrap(),)
     preprocess: Preprocess = Preprocess()
     profiles: Mapping[str, Variant] = field(default_factory=dict)
     variants: Mapping[str, Variant] = field(default_factory=dict)
-    published: Published | None = None
-    paper: str = ""
-    prepare: str = ""
-    sources: tuple[Source, ...] = ()
-    other_hashes: tuple[str, ...] = ()
-    licence: str = ""
-    loader: str = ""
+    release: Release = Release()
     note: str = ""
 
     def __post_init__(self) -> None:
         split_model_name(self.name)
-        if self.category not in CATEGORIES:
-            raise CogError(f"model {self.name}: category {self.category!r}, expected {', '.join(CATEGORIES)}")
+        if self.paper.category not in CATEGORIES:
+            raise CogError(
+                f"model {self.name}: category {self.paper.category!r}, expected {', '.join(CATEGORIES)}"
+            )
         if self.feature_dim < 1:
             raise CogError(f"model {self.name}: feature_dim {self.feature_dim}, expected 1 or more")
-        if bool(self.arch) == bool(self.loader):
-            raise CogError(f"model {self.name}: declare either arch or loader")
 
     @property
-    def heads(self) -> tuple[str, ...]:
-        """The names in ``head``."""
-        names = (self.head,) if isinstance(self.head, str) else self.head
-        return tuple(name for name in names if name)
-
-    @property
-    def layouts(self) -> tuple[Unwrap, ...]:
-        """The authors' layout, then the accepted ones."""
-        return (self.unwrap, *self.accepts)
+    def feature_dim(self) -> int:
+        """D of the (B, D) output."""
+        return self.network.feature_dim
 
     @property
     def sha256_prefixes(self) -> tuple[str, ...]:
-        """What is known of the SHA-256 of files that hold these weights; may be empty."""
-        known = [source.sha256 for source in self.sources if source.sha256 and not source.member]
-        return tuple(dict.fromkeys([*known, *self.other_hashes]))
+        """SHA-256, or their known first digits, of files that hold these weights; may be empty."""
+        return tuple(source.sha256 for source in self.release.sources if source.sha256 and not source.member)
 
     def resolve(self, profile: str = "authors", variant: str = "") -> ModelSpec:
         """Return the declaration with a profile's and a variant's differences applied.
@@ -235,11 +248,11 @@ class ModelSpec:
         spec = self
         changes = [self.profiles.get(profile), self.variants.get(variant)]
         for change in (change for change in changes if change is not None):
-            spec = dataclasses.replace(
-                spec,
-                preprocess=change.preprocess or spec.preprocess,
-                arch_args={**spec.arch_args, **change.arch_args},
+            network = dataclasses.replace(
+                spec.network,
+                args={**spec.network.args, **change.network_args},
                 feature_dim=change.feature_dim or spec.feature_dim,
-                head=(*spec.heads, *change.head),
+                head=(*spec.network.head, *change.head),
             )
+            spec = dataclasses.replace(spec, network=network, preprocess=change.preprocess or spec.preprocess)
         return spec

@@ -10,7 +10,7 @@ from cog.models.spec import ModelSpec
 
 COLUMNS = (
     "model", "label", "category", "comparable", "dim", "params (M)", "input", "mean / std", "settings", "script",
-    "licence", "publication", "notes",
+    "license", "publication", "notes",
 )  # fmt: skip
 
 #: What fits on a terminal.
@@ -30,19 +30,19 @@ def row(spec: ModelSpec) -> dict[str, str]:
     statistics = _STATISTICS.get((tuple(pre.mean), tuple(pre.std)), f"{pre.mean} / {pre.std}")  # type: ignore[arg-type]
     return {
         "model": spec.name,
-        "label": spec.label,
-        "category": spec.category,
-        "comparable": "yes" if spec.comparable else "no",
+        "label": spec.paper.label,
+        "category": spec.paper.category,
+        "comparable": "yes" if spec.paper.comparable else "no",
         "dim": str(spec.feature_dim),
-        "params (M)": f"{spec.parameters / 1e6:.1f}",
+        "params (M)": f"{spec.network.parameters / 1e6:.1f}",
         "input": f"{pre.crop}",
         "mean / std": statistics,
         "settings": ", ".join(
             [f"PROFILE {name}" for name in spec.profiles] + [f"VARIANT {name}" for name in spec.variants]
         ),
-        "script": spec.prepare,
-        "licence": spec.licence or "unknown",
-        "publication": spec.paper,
+        "script": spec.release.script,
+        "license": spec.release.license or "unknown",
+        "publication": spec.paper.title,
         "notes": spec.note,
     }
 
@@ -57,18 +57,18 @@ def text(specs: Sequence[ModelSpec]) -> str:
     )
 
 
-def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, links: bool = False) -> str:
+def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, links: str = "") -> str:
     """Return a Markdown table.
 
     Args:
         specs: the models.
         columns: which cells.
-        links: make the names of the scripts links to files beside the page.
+        links: path from the page to the scripts; their names become links. Empty: none.
     """
 
     def cell(spec: ModelSpec, column: str) -> str:
         value = row(spec)[column].replace("|", "\\|")
-        return f"[{value}](./{value})" if links and column == "script" and value else value
+        return f"[{value}]({links}/{value})" if links and column == "script" and value else value
 
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     lines += [f"| {' | '.join(cell(spec, column) for column in columns)} |" for spec in specs]
@@ -85,10 +85,10 @@ def comma_separated(specs: Sequence[ModelSpec]) -> str:
         writer.writerow(
             row(spec)
             | {
-                "parameters": spec.parameters,
-                "paper_parameters_M": "" if spec.paper_parameters is None else spec.paper_parameters,
-                "published_top1": "" if spec.published is None else spec.published.top1,
-                "sources": " ".join(source.url for source in spec.sources),
+                "parameters": spec.network.parameters,
+                "paper_parameters_M": "" if spec.paper.parameters is None else spec.paper.parameters,
+                "published_top1": "" if spec.release.accuracy is None else spec.release.accuracy.top1,
+                "sources": " ".join(source.url for source in spec.release.sources),
                 "sha256": " ".join(spec.sha256_prefixes),
             }
         )

@@ -1,6 +1,6 @@
 """ImageNet-1K validation accuracy of a released classifier, to compare with the published figure.
 
-A wrong layer, class order or normalisation shows at once. Images are treated as the weights' authors do
+A wrong layer, class order or normalization shows at once. Images are treated as the weights' authors do
 (their resizing and crop), not as in the benchmark.
 """
 
@@ -17,14 +17,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from cog.data import image_lists
 from cog.data.loader import usable_workers
-from cog.data.pixels import load_rgb
-from cog.device import exact_float32
+from cog.data.pixels import load_rgb, normalizer, to_input
+from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
-from cog.extract import normalizer, to_input
-from cog.levels.selection import IN1K_LIST
 from cog.models.backbone import load_network
 from cog.models.spec import ModelSpec, Published
-from cog.progress import Progress
+from cog.runtime.device import exact_float32
+from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +107,7 @@ def measure(
     Raises:
         CogError: no published accuracy of the model is known, or the checkpoint or an image cannot be read.
     """
-    if spec.published is None:
+    if spec.release.accuracy is None:
         raise CogError(
             f"no published ImageNet-1K accuracy is known for {spec.name}: it was released without an ImageNet-1K "
             "classifier, or without a figure for it; there is nothing to compare"
@@ -118,7 +117,7 @@ def measure(
     classify = getattr(network, "classify", network)
     step = max(1, len(images) // limit) if limit else 1
     rows = list(range(0, len(images), step))[: limit or None]
-    dataset = _Images(images, rows, spec.published)
+    dataset = _Images(images, rows, spec.release.accuracy)
     mean, std = normalizer(spec.preprocess.mean, spec.preprocess.std, device)
     hits = 0
     with exact_float32(), torch.inference_mode(), Progress(len(rows), spec.name) as progress:
@@ -137,15 +136,15 @@ def measure(
 
 def verdict(spec: ModelSpec, accuracy: Accuracy) -> str:
     """Return one line that compares an accuracy with the published one."""
-    assert spec.published is not None
-    difference = accuracy.top1 - spec.published.top1
+    assert spec.release.accuracy is not None
+    difference = accuracy.top1 - spec.release.accuracy.top1
     # Two standard deviations of a proportion, on top, for samples of the validation images.
     noise = 0.0
     if accuracy.n_images < 50_000:
-        p = spec.published.top1 / 100
+        p = spec.release.accuracy.top1 / 100
         noise = 200 * (p * (1 - p) / max(accuracy.n_images, 1)) ** 0.5
     comparison = "as published" if abs(difference) <= TOLERANCE + noise else "NOT as published"
     return (
         f"{spec.name}: top-1 {accuracy.top1:.2f} % on {accuracy.n_images} images, published "
-        f"{spec.published.top1:.2f} % (difference {difference:+.2f}): {comparison}"
+        f"{spec.release.accuracy.top1:.2f} % (difference {difference:+.2f}): {comparison}"
     )

@@ -1,5 +1,4 @@
-"""The models, one row each. To add one: write its row here (and, if the row cannot say how to load
-it, a loader function ``load_my_model(init_args)`` that the row names).
+"""The models, one row each. To add one: write its row here; tests of every row follow by themselves.
 
 Layouts of the files are those that the authors' own code writes and reads. Parameter counts are without
 classifier, as in the paper's table of models; a row's note explains where they differ from it.
@@ -7,10 +6,22 @@ classifier, as in the paper's table of models; a row's note explains where they 
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+from typing import Any
 
 from cog.errors import CogError
-from cog.models.spec import ModelSpec, Preprocess, Published, Source, Unwrap, Variant
+from cog.models.spec import (
+    CheckpointSource,
+    ModelSpec,
+    Network,
+    Paper,
+    Preprocess,
+    Published,
+    Release,
+    Unwrap,
+    Variant,
+)
 
 MODELS: dict[str, ModelSpec] = {}
 
@@ -29,7 +40,7 @@ def register(spec: ModelSpec) -> ModelSpec:
 
 def list_models(category: str | None = None) -> list[str]:
     """Return the names of all models, or of one category, in the paper's order."""
-    return [name for name, spec in MODELS.items() if category in (None, spec.category)]
+    return [name for name, spec in MODELS.items() if category in (None, spec.paper.category)]
 
 
 def get_spec(name: str) -> ModelSpec:
@@ -57,70 +68,77 @@ _SEMI = "Billion-scale semi-supervised learning for image classification"
 # ---- hosts ------------------------------------------------------------------------------------------
 _TORCH = "https://download.pytorch.org/models/"
 _FB = "https://dl.fbaipublicfiles.com/"
+_DROPBOX = "https://www.dropbox.com/"
 
 # ---- layouts ----------------------------------------------------------------------------------------
 #: torchvision's parameter names, bare or in the usual wrappings: plain state dicts that users have.
-_PLAIN = tuple(
-    Unwrap(key=key, prefix=prefix) for prefix in ("module.", "") for key in (None, "state_dict", "model")
-)
-_REFERENCE_STATISTICS = Variant(
-    "the original toolkit's configuration file for this model matched no model name, so its code feeds "
-    "ImageNet's mean and standard deviation",
-    preprocess=Preprocess(),
+_PLAIN = tuple(Unwrap(key, prefix) for prefix in ("module.", "") for key in (None, "state_dict", "model"))
+_MOCO = Unwrap("state_dict", "module.encoder_q.", ignored_prefixes=("module.encoder_k.", "module.queue"))
+_PYCLS = Unwrap(
+    "model_state",
+    # Newer files of the same code base hold a moving average of the weights too.
+    ema_alternative=("ema_state", "ema_err", "test_err"),
+    allow=("numpy.scalar",),  # the learning rate
 )
 
 
-def _timm(name: str) -> Source:
+def _timm(name: str) -> CheckpointSource:
     """The same weights, re-released by timm in safetensors (equality is theirs to state, not checked here)."""
-    return Source(
-        f"https://huggingface.co/timm/{name}/resolve/main/model.safetensors", note="re-released by timm"
-    )
+    url = f"https://huggingface.co/timm/{name}/resolve/main/model.safetensors"
+    return CheckpointSource(url, note="re-released by timm")
+
+
+# ---- families ---------------------------------------------------------------------------------------
+#: Stride in the 3x3 convolutions; the feature is the global average pool.
+_RESNET50 = Network("cog.models.arch.resnet:resnet50", feature_dim=2048, parameters=23_508_032)
 
 
 def _resnet50(
     name: str,
-    *,
     label: str,
     category: str,
-    paper: str,
-    prepare: str,
-    sources: tuple[Source, ...],
-    unwrap: Unwrap = Unwrap(),  # noqa: B008 (frozen)
-    accepts: tuple[Unwrap, ...] = (),
-    arch: str = "cog.models.arch.resnet:resnet50",
-    arch_args: dict[str, object] | None = None,
-    container: str = "torch",
-    preprocess: Preprocess = Preprocess(),  # noqa: B008 (frozen)
-    profiles: dict[str, Variant] | None = None,
-    published: Published | None = None,
-    other_hashes: tuple[str, ...] = (),
-    licence: str = "",
-    note: str = "",
+    title: str,
+    *,
+    layouts: tuple[Unwrap, ...] = (Unwrap(),),
+    **fields: Any,
 ) -> None:
-    """A ResNet-50 (stride in the 3x3 convolutions); the feature is the global average pool."""
+    """Declare a ResNet-50; ``fields`` are those of ModelSpec."""
+    paper = Paper(label, category, title, comparable=True, parameters=23.5)
+    layouts = tuple(dict.fromkeys((*layouts, *_PLAIN)))
+    register(ModelSpec(name, paper, layouts=layouts, **{"network": _RESNET50, **fields}))
+
+
+def _deit(name: str, paper: Paper, network: Network, *, file: str, timm: str, top1: float) -> None:
+    size = network.args["image_size"]
+    sources = (CheckpointSource(f"{_FB}deit/{file}", file.rpartition("-")[2].partition(".")[0]), _timm(timm))
+    accuracy = Published(top1, resize=size * 256 // 224, crop=size, interpolation="bicubic")
+    mean = " (not its mean with the distillation token)" if network.args["distilled"] else ""
     register(
         ModelSpec(
-            name=name,
-            label=label,
-            category=category,
-            feature_dim=2048,
-            comparable=True,
-            parameters=23_508_032,
-            paper_parameters=23.5,
-            arch=arch,
-            arch_args=arch_args or {},
-            unwrap=unwrap,
-            accepts=(*accepts, *(layout for layout in _PLAIN if layout != unwrap)),
-            container=container,
-            preprocess=preprocess,
-            profiles=profiles or {},
-            published=published,
-            paper=paper,
-            prepare=prepare,
-            sources=sources,
-            other_hashes=other_hashes,
-            licence=licence,
-            note=note,
+            name,
+            paper,
+            network,
+            layouts=(Unwrap("model"), Unwrap()),
+            preprocess=Preprocess(resize=size, crop=size),
+            release=Release("prepare_deit.sh", sources, "Apache-2.0", accuracy),
+            note=f"the feature is the class token after the final LayerNorm{mean}",
+        )
+    )
+
+
+def _efficientnet(
+    name: str, paper: Paper, network: Network, *, size: int, file: str, accuracy: Published
+) -> None:
+    sources = (CheckpointSource(f"{_FB}pycls/dds_baselines/{file}"),)
+    register(
+        ModelSpec(
+            name,
+            paper,
+            network,
+            layouts=(_PYCLS, Unwrap()),
+            preprocess=Preprocess(resize=size, crop=size),
+            release=Release("prepare_efficientnet.sh", sources, "MIT", accuracy),
+            note="pycls' training, not TensorFlow's; the channels are reversed inside (BGR)",
         )
     )
 
@@ -128,68 +146,56 @@ def _resnet50(
 # ---- reference --------------------------------------------------------------------------------------
 # torchvision's V1 weights; V2 is another training run. The files that the original toolkit names
 # (19c8e357, b121ed2d, 1a9a5a14) are of torch 0.1 and 0.2; torchvision released the same tensors again
-# under the names below. The container of torch 0.1 is read too.
+# under the names below.
 _resnet50(
     "sup_resnet50",
-    label="ResNet50",
-    category="reference",
-    paper=_RESNET,
-    prepare="prepare_sup.sh",
-    sources=(
-        Source(_TORCH + "resnet50-0676ba61.pth", "0676ba61"),
-        Source(
-            _TORCH + "resnet50-19c8e357.pth",
-            "19c8e357",
-            note="the same tensors in the container of torch 0.1",
-        ),
-        _timm("resnet50.tv_in1k"),
+    "ResNet50",
+    "reference",
+    _RESNET,
+    release=Release(
+        "prepare_sup.sh",
+        (CheckpointSource(_TORCH + "resnet50-0676ba61.pth", "0676ba61"), _timm("resnet50.tv_in1k")),
+        "BSD-3-Clause",
+        Published(76.13),
     ),
-    published=Published(76.13),
-    licence="BSD-3-Clause",
     note="torchvision's V1 weights; V2 is another training run",
 )
 
 # ---- architecture -----------------------------------------------------------------------------------
 register(
     ModelSpec(
-        name="sup_resnet152",
-        label="a-ResNet152",
-        category="architecture",
-        feature_dim=2048,
-        parameters=58_143_808,
-        paper_parameters=58.1,
-        arch="torchvision.models:resnet152",
-        accepts=_PLAIN,
-        paper=_RESNET,
-        prepare="prepare_sup.sh",
-        sources=(
-            Source(_TORCH + "resnet152-394f9c45.pth", "394f9c45"),
-            Source(
-                _TORCH + "resnet152-b121ed2d.pth",
-                "b121ed2d",
-                note="the same tensors in the container of torch 0.1",
-            ),
-            _timm("resnet152.tv_in1k"),
+        "sup_resnet152",
+        Paper("a-ResNet152", "architecture", _RESNET, parameters=58.1),
+        Network("torchvision.models:resnet152", feature_dim=2048, parameters=58_143_808),
+        layouts=tuple(dict.fromkeys((Unwrap(), *_PLAIN))),
+        release=Release(
+            "prepare_sup.sh",
+            (CheckpointSource(_TORCH + "resnet152-394f9c45.pth", "394f9c45"), _timm("resnet152.tv_in1k")),
+            "BSD-3-Clause",
+            Published(78.31),
         ),
-        published=Published(78.31),
-        licence="BSD-3-Clause",
         note="torchvision's V1 weights",
     )
 )
 register(
     ModelSpec(
-        name="sup_inception-v3",
-        label="a-Inception-v3",
-        category="architecture",
-        feature_dim=2048,
-        comparable=True,
-        parameters=21_785_568,
-        paper_parameters=25.1,
-        arch="torchvision.models:inception_v3",
-        arch_args={"init_weights": False, "aux_logits": False, "transform_input": False},
-        unwrap=Unwrap(drop=("AuxLogits.",)),
+        "sup_inception-v3",
+        Paper(
+            "a-Inception-v3",
+            "architecture",
+            "Rethinking the Inception Architecture for Computer Vision",
+            comparable=True,
+            parameters=25.1,
+        ),
+        Network(
+            "torchvision.models:inception_v3",
+            feature_dim=2048,
+            parameters=21_785_568,
+            args={"init_weights": False, "aux_logits": False, "transform_input": False},
+        ),
+        layouts=(Unwrap(drop=("AuxLogits.",)),),
         # The weights expect (x - 0.5) / 0.5: torchvision converts inside (transform_input) when it loads
-        # them. The original toolkit normalised with ImageNet's statistics and skipped the conversion.
+        # them. The original toolkit normalized with ImageNet's statistics and skipped the conversion.
         preprocess=Preprocess(resize=299, crop=299, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
         profiles={
             "reference-code": Variant(
@@ -202,644 +208,600 @@ register(
                 "input with ImageNet's mean and standard deviation, converted inside the network as torchvision does; "
                 "equal to the default but for rounding",
                 preprocess=Preprocess(resize=299, crop=299),
-                arch_args={"transform_input": True},
+                network_args={"transform_input": True},
             )
         },
-        published=Published(77.29, resize=342, crop=299),
-        paper="Rethinking the Inception Architecture for Computer Vision",
-        prepare="prepare_sup.sh",
-        sources=(
-            Source(_TORCH + "inception_v3_google-0cc3c7bd.pth", "0cc3c7bd"),
-            Source(_TORCH + "inception_v3_google-1a9a5a14.pth", "1a9a5a14"),
-            _timm("inception_v3.tv_in1k"),
+        release=Release(
+            "prepare_sup.sh",
+            (
+                CheckpointSource(_TORCH + "inception_v3_google-0cc3c7bd.pth", "0cc3c7bd"),
+                CheckpointSource(_TORCH + "inception_v3_google-1a9a5a14.pth", "1a9a5a14"),
+                _timm("inception_v3.tv_in1k"),
+            ),
+            "BSD-3-Clause",
+            Published(77.29, resize=342, crop=299),
         ),
-        licence="BSD-3-Clause",
         note="input scaled to [-1, 1] as the weights expect; the paper's 25.1M include the auxiliary classifier "
         "(3.3M), which no feature passes through",
     )
 )
 register(
     ModelSpec(
-        name="sup_vgg19",
-        label="a-VGG19",
-        category="architecture",
-        feature_dim=4096,
-        parameters=139_581_248,
-        paper_parameters=139.6,
-        arch="torchvision.models:vgg19_bn",
-        head="classifier.6",
-        accepts=(Unwrap(prefix="", rename="cog.models.rename:vgg_timm"),),
-        published=Published(74.22),
-        paper="Very Deep Convolutional Networks for Large-Scale Image Recognition",
-        prepare="prepare_sup.sh",
-        sources=(Source(_TORCH + "vgg19_bn-c79401a0.pth", "c79401a0"), _timm("vgg19_bn.tv_in1k")),
-        licence="BSD-3-Clause",
-        note="with batch normalisation; the feature is fc7 after its ReLU",
+        "sup_vgg19",
+        Paper(
+            "a-VGG19",
+            "architecture",
+            "Very Deep Convolutional Networks for Large-Scale Image Recognition",
+            parameters=139.6,
+        ),
+        Network(
+            "torchvision.models:vgg19_bn", feature_dim=4096, parameters=139_581_248, head=("classifier.6",)
+        ),
+        layouts=(Unwrap(), Unwrap(rename="cog.models.rename:vgg_timm")),
+        release=Release(
+            "prepare_sup.sh",
+            (CheckpointSource(_TORCH + "vgg19_bn-c79401a0.pth", "c79401a0"), _timm("vgg19_bn.tv_in1k")),
+            "BSD-3-Clause",
+            Published(74.22),
+        ),
+        note="with batch normalization; the feature is fc7 after its ReLU",
     )
 )
-
-
-def _deit(
-    name: str,
-    *,
-    label: str,
-    parameters: int,
-    paper_parameters: float,
-    file: str,
-    timm: str,
-    dim: int,
-    heads: int,
-    top1: float,
-    image_size: int = 224,
-    distilled: bool = False,
-    comparable: bool = True,
-) -> None:
-    register(
-        ModelSpec(
-            name=name,
-            label=label,
-            category="architecture",
-            feature_dim=dim,
-            comparable=comparable,
-            parameters=parameters,
-            paper_parameters=paper_parameters,
-            arch="cog.models.arch.vit:DeiT",
-            arch_args={"dim": dim, "heads": heads, "image_size": image_size, "distilled": distilled},
-            head=("head", "head_dist") if distilled else "head",
-            unwrap=Unwrap(key="model"),
-            accepts=(Unwrap(),),
-            preprocess=Preprocess(resize=image_size, crop=image_size),
-            published=Published(
-                top1, resize=image_size * 256 // 224, crop=image_size, interpolation="bicubic"
-            ),
-            paper=_DEIT,
-            prepare="prepare_deit.sh",
-            sources=(Source(f"{_FB}deit/{file}", file.rpartition("-")[2].partition(".")[0]), _timm(timm)),
-            licence="Apache-2.0",
-            note="the feature is the class token after the final LayerNorm"
-            + (" (not its mean with the distillation token)" if distilled else ""),
-        )
-    )
-
-
 _deit(
     "deit_small",
-    label="a-DeiT-S",
-    parameters=21_665_664,
-    paper_parameters=21.7,
+    Paper("a-DeiT-S", "architecture", _DEIT, comparable=True, parameters=21.7),
+    Network(
+        "cog.models.arch.vit:DeiT",
+        feature_dim=384,
+        parameters=21_665_664,
+        args={"dim": 384, "heads": 6, "image_size": 224, "distilled": False},
+        head=("head",),
+    ),
     file="deit_small_patch16_224-cd65a155.pth",
     timm="deit_small_patch16_224.fb_in1k",
-    dim=384,
-    heads=6,
     top1=79.9,
 )
 _deit(
     "deit_small_distilled",
-    label="a-DeiT-S-distilled",
-    parameters=21_666_432,
-    paper_parameters=21.7,
+    Paper("a-DeiT-S-distilled", "architecture", _DEIT, comparable=True, parameters=21.7),
+    Network(
+        "cog.models.arch.vit:DeiT",
+        feature_dim=384,
+        parameters=21_666_432,
+        args={"dim": 384, "heads": 6, "image_size": 224, "distilled": True},
+        head=("head", "head_dist"),
+    ),
     file="deit_small_distilled_patch16_224-649709d9.pth",
     timm="deit_small_distilled_patch16_224.fb_in1k",
-    dim=384,
-    heads=6,
     top1=81.2,
-    distilled=True,
 )
 _deit(
     "deit_base_distilled_384",
-    label="a-DeiT-B-distilled",
-    parameters=86_092_032,
-    paper_parameters=86.1,
+    Paper("a-DeiT-B-distilled", "architecture", _DEIT, parameters=86.1),
+    Network(
+        "cog.models.arch.vit:DeiT",
+        feature_dim=768,
+        parameters=86_092_032,
+        args={"dim": 768, "heads": 12, "image_size": 384, "distilled": True},
+        head=("head", "head_dist"),
+    ),
     file="deit_base_distilled_patch16_384-d0272ac0.pth",
     timm="deit_base_distilled_patch16_384.fb_in1k",
-    dim=768,
-    heads=12,
     top1=85.2,
-    image_size=384,
-    distilled=True,
-    comparable=False,
 )
 register(
     ModelSpec(
-        name="nat_m4",
-        label="a-NAT-M4",
-        category="architecture",
-        feature_dim=1536,
-        parameters=7_598_928,
-        paper_parameters=7.6,
-        arch="cog.models.arch.nat:NATM4",
-        head="classifier.linear",
-        accepts=tuple(
-            Unwrap(key=key, prefix=prefix) for prefix in ("module.", "") for key in (None, "state_dict")
+        "nat_m4",
+        Paper("a-NAT-M4", "architecture", "Neural Architecture Transfer", parameters=7.6),
+        Network(
+            "cog.models.arch.nat:NATM4", feature_dim=1536, parameters=7_598_928, head=("classifier.linear",)
         ),
-        published=Published(80.5, resize=274, crop=240, interpolation="bicubic"),
-        paper="Neural Architecture Transfer",
-        prepare="prepare_nat.sh",
-        sources=(
-            Source(
-                "https://www.zhichaolu.com/assets/neural-architecture-transfer/pretrained/imagenet/"
-                "net-img@240-flops@600-top1@80.5/net.weights",
-                note="the only known copy, on the author's own site",
+        layouts=(
+            Unwrap(),
+            *(Unwrap(key, prefix) for prefix in ("module.", "") for key in (None, "state_dict")),
+        ),
+        release=Release(
+            "prepare_nat.sh",
+            (
+                CheckpointSource(
+                    "https://www.zhichaolu.com/assets/neural-architecture-transfer/pretrained/imagenet/"
+                    "net-img@240-flops@600-top1@80.5/net.weights",
+                    note="the only known copy, on the author's own site",
+                ),
             ),
+            accuracy=Published(80.5, resize=274, crop=240, interpolation="bicubic"),
         ),
         note="the feature is the output of the last 1x1 layer after its mish; 224 pixels as in the paper, although "
         "the network's own configuration says 240",
     )
 )
-
-
-def _efficientnet(
-    name: str,
-    *,
-    label: str,
-    parameters: int,
-    paper_parameters: float,
-    arch_args: dict[str, object],
-    feature_dim: int,
-    image_size: int,
-    test_resize: int,
-    top1: float,
-    file: str,
-) -> None:
-    register(
-        ModelSpec(
-            name=name,
-            label=label,
-            category="architecture",
-            feature_dim=feature_dim,
-            parameters=parameters,
-            paper_parameters=paper_parameters,
-            arch="cog.models.arch.efficientnet:EfficientNet",
-            arch_args=arch_args,
-            head="head.fc",
-            unwrap=Unwrap(
-                key="model_state",
-                # Newer files of the same code base hold a moving average of the weights too.
-                rival=("ema_state", "ema_err", "test_err"),
-                allow=("numpy.scalar",),  # the learning rate
-            ),
-            accepts=(Unwrap(),),
-            preprocess=Preprocess(resize=image_size, crop=image_size),
-            # pycls resizes with OpenCV, whose bilinear interpolation does not antialias.
-            published=Published(top1, resize=test_resize, crop=image_size),
-            paper=_EFFICIENTNET,
-            prepare="prepare_efficientnet.sh",
-            sources=(Source(f"{_FB}pycls/dds_baselines/{file}"),),
-            licence="MIT",
-            note="pycls' training, not TensorFlow's; the channels are reversed inside (BGR)",
-        )
-    )
-
-
+# pycls resizes with OpenCV, whose bilinear interpolation does not antialias.
 _efficientnet(
     "efficientnet_b1",
-    label="a-EfficientNet-B1",
-    parameters=6_513_184,
-    paper_parameters=6.5,
-    arch_args={
-        "stem": 32,
-        "depths": (2, 3, 3, 4, 4, 5, 2),
-        "widths": (16, 24, 40, 80, 112, 192, 320),
-        "head": 1280,
-    },
-    feature_dim=1280,
-    image_size=240,
-    test_resize=274,
-    top1=75.9,
+    Paper("a-EfficientNet-B1", "architecture", _EFFICIENTNET, parameters=6.5),
+    Network(
+        "cog.models.arch.efficientnet:EfficientNet",
+        feature_dim=1280,
+        parameters=6_513_184,
+        args={
+            "stem": 32,
+            "depths": (2, 3, 3, 4, 4, 5, 2),
+            "widths": (16, 24, 40, 80, 112, 192, 320),
+            "head": 1280,
+        },
+        head=("head.fc",),
+    ),
+    size=240,
     file="161304979/EN-B1_dds_8gpu.pyth",
+    accuracy=Published(75.9, resize=274, crop=240),
 )
 _efficientnet(
     "efficientnet_b4",
-    label="a-EfficientNet-B4",
-    parameters=17_548_616,
-    paper_parameters=17.5,
-    arch_args={
-        "stem": 48,
-        "depths": (2, 4, 4, 6, 6, 8, 2),
-        "widths": (24, 32, 56, 112, 160, 272, 448),
-        "head": 1792,
-    },
-    feature_dim=1792,
-    image_size=380,
-    test_resize=434,
-    top1=78.6,
+    Paper("a-EfficientNet-B4", "architecture", _EFFICIENTNET, parameters=17.5),
+    Network(
+        "cog.models.arch.efficientnet:EfficientNet",
+        feature_dim=1792,
+        parameters=17_548_616,
+        args={
+            "stem": 48,
+            "depths": (2, 4, 4, 6, 6, 8, 2),
+            "widths": (24, 32, 56, 112, 160, 272, 448),
+            "head": 1792,
+        },
+        head=("head.fc",),
+    ),
+    size=380,
     file="161305098/EN-B4_dds_8gpu.pyth",
+    accuracy=Published(78.6, resize=434, crop=380),
 )
 register(
     ModelSpec(
-        name="t2tvit_t14",
-        label="a-T2T-ViT-t-14",
-        category="architecture",
-        feature_dim=384,
-        comparable=True,
-        parameters=21_080_422,
-        paper_parameters=21.1,
-        arch="cog.models.arch.t2t:T2TViT",
-        head="head",
-        unwrap=Unwrap(key="state_dict_ema", allow=("argparse.Namespace",)),
-        # No other entry: the file's "state_dict", if any, would be other weights than the paper's.
-        accepts=(Unwrap(key="state_dict_ema", prefix="module."), Unwrap(prefix="module."), Unwrap()),
-        published=Published(81.7, resize=248, crop=224, interpolation="bicubic"),
-        paper="Tokens-to-Token ViT: Training Vision Transformers from Scratch on ImageNet",
-        prepare="prepare_t2tvit.sh",
-        sources=(
-            Source(
-                "https://github.com/yitu-opensource/T2T-ViT/releases/download/main/81.7_T2T_ViTt_14.pth.tar"
-            ),
-            Source("https://drive.google.com/file/d/1WdUT-3qq3duhECKk1CabXGktvd24p3Ti", manual=True),
+        "t2tvit_t14",
+        Paper(
+            "a-T2T-ViT-t-14",
+            "architecture",
+            "Tokens-to-Token ViT: Training Vision Transformers from Scratch on ImageNet",
+            comparable=True,
+            parameters=21.1,
         ),
-        licence="BSD-3-Clause-Clear",
+        Network("cog.models.arch.t2t:T2TViT", feature_dim=384, parameters=21_080_422, head=("head",)),
+        # No other entry: the file's "state_dict", if any, would be other weights than the paper's.
+        layouts=(
+            Unwrap("state_dict_ema", allow=("argparse.Namespace",)),
+            Unwrap("state_dict_ema", "module."),
+            Unwrap(prefix="module."),
+            Unwrap(),
+        ),
+        release=Release(
+            "prepare_t2tvit.sh",
+            (
+                CheckpointSource(
+                    "https://github.com/yitu-opensource/T2T-ViT/releases/download/main/81.7_T2T_ViTt_14.pth.tar"
+                ),
+                CheckpointSource(
+                    "https://drive.google.com/file/d/1WdUT-3qq3duhECKk1CabXGktvd24p3Ti", manual=True
+                ),
+            ),
+            "BSD-3-Clause-Clear",
+            Published(81.7, resize=248, crop=224, interpolation="bicubic"),
+        ),
         note="moving average of the weights; the feature is the class token after the final LayerNorm; the fixed "
         "position embedding is not counted as parameters",
     )
 )
 
 # ---- self-supervision -------------------------------------------------------------------------------
+#: The configuration files of the original toolkit for SimCLR-v2 and CLIP matched no model name.
+_REFERENCE_STATISTICS = (
+    "the original toolkit's configuration file for this model matched no model name, so its code feeds "
+    "ImageNet's mean and standard deviation"
+)
 _resnet50(
     "simclrv2_resnet50",
-    label="s-SimCLR-v2",
-    category="self-supervision",
-    paper="Big Self-Supervised Models are Strong Semi-Supervised Learners",
-    prepare="prepare_simclr.sh",
-    container="tensorflow",
-    unwrap=Unwrap(
-        prefix="base_model/",
-        others=("head_contrastive/", "head_supervised/", "ema_model/", "global_step"),
-        rename="cog.models.rename:simclr_tensorflow",
+    "s-SimCLR-v2",
+    "self-supervision",
+    "Big Self-Supervised Models are Strong Semi-Supervised Learners",
+    network=dataclasses.replace(_RESNET50, args={"max_pool": "same"}),
+    layouts=(
+        Unwrap(
+            prefix="base_model/",
+            ignored_prefixes=("head_contrastive/", "head_supervised/", "ema_model/", "global_step"),
+            rename="cog.models.rename:simclr_tensorflow",
+        ),
+        Unwrap("resnet", rename="cog.models.rename:simclr_converted"),
     ),
-    accepts=(Unwrap(key="resnet", prefix="", rename="cog.models.rename:simclr_converted"),),
-    arch_args={"max_pool": "same"},
     preprocess=Preprocess(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
     profiles={
         "reference-code": Variant(
-            _REFERENCE_STATISTICS.note + "; max-pooling padded on both sides, as in the conversion it uses",
+            _REFERENCE_STATISTICS + "; max-pooling padded on both sides, as in the conversion it uses",
             preprocess=Preprocess(),
-            arch_args={"max_pool": "symmetric"},
+            network_args={"max_pool": "symmetric"},
         )
     },
-    sources=(
-        Source(
-            "https://storage.googleapis.com/simclr-checkpoints/simclrv2/pretrained/r50_1x_sk0/model.ckpt-250228",
-            parts=(".data-00000-of-00001", ".index"),
-            note="a TensorFlow checkpoint in two files, model.ckpt.index and model.ckpt.data-00000-of-00001",
+    release=Release(
+        "prepare_simclr.sh",
+        (
+            CheckpointSource(
+                "https://storage.googleapis.com/simclr-checkpoints/simclrv2/pretrained/r50_1x_sk0/model.ckpt-250228",
+                parts=(".data-00000-of-00001", ".index"),
+                note="a TensorFlow checkpoint in two files, model.ckpt.index and model.ckpt.data-00000-of-00001",
+            ),
         ),
+        "Apache-2.0",
     ),
-    licence="Apache-2.0",
-    note="input in [0, 1], not normalised; max-pooling padded as in TensorFlow; not the moving average; the PyTorch "
+    note="input in [0, 1], not normalized; max-pooling padded as in TensorFlow; not the moving average; the PyTorch "
     'conversion {"resnet", "head"} is accepted',
 )
 _resnet50(
     "byol_resnet50",
-    label="s-BYOL",
-    category="self-supervision",
-    paper="Bootstrap your own latent: A new approach to self-supervised Learning",
-    prepare="prepare_byol.sh",
-    container="pickle (dill, Haiku)",
-    unwrap=Unwrap(
-        key="experiment_state",
-        prefix="online_",
-        others=("target_params/", "target_state/", "opt_state/"),
-        drop=(
-            "params/projector/",
-            "params/predictor/",
-            "params/classifier/",
-            "state/projector/",
-            "state/predictor/",
+    "s-BYOL",
+    "self-supervision",
+    "Bootstrap your own latent: A new approach to self-supervised Learning",
+    network=dataclasses.replace(_RESNET50, args={"convolutions": "same", "max_pool": "same"}),
+    layouts=(
+        Unwrap(
+            "experiment_state",
+            "online_",
+            ignored_prefixes=("target_params/", "target_state/", "opt_state/"),
+            drop=(
+                "params/projector/",
+                "params/predictor/",
+                "params/classifier/",
+                "state/projector/",
+                "state/predictor/",
+            ),
+            rename="cog.models.rename:byol_haiku",
         ),
-        rename="cog.models.rename:byol_haiku",
     ),
-    arch_args={"convolutions": "same", "max_pool": "same"},
-    sources=(Source("https://storage.googleapis.com/deepmind-byol/checkpoints/pretrain_res50x1.pkl"),),
-    licence="CC-BY-NC-4.0 (the code: Apache-2.0)",
+    release=Release(
+        "prepare_byol.sh",
+        (CheckpointSource("https://storage.googleapis.com/deepmind-byol/checkpoints/pretrain_res50x1.pkl"),),
+        "CC-BY-NC-4.0 (the code: Apache-2.0)",
+    ),
     note="online network; padded as in Haiku; the bare state dict of byol-convert is accepted",
 )
-
-
-def _moco(
-    name: str, *, label: str, paper: str, prepare: str, url: str, licence: str = "", note: str = ""
-) -> None:
-    _resnet50(
-        name,
-        label=label,
-        category="self-supervision",
-        paper=paper,
-        prepare=prepare,
-        unwrap=Unwrap(
-            key="state_dict", prefix="module.encoder_q.", others=("module.encoder_k.", "module.queue")
-        ),
-        sources=(Source(url),),
-        licence=licence,
-        note=note or "query encoder",
-    )
-
-
-_moco(
+_resnet50(
     "mocov2_resnet50",
-    label="s-MoCo-v2",
-    paper="Momentum Contrast for Unsupervised Visual Representation Learning",
-    prepare="prepare_moco.sh",
-    url=_FB + "moco/moco_checkpoints/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
-    licence="CC-BY-NC-4.0 by the README, MIT by the LICENSE file since 2023",
+    "s-MoCo-v2",
+    "self-supervision",
+    "Momentum Contrast for Unsupervised Visual Representation Learning",
+    layouts=(_MOCO,),
+    release=Release(
+        "prepare_moco.sh",
+        (CheckpointSource(_FB + "moco/moco_checkpoints/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar"),),
+        "CC-BY-NC-4.0 by the README, MIT by the LICENSE file since 2023",
+    ),
+    note="query encoder",
 )
-_moco(
+_resnet50(
     "mochi_resnet50",
-    label="s-MoCHi",
-    paper="Hard Negative Mixing for Contrastive Learning",
-    prepare="prepare_mochi.sh",
-    url="https://download.europe.naverlabs.com/ComputerVision/MOCHI_models/mochi_512_1024_512_e1000.pth.tar",
+    "s-MoCHi",
+    "self-supervision",
+    "Hard Negative Mixing for Contrastive Learning",
+    layouts=(_MOCO,),
+    release=Release(
+        "prepare_mochi.sh",
+        (
+            CheckpointSource(
+                "https://download.europe.naverlabs.com/ComputerVision/MOCHI_models/mochi_512_1024_512_e1000.pth.tar"
+            ),
+        ),
+    ),
+    note="query encoder",
 )
 _resnet50(
     "infomin_resnet50",
-    label="s-InfoMin",
-    category="self-supervision",
-    paper="What Makes for Good Views for Contrastive Learning?",
-    prepare="prepare_infomin.sh",
-    unwrap=Unwrap(
-        key="model",
-        prefix="module.encoder.",
-        others=("module.head.", "module.head_jig."),
-        allow=("argparse.Namespace",),
-    ),
-    sources=(
-        Source("https://www.dropbox.com/sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth?dl=1"),
-        Source(
-            "https://www.dropbox.com/sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth",
-            manual=True,
+    "s-InfoMin",
+    "self-supervision",
+    "What Makes for Good Views for Contrastive Learning?",
+    layouts=(
+        Unwrap(
+            "model",
+            "module.encoder.",
+            ignored_prefixes=("module.head.", "module.head_jig."),
+            allow=("argparse.Namespace",),
         ),
     ),
-    licence="BSD-2-Clause",
+    release=Release(
+        "prepare_infomin.sh",
+        (
+            CheckpointSource(_DROPBOX + "sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth?dl=1"),
+            CheckpointSource(
+                _DROPBOX + "sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth", manual=True
+            ),
+        ),
+        "BSD-2-Clause",
+    ),
     note="not the momentum model",
 )
 _resnet50(
     "swav_resnet50",
-    label="s-SwAV",
-    category="self-supervision",
-    paper="Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
-    prepare="prepare_swav.sh",
-    unwrap=Unwrap(prefix="module.", drop=("projection_head.", "prototypes.")),
-    sources=(Source(_FB + "deepcluster/swav_800ep_pretrain.pth.tar"),),
-    licence="CC-BY-NC-4.0",
+    "s-SwAV",
+    "self-supervision",
+    "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
+    layouts=(Unwrap(prefix="module.", drop=("projection_head.", "prototypes.")),),
+    release=Release(
+        "prepare_swav.sh",
+        (CheckpointSource(_FB + "deepcluster/swav_800ep_pretrain.pth.tar"),),
+        "CC-BY-NC-4.0",
+    ),
 )
 _resnet50(
     "dino_resnet50",
-    label="s-DINO",
-    category="self-supervision",
-    paper="Emerging Properties in Self-Supervised Vision Transformers",
-    prepare="prepare_dino.sh",
-    sources=(Source(_FB + "dino/dino_resnet50_pretrain/dino_resnet50_pretrain.pth"),),
-    licence="Apache-2.0",
+    "s-DINO",
+    "self-supervision",
+    "Emerging Properties in Self-Supervised Vision Transformers",
+    release=Release(
+        "prepare_dino.sh",
+        (CheckpointSource(_FB + "dino/dino_resnet50_pretrain/dino_resnet50_pretrain.pth"),),
+        "Apache-2.0",
+    ),
 )
 _resnet50(
     "obow_resnet50",
-    label="s-OBoW",
-    category="self-supervision",
-    paper="Online Bag-of-Visual-Words Generation for Unsupervised Representation Learning",
-    prepare="prepare_obow.sh",
-    unwrap=Unwrap(key="network"),
-    sources=(
-        Source(
-            "https://github.com/valeoai/obow/releases/download/v0.1.0/"
-            "ImageNetFull_ResNet50_OBoW_full_feature_extractor.zip",
-            member="ImageNetFull_ResNet50_OBoW_full_feature_extractor/"
-            "tochvision_resnet50_student_K8192_epoch200.pth.tar",
+    "s-OBoW",
+    "self-supervision",
+    "Online Bag-of-Visual-Words Generation for Unsupervised Representation Learning",
+    layouts=(Unwrap("network"),),
+    release=Release(
+        "prepare_obow.sh",
+        (
+            CheckpointSource(
+                "https://github.com/valeoai/obow/releases/download/v0.1.0/"
+                "ImageNetFull_ResNet50_OBoW_full_feature_extractor.zip",
+                member="ImageNetFull_ResNet50_OBoW_full_feature_extractor/"
+                "tochvision_resnet50_student_K8192_epoch200.pth.tar",
+            ),
         ),
+        "Apache-2.0 by the LICENSE file, MIT by the README",
     ),
-    licence="Apache-2.0 by the LICENSE file, MIT by the README",
     note="student network",
 )
 _resnet50(
     "barlow_resnet50",
-    label="s-BarlowTwins",
-    category="self-supervision",
-    paper="Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
-    prepare="prepare_barlow.sh",
-    sources=(
-        Source(
-            _FB
-            + "barlowtwins/epochs1000_bs2048_lr0.2_lambd0.0051_proj_8192_8192_8192_scale0.024/resnet50.pth"
+    "s-BarlowTwins",
+    "self-supervision",
+    "Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
+    release=Release(
+        "prepare_barlow.sh",
+        (
+            CheckpointSource(
+                _FB
+                + "barlowtwins/epochs1000_bs2048_lr0.2_lambd0.0051_proj_8192_8192_8192_scale0.024/resnet50.pth"
+            ),
         ),
+        "CC-BY-NC-4.0 while this file was listed, MIT since July 2021",
     ),
-    licence="CC-BY-NC-4.0 while this file was listed, MIT since July 2021",
     note="the first of three released checkpoints, the one the paper used; torch.hub gives another one",
 )
 _resnet50(
     "compress_resnet50",
-    label="s-CompReSS",
-    category="self-supervision",
-    paper="CompRess: Self-Supervised Learning by Compressing Representations",
-    prepare="prepare_compress.sh",
-    unwrap=Unwrap(key="model", prefix="module.", allow=("argparse.Namespace", "numpy.scalar")),
-    sources=(Source("https://drive.google.com/file/d/15rzzSkcedEuCE7Cm8yLXopA5PqHUQscb", manual=True),),
-    licence="MIT",
+    "s-CompReSS",
+    "self-supervision",
+    "CompRess: Self-Supervised Learning by Compressing Representations",
+    layouts=(Unwrap("model", "module.", allow=("argparse.Namespace", "numpy.scalar")),),
+    release=Release(
+        "prepare_compress.sh",
+        (CheckpointSource("https://drive.google.com/file/d/15rzzSkcedEuCE7Cm8yLXopA5PqHUQscb", manual=True),),
+        "MIT",
+    ),
     note="student of a SimCLR ResNet-50 x4",
 )
 
-
 # ---- regularization ---------------------------------------------------------------------------------
-def _regularized(
-    name: str,
-    *,
-    label: str,
-    paper: str,
-    prepare: str,
-    sources: tuple[Source, ...],
-    top1: float,
-    key: str | None = "state_dict",
-    licence: str = "",
-) -> None:
-    """A classifier trained with DataParallel, whose published file may or may not wrap its state dict."""
-    _resnet50(
-        name,
-        label=label,
-        category="regularization",
-        paper=paper,
-        prepare=prepare,
-        unwrap=Unwrap(key=key, prefix="module."),
-        sources=sources,
-        published=Published(top1),
-        licence=licence,
-    )
-
-
-_regularized(
+# Classifiers trained with DataParallel; a file may or may not wrap its state dict.
+_resnet50(
     "mixup_resnet50",
-    label="r-MixUp",
-    paper="mixup: Beyond Empirical Risk Minimization",
-    prepare="prepare_cutmix.sh",
-    sources=(
-        Source("https://www.dropbox.com/sh/g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa?dl=0", manual=True),
+    "r-MixUp",
+    "regularization",
+    "mixup: Beyond Empirical Risk Minimization",
+    layouts=(Unwrap("state_dict", "module."),),
+    release=Release(
+        "prepare_cutmix.sh",
+        (CheckpointSource(_DROPBOX + "sh/g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa?dl=0", manual=True),),
+        "MIT",
+        Published(77.42),
     ),
-    top1=77.42,
-    licence="MIT",
 )
-_regularized(
+_resnet50(
     "manifold-mixup_resnet50",
-    label="r-Manifold-MixUp",
-    paper="Manifold Mixup: Better Representations by Interpolating Hidden States",
-    prepare="prepare_cutmix.sh",
-    sources=(
-        Source("https://www.dropbox.com/sh/bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa?dl=0", manual=True),
+    "r-Manifold-MixUp",
+    "regularization",
+    "Manifold Mixup: Better Representations by Interpolating Hidden States",
+    layouts=(Unwrap("state_dict", "module."),),
+    release=Release(
+        "prepare_cutmix.sh",
+        (CheckpointSource(_DROPBOX + "sh/bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa?dl=0", manual=True),),
+        "MIT",
+        Published(77.50),
     ),
-    top1=77.50,
-    licence="MIT",
 )
-_regularized(
+_resnet50(
     "cutmix_resnet50",
-    label="r-CutMix",
-    paper="CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features",
-    prepare="prepare_cutmix.sh",
-    sources=(
-        Source("https://www.dropbox.com/sh/w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala?dl=0", manual=True),
+    "r-CutMix",
+    "regularization",
+    "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features",
+    layouts=(Unwrap("state_dict", "module."),),
+    release=Release(
+        "prepare_cutmix.sh",
+        (CheckpointSource(_DROPBOX + "sh/w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala?dl=0", manual=True),),
+        "MIT",
+        Published(78.60),
     ),
-    top1=78.60,
-    licence="MIT",
 )
-_regularized(
+_resnet50(
     "relabel_resnet50",
-    label="r-ReLabel",
-    paper="Re-labeling ImageNet: from Single to Multi-Labels, from Global to Localized Labels",
-    prepare="prepare_relabel.sh",
-    sources=(
-        Source("https://www.dropbox.com/s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=1"),
-        Source("https://www.dropbox.com/s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=0", manual=True),
+    "r-ReLabel",
+    "regularization",
+    "Re-labeling ImageNet: from Single to Multi-Labels, from Global to Localized Labels",
+    layouts=(Unwrap(prefix="module."),),
+    release=Release(
+        "prepare_relabel.sh",
+        (
+            CheckpointSource(_DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=1"),
+            CheckpointSource(_DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=0", manual=True),
+        ),
+        "Apache-2.0",
+        Published(78.9),
     ),
-    top1=78.9,
-    key=None,
-    licence="Apache-2.0",
 )
 _resnet50(
     "advrobust_resnet50",
-    label="r-Adv-Robust",
-    category="regularization",
-    paper="Do Adversarially Robust ImageNet Models Transfer Better?",
-    prepare="prepare_advrobust.sh",
-    unwrap=Unwrap(
-        key="model",
-        prefix="module.model.",
-        others=("module.normalizer.", "module.attacker."),
-        allow=("numpy.scalar",),
-    ),
-    sources=(
-        Source(
-            "https://huggingface.co/madrylab/robust-imagenet-models/resolve/main/resnet50_l2_eps0.1.ckpt",
-            note="where the authors moved the file; the original link expired in 2021",
+    "r-Adv-Robust",
+    "regularization",
+    "Do Adversarially Robust ImageNet Models Transfer Better?",
+    layouts=(
+        Unwrap(
+            "model",
+            "module.model.",
+            ignored_prefixes=("module.normalizer.", "module.attacker."),
+            allow=("numpy.scalar",),
         ),
     ),
-    published=Published(74.78),
-    licence="MIT",
-    note="trained against L2 perturbations of size 0.1; the network's own input normalisation is done outside",
-)
-_regularized(
-    "mealv2_resnet50",
-    label="r-MEAL-v2",
-    paper="MEAL V2: Boosting Vanilla ResNet-50 to 80%+ Top-1 Accuracy on ImageNet without Tricks",
-    prepare="prepare_mealv2.sh",
-    sources=(
-        Source("https://github.com/szq0214/MEAL-V2/releases/download/v1.0.0/MEALV2_ResNet50_224.pth"),
-        Source("https://1drv.ms/u/s!AtMVZxJ8MfxCi0NGENlMK0pYVDQM?e=GkwZ93", manual=True),
+    release=Release(
+        "prepare_advrobust.sh",
+        (
+            CheckpointSource(
+                "https://huggingface.co/madrylab/robust-imagenet-models/resolve/main/resnet50_l2_eps0.1.ckpt",
+                note="where the authors moved the file; the original link expired in 2021",
+            ),
+        ),
+        "MIT",
+        Published(74.78),
     ),
-    top1=80.67,
-    key=None,
+    note="trained against L2 perturbations of size 0.1; the network's own input normalization is done outside",
+)
+_resnet50(
+    "mealv2_resnet50",
+    "r-MEAL-v2",
+    "regularization",
+    "MEAL V2: Boosting Vanilla ResNet-50 to 80%+ Top-1 Accuracy on ImageNet without Tricks",
+    layouts=(Unwrap(prefix="module."),),
+    release=Release(
+        "prepare_mealv2.sh",
+        (
+            CheckpointSource(
+                "https://github.com/szq0214/MEAL-V2/releases/download/v1.0.0/MEALV2_ResNet50_224.pth"
+            ),
+            CheckpointSource("https://1drv.ms/u/s!AtMVZxJ8MfxCi0NGENlMK0pYVDQM?e=GkwZ93", manual=True),
+        ),
+        accuracy=Published(80.67),
+    ),
 )
 
 # ---- web data ---------------------------------------------------------------------------------------
 _resnet50(
     "mopro_resnet50",
-    label="d-MoPro",
-    category="web-data",
-    paper="MoPro: Webly Supervised Learning with Momentum Prototypes",
-    prepare="prepare_mopro.sh",
-    unwrap=Unwrap(
-        key="state_dict",
-        prefix="module.encoder_q.",
-        others=("module.encoder_k.", "module.queue", "module.prototypes"),
-        drop=("classifier.", "fc1.", "fc2."),
+    "d-MoPro",
+    "web-data",
+    "MoPro: Webly Supervised Learning with Momentum Prototypes",
+    layouts=(
+        Unwrap(
+            "state_dict",
+            "module.encoder_q.",
+            ignored_prefixes=("module.encoder_k.", "module.queue", "module.prototypes"),
+            drop=("classifier.", "fc1.", "fc2."),
+        ),
     ),
-    sources=(
-        Source("https://storage.googleapis.com/sfr-pcl-data-research/MoPro_checkpoint/MoPro_V1_epoch90.tar"),
+    release=Release(
+        "prepare_mopro.sh",
+        (
+            CheckpointSource(
+                "https://storage.googleapis.com/sfr-pcl-data-research/MoPro_checkpoint/MoPro_V1_epoch90.tar"
+            ),
+        ),
     ),
     note="query encoder, trained on WebVision V1; the file is a torch file despite its ending",
 )
 _resnet50(
     "ssup_resnet50",
-    label="d-Semi-Sup",
-    category="web-data",
-    paper=_SEMI,
-    prepare="prepare_swsup.sh",
-    sources=(
-        Source(_FB + "semiweaksupervision/model_files/semi_supervised_resnet50-08389792.pth", "08389792"),
-        _timm("resnet50.fb_ssl_yfcc100m_ft_in1k"),
+    "d-Semi-Sup",
+    "web-data",
+    _SEMI,
+    release=Release(
+        "prepare_swsup.sh",
+        (
+            CheckpointSource(
+                _FB + "semiweaksupervision/model_files/semi_supervised_resnet50-08389792.pth", "08389792"
+            ),
+            _timm("resnet50.fb_ssl_yfcc100m_ft_in1k"),
+        ),
+        "CC-BY-NC-4.0",
+        Published(79.3),
     ),
-    published=Published(79.3),
-    licence="CC-BY-NC-4.0",
 )
 _resnet50(
     "swsup_resnet50",
-    label="d-Semi-Weakly-Sup",
-    category="web-data",
-    paper=_SEMI,
-    prepare="prepare_swsup.sh",
-    sources=(
-        Source(
-            _FB + "semiweaksupervision/model_files/semi_weakly_supervised_resnet50-16a12f1b.pth", "16a12f1b"
+    "d-Semi-Weakly-Sup",
+    "web-data",
+    _SEMI,
+    release=Release(
+        "prepare_swsup.sh",
+        (
+            CheckpointSource(
+                _FB + "semiweaksupervision/model_files/semi_weakly_supervised_resnet50-16a12f1b.pth",
+                "16a12f1b",
+            ),
+            _timm("resnet50.fb_swsl_ig1b_ft_in1k"),
         ),
-        _timm("resnet50.fb_swsl_ig1b_ft_in1k"),
+        "CC-BY-NC-4.0",
+        Published(81.2),
     ),
-    published=Published(81.2),
-    licence="CC-BY-NC-4.0",
 )
 register(
     ModelSpec(
-        name="clip_resnet50",
-        label="d-CLIP",
-        category="web-data",
-        feature_dim=1024,
-        comparable=True,
-        parameters=38_316_896,
-        arch="cog.models.arch.clip:ClipResNet50",
-        head="",
-        container="torchscript",
-        unwrap=Unwrap(
-            prefix="visual.",
-            others=(
-                "transformer.",
-                "token_embedding.",
-                "ln_final.",
-                "positional_embedding",
-                "text_projection",
-                "logit_scale",
-                "input_resolution",
-                "context_length",
-                "vocab_size",
-            ),
+        "clip_resnet50",
+        Paper(
+            "d-CLIP",
+            "web-data",
+            "Learning Transferable Visual Models From Natural Language Supervision",
+            comparable=True,
         ),
-        accepts=(Unwrap(prefix="", rename="cog.models.rename:clip_timm"),),
+        Network("cog.models.arch.clip:ClipResNet50", feature_dim=1024, parameters=38_316_896, head=()),
+        layouts=(
+            Unwrap(
+                prefix="visual.",
+                ignored_prefixes=(
+                    "transformer.",
+                    "token_embedding.",
+                    "ln_final.",
+                    "positional_embedding",
+                    "text_projection",
+                    "logit_scale",
+                    "input_resolution",
+                    "context_length",
+                    "vocab_size",
+                ),
+            ),
+            Unwrap(rename="cog.models.rename:clip_timm"),
+        ),
         preprocess=Preprocess(
             mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)
         ),
-        profiles={"reference-code": _REFERENCE_STATISTICS},
+        profiles={"reference-code": Variant(_REFERENCE_STATISTICS, preprocess=Preprocess())},
         variants={
             "trunk": Variant(
                 "2048-d global average of the last stage, without the attention pooling",
-                arch_args={"pool": "average"},
+                network_args={"pool": "average"},
                 feature_dim=2048,
                 head=("attnpool",),
             )
         },
-        paper="Learning Transferable Visual Models From Natural Language Supervision",
-        prepare="prepare_clip.sh",
-        sources=(
-            Source(
-                "https://openaipublic.azureedge.net/clip/models/"
-                "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762/RN50.pt",
-                "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762",
+        release=Release(
+            "prepare_clip.sh",
+            (
+                CheckpointSource(
+                    "https://openaipublic.azureedge.net/clip/models/"
+                    "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762/RN50.pt",
+                    "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762",
+                ),
+                CheckpointSource(
+                    "https://huggingface.co/timm/resnet50_clip.openai/resolve/main/open_clip_model.safetensors",
+                    note="re-released by timm",
+                ),
             ),
-            Source(
-                "https://huggingface.co/timm/resnet50_clip.openai/resolve/main/open_clip_model.safetensors",
-                note="re-released by timm",
-            ),
+            "MIT",
         ),
-        licence="MIT",
         note="image tower only, in float32; 1024-d output of encode_image, as the original toolkit's code gives (the "
         "paper's Table 3 says 2048 for every ResNet: that is the variant trunk, with 23.5M parameters)",
     )

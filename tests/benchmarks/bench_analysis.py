@@ -34,10 +34,10 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent)]
 
-from cog import features  # noqa: E402
-from cog.analysis import kmeans, neighbours, pairs, seeding  # noqa: E402
-from cog.analysis.rows import Rows  # noqa: E402
-from cog.features import FeatureSet  # noqa: E402
+from cog.analysis import alignment, knn, lloyd, seeding
+from cog.analysis.rows import FeatureRows
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
 
 CPU = torch.device("cpu")
 FULL_ROWS, FULL_TEST, FULL_DIM, FULL_K = 1_100_000, 50_000, 2048, 1000
@@ -93,30 +93,23 @@ def run_part(part: str, folder: Path, k: int, iterations: int) -> dict[str, Any]
     before = status("VmRSS")
     size = (folder / "train.pth").stat().st_size
     start = clock()
-    train = features.load(folder / "train.pth", normalize=True)
-    test = features.load(folder / "test.pth", normalize=True) if part == "knn" else None
+    train = feature_files.load(folder / "train.pth", normalize=True)
+    test = feature_files.load(folder / "test.pth", normalize=True) if part == "knn" else None
     found["read"] = clock() - start
     n, d = train.x.shape
     start = clock()
     if part == "kmeans":
-        rows = Rows(train, CPU, centred=True)
+        rows = FeatureRows(train, CPU, centered=True)
         marks = []
 
-        class Count:
-            def load(self) -> None:
-                return None
-
-            def save(self, state: dict[str, Any]) -> None:
-                pass
-
-        lloyd_start = kmeans._Lloyd.start
+        lloyd_start = lloyd._Lloyd.start
 
         def started(*args: Any) -> Any:
             marks.append(clock() - start)
             return lloyd_start(*args)
 
-        kmeans._Lloyd.start = started  # type: ignore[method-assign,assignment]
-        result = kmeans.fit(rows, k, seed=22, max_iterations=iterations, checkpoint=Count())
+        lloyd._Lloyd.start = started  # type: ignore[method-assign,assignment]
+        result = lloyd.fit(rows, k, seed=22, max_iterations=iterations)
         seconds = clock() - start
         computed = result.computed_frac * (result.iterations + 1) * n * k
         found |= {
@@ -133,21 +126,21 @@ def run_part(part: str, folder: Path, k: int, iterations: int) -> dict[str, Any]
         found["full_flops"] = scale * found["flops"] + 2.0 * FULL_ROWS * FULL_DIM * candidates
     elif part == "knn":
         assert test is not None
-        found_neighbours = neighbours.find(Rows(train, CPU), Rows(test, CPU), min(200, n))
+        found_neighbours = knn.find(FeatureRows(train, CPU), FeatureRows(test, CPU), min(200, n))
         ks = [q for q in (1, 5, 10, 20, 100, 200) if q <= n]
         for temperature in (0.07, None):
-            neighbours.vote(found_neighbours, train.y, ks, temperature=temperature)
+            knn.vote(found_neighbours, train.y, ks, temperature=temperature)
         seconds = clock() - start
         found |= {"flops": 2.0 * n * len(test) * d, "flop_seconds": seconds}
         found["full_flops"] = 2.0 * FULL_ROWS * FULL_TEST * FULL_DIM
     elif part == "uniformity":
-        rows = Rows(train, CPU, centred=True)
-        pairs.uniformity(rows)
+        rows = FeatureRows(train, CPU, centered=True)
+        alignment.uniformity(rows)
         seconds = clock() - start
         found |= {"flops": float(n) * n * d, "flop_seconds": seconds}
         found["full_flops"] = float(FULL_TEST) ** 2 * FULL_DIM
     else:
-        from cog import pca
+        from cog.features import pca
 
         pca.fit(train.x)
         seconds = clock() - start
@@ -202,8 +195,13 @@ def compare(n: int, d: int, k: int, iterations: int) -> None:
     init = train.x[torch.randperm(n, generator=torch.Generator().manual_seed(0))[:k]].clone()
     for limit in (iterations, 300):
         start = clock()
-        ours = kmeans.fit(
-            Rows(train, CPU, centred=True), k, seed=0, centres=init, max_iterations=limit, tolerance=1e-4
+        ours = lloyd.fit(
+            FeatureRows(train, CPU, centered=True),
+            k,
+            seed=0,
+            centers=init,
+            max_iterations=limit,
+            tolerance=1e-4,
         )
         middle = clock()
         theirs = KMeans(k, init=init.numpy(), n_init=1, max_iter=limit, tol=1e-4).fit(train.x.numpy())
@@ -215,8 +213,8 @@ def compare(n: int, d: int, k: int, iterations: int) -> None:
             flush=True,
         )
     start = clock()
-    found = neighbours.find(Rows(train, CPU), Rows(test, CPU), 20)
-    ours_classes = neighbours.vote(found, train.y, [20], temperature=None)[20][:, 0]
+    found = knn.find(FeatureRows(train, CPU), FeatureRows(test, CPU), 20)
+    ours_classes = knn.vote(found, train.y, [20], temperature=None)[20][:, 0]
     middle = clock()
     classifier = KNeighborsClassifier(20, metric="cosine", algorithm="brute").fit(
         train.x.numpy(), train.y.numpy()
@@ -265,8 +263,8 @@ def main() -> None:
     print(f"{args.threads} threads, {args.clock} clock, load average {load} at the start", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         if args.parts:
-            features.save(clouds(args.rows, args.dim, args.classes, 0), Path(folder) / "train.pth")
-            features.save(clouds(args.test_rows, args.dim, args.classes, 1), Path(folder) / "test.pth")
+            feature_files.save(clouds(args.rows, args.dim, args.classes, 0), Path(folder) / "train.pth")
+            feature_files.save(clouds(args.test_rows, args.dim, args.classes, 1), Path(folder) / "test.pth")
             gc.collect()
         for part in args.parts:
             done = subprocess.run(

@@ -32,9 +32,10 @@ from torchvision import transforms
 
 from cog.data.image_lists import IMAGE_SUFFIXES, ImageList
 from cog.data.loader import Decoder, batches, usable_workers
-from cog.device import exact_float32
-from cog.extract import extract, normalizer, to_input
+from cog.data.pixels import normalizer, to_input
+from cog.features.extract import Extractor
 from cog.models.backbone import Backbone, load_backbone
+from cog.runtime.device import exact_float32
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SIDE = 224
@@ -105,18 +106,17 @@ def plain(
 
 
 def ours(
-    images: ImageList, n_workers: int, device: torch.device, network: Backbone | None, decode: str
+    images: ImageList, n_workers: int, device: torch.device, network: Backbone | None
 ) -> list[torch.Tensor]:
     """Do the same with the toolkit."""
     if network is not None:
-        return [
-            extract(
-                network, images, resize=SIDE, crop=SIDE, mean=MEAN, std=STD, device=device, n_workers=n_workers,
-                batch_size=PLAIN_BATCH, decode=decode, label="",
-            ).x
-        ]  # fmt: skip
+        extractor = Extractor(
+            network, resize=SIDE, crop=SIDE, mean=MEAN, std=STD, device=device, n_workers=n_workers,
+            batch_size=PLAIN_BATCH,
+        )  # fmt: skip
+        return [torch.cat([part.x for part in extractor.stream(images)])]
     found: list[torch.Tensor] = []
-    decoder = Decoder(images, resize=SIDE, crop=SIDE, decode=decode)
+    decoder = Decoder(images, resize=SIDE, crop=SIDE)
     mean, std = normalizer(MEAN, STD, device)
     per_pass = 4 if device.type == "cpu" else PLAIN_BATCH
     stream = batches(decoder, batch_size=PLAIN_BATCH, n_workers=n_workers, pin_memory=device.type == "cuda")
@@ -216,8 +216,7 @@ def main() -> None:
         measure(
             {
                 "plain": lambda n: plain(images, n, cpu, None),
-                "exact": lambda n: ours(images, n, cpu, None, "exact"),
-                "fast": lambda n: ours(images, n, cpu, None, "fast"),
+                "ours": lambda n: ours(images, n, cpu, None),
             },
             n_images=len(images), workers=args.workers, repeats=args.repeats,
         )  # fmt: skip
@@ -227,11 +226,8 @@ def main() -> None:
         print(f"\nwith {network.name}, {len(some)} images, float32 on {name}")
         contenders: dict[str, Callable[[int], object]] = {
             "plain": lambda n: plain(some, n, device, network),
-            "exact": lambda n: ours(some, n, device, network, "exact"),
-            "fast": lambda n: ours(some, n, device, network, "fast"),
+            "ours": lambda n: ours(some, n, device, network),
         }
-        if device.type == "cuda":
-            contenders["cuda"] = lambda n: ours(some, n, device, network, "cuda")
         plain(list_files(images.root, 8), 0, device, network)  # first use of the device
         measure(contenders, n_images=len(some), workers=args.workers, repeats=args.repeats)
 

@@ -20,16 +20,17 @@ from pathlib import Path
 import numpy as np
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS)]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "helpers")]
 
-from naive_wordnet import open_with_nltk  # noqa: E402
+from naive_wordnet import open_with_nltk
 
-from cog.levels.image_folders import read_counts  # noqa: E402
-from cog.levels.introsort import argsort_introsort  # noqa: E402
-from cog.levels.selection import DISCARDED_LIST, IN1K_LIST, read_wnids, select  # noqa: E402
-from cog.wordnet import load_wordnet  # noqa: E402
-from cog.wordnet.ic import build_taxonomy  # noqa: E402
-from cog.wordnet.similarity import MEASURES, similarities  # noqa: E402
+from cog.data.wnids import IN1K_LIST
+from cog.levels.image_folders import read_counts
+from cog.levels.introsort import argsort_introsort
+from cog.levels.selection import DISCARDED_LIST, read_wnids, select
+from cog.levels.wordnet import load_wordnet
+from cog.levels.wordnet.ic import build_taxonomy
+from cog.levels.wordnet.similarity import MEASURES, similarities
 
 COUNTS = TESTS.parent.parent / "shared" / "imagenet21k" / "fall11_image_counts.csv"
 

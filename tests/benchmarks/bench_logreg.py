@@ -2,6 +2,7 @@
 
     python tests/benchmarks/bench_logreg.py [--cases 512x100 2048x1000 few1 ...] [--precisions fp32 bf16] [--repeats 3]
     python tests/benchmarks/bench_logreg.py --whole 512x100     # the whole protocol of both, nothing extrapolated
+    python tests/benchmarks/bench_logreg.py --study 512x100     # 5 seeds, all images and N = 1, 8
 
 The baseline is tests/benchmarks/plain_logreg.py. Both do the protocol: 30 trials of 100 epochs on 80 % of the rows, one
 final training on all of them, scored on a test set after every epoch. Without ``--whole`` each part is timed over a
@@ -32,14 +33,16 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
-import plain_logreg  # noqa: E402
+import plain_logreg
 
-from cog import features, randomness  # noqa: E402
-from cog.features import FeatureSet  # noqa: E402
-from cog.logreg import protocol, tune  # noqa: E402
-from cog.logreg.engine import get_engine  # noqa: E402
-from cog.logreg.settings import Settings  # noqa: E402
-from cog.logreg.sgd import Recipe, Run  # noqa: E402
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.logreg import protocol, search
+from cog.logreg.engine import get_engine
+from cog.logreg.parallel import SideBySide, runs_at_once
+from cog.logreg.settings import Settings
+from cog.logreg.sgd import SgdConfig, TrainedClassifier, TrainSpec
+from cog.runtime import random_streams
 
 TRIALS, EPOCHS, BATCH, SEED = 30, 100, 1024, 22
 
@@ -88,10 +91,10 @@ def gemm_rate(precision: str) -> float:
 
 def sampler_seconds() -> float:
     """Time of the sampler for 30 sequential suggestions."""
-    search = tune.Search(Settings(seed=SEED, n_trials=TRIALS))
+    suggestions = search.Search(Settings(seed=SEED, n_trials=TRIALS))
     start = time.perf_counter()
-    while not search.done:
-        search.tell([tune.Result(50.0 + lr % 1, False, 0.0) for lr, _ in search.ask()])
+    while pairs := suggestions.ask():
+        suggestions.tell([search.Result(50.0 + lr % 1, False, 0.0) for lr, _ in pairs])
     return time.perf_counter() - start
 
 
@@ -102,12 +105,14 @@ class Parts:
         n, _, _, self.n_classes, n_shot = CASES[case]
         train, test = feature_sets(case)
         settings = Settings(seed=SEED, n_shot=n_shot)
-        rows, val = features.split_train_val(train.y, val_frac=0.2, rng=randomness.numpy_rng(SEED, "split"))
+        rows, val = feature_files.split_train_val(
+            train.y, val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
+        )
         everything = torch.arange(n)
         if n_shot:
-            rng = randomness.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
-            rows = features.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
-            everything = features.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
+            rng = random_streams.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
+            rows = feature_files.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
+            everything = feature_files.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
         self.rows, self.val, self.everything = rows, val, everything
         self.settings = settings
         self.plain_train = train.x[rows], train.y[rows]
@@ -117,15 +122,11 @@ class Parts:
         self.engines = {}
         for precision in precisions:
             engine = get_engine(torch.device("cpu"), precision)
-            x = FeatureSet(train.x.clone(), train.y, case)
-            self.engines[precision] = engine, protocol.prepare(x, test, engine)
+            sets = (FeatureSet(one.x.clone(), one.y, case) for one in (train, test))
+            self.engines[precision] = engine, protocol.prepare(*sets, engine)
 
-    def run(self, lr: float, stage: str) -> Run:
-        rows = self.rows if stage == "search" else self.everything
-        return Run(rows, lr, 1e-6, 1, 2)
-
-    def recipe(self, epochs: int) -> Recipe:
-        return Recipe(self.n_classes, epochs, BATCH, 0.9)
+    def config(self, epochs: int) -> SgdConfig:
+        return SgdConfig(self.n_classes, epochs, BATCH, 0.9)
 
     def plain(self, stage: str, epochs: int) -> None:
         train, test = (
@@ -135,20 +136,22 @@ class Parts:
 
     def ours(self, precision: str, what: str, epochs: int) -> None:
         engine, data = self.engines[precision]
+        config = self.config(epochs)
         if what == "final":
-            engine.fit(data.features, data.y, [self.run(10.0, "final")], self.recipe(epochs), test=data.test)
+            engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2), config, record=True)
             return
-        count = 10 if what.endswith("together") else 1
-        runs = [self.run(lr, "search") for lr in torch.logspace(-1, 2, 10).tolist()[-count:]]
-        if what.startswith("train"):
-            engine.fit(data.features, data.y, runs, self.recipe(epochs))
-        else:
-            start = torch.zeros(self.n_classes, data.features.dim), torch.zeros(self.n_classes)
-            fits = [protocol.Fit(*start, diverged=False) for _ in runs]
-            engine.validate(data.features, data.y, self.val, fits)
+        count = {"together": 10, "round": 5, "alone": 1}[what.split()[1]]
+        pairs = [(lr, 1e-6) for lr in torch.logspace(-1, 2, 10).tolist()[-count:]]
+        width = engine.trials_per_batch(config)
+        for part in (pairs[start : start + width] for start in range(0, count, width)):
+            if what.startswith("train"):
+                engine.fit(data, TrainSpec(self.rows, part, 1, 2), config)
+            else:
+                start = torch.zeros(self.n_classes, data.features.dim), torch.zeros(self.n_classes)
+                engine.top1(data, self.val, [TrainedClassifier([start]) for _ in part])
 
 
-def scaled(case: str, precisions: list[str], repeats: int) -> None:
+def scaled(case: str, precisions: list[str], repeats: int, *, batched: bool) -> None:
     """Time the parts in turn and print the scaled totals."""
     n, _, d, c, _ = CASES[case]
     parts = Parts(case, precisions)
@@ -166,15 +169,17 @@ def scaled(case: str, precisions: list[str], repeats: int) -> None:
         )
         plain.append((EPOCHS * TRIALS * search + sampler, EPOCHS * final))
         for precision in precisions:
-            together, alone, final = (
+            later, size = ("round", 5) if batched else ("alone", 1)
+            together, rest, final = (
                 EPOCHS * timed(lambda w=what, p=precision: parts.ours(p, w, epochs)) / epochs
-                for what in ("train together", "train alone", "final")
+                for what in ("train together", f"train {later}", "final")
             )
-            first, later = (
+            first, others = (
                 timed(lambda w=what, p=precision: parts.ours(p, w, 1))
-                for what in ("score together", "score alone")
+                for what in ("score together", f"score {later}")
             )
-            training, scoring = together + (TRIALS - 10) * alone, first + (TRIALS - 10) * later
+            n_later = (TRIALS - 10) // size
+            training, scoring = together + n_later * rest, first + n_later * others
             ours[precision].append(
                 {
                     "training": training,
@@ -210,25 +215,27 @@ def whole(case: str, precisions: list[str]) -> None:
     n_shot = CASES[case][4]
     train, test = feature_sets(case)
     start = time.perf_counter()
-    study = tune.Search(Settings(seed=SEED, n_trials=TRIALS))
-    rows, val = features.split_train_val(train.y, val_frac=0.2, rng=randomness.numpy_rng(SEED, "split"))
+    suggestions = search.Search(Settings(seed=SEED, n_trials=TRIALS))
+    rows, val = feature_files.split_train_val(
+        train.y, val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
+    )
     if n_shot:
-        rng = randomness.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
-        rows = features.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
+        rng = random_streams.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
+        rows = feature_files.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
     part, held_out = (train.x[rows], train.y[rows]), (train.x[val], train.y[val])
-    while not study.done:
+    while pairs := suggestions.ask():
         results = []
-        for lr, wd in study.ask():
+        for lr, wd in pairs:
             _, logs = plain_logreg.fit(
                 part, held_out, n_classes=CASES[case][3], lr=lr, wd=wd, n_epochs=EPOCHS
             )
-            results.append(tune.Result(logs["test/top1"][-1], False, 0.0))
-        study.tell(results)
-    best = tune.best(study.trials)
+            results.append(search.Result(logs["test/top1"][-1], False, 0.0))
+        suggestions.tell(results)
+    best = suggestions.best
     everything = torch.arange(len(train))
     if n_shot:
-        rng = randomness.numpy_rng(SEED, "draw", stage="final", n_shot=n_shot)
-        everything = features.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
+        rng = random_streams.numpy_rng(SEED, "draw", stage="final", n_shot=n_shot)
+        everything = feature_files.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
     _, logs = plain_logreg.fit(
         (train.x[everything], train.y[everything]), (test.x, test.y), n_classes=CASES[case][3],
         lr=best.lr, wd=best.wd, n_epochs=EPOCHS,
@@ -242,13 +249,56 @@ def whole(case: str, precisions: list[str]) -> None:
         engine = get_engine(torch.device("cpu"), precision)
         copy = FeatureSet(train.x.clone(), train.y, case)
         start = time.perf_counter()
-        outcome = protocol.run(copy, test, Settings(seed=SEED, n_shot=n_shot), engine, print_freq=0)
+        test_copy = FeatureSet(test.x.clone(), test.y, case)
+        settings = Settings(seed=SEED, n_shot=n_shot)
+        result = protocol.run_protocol(protocol.prepare(copy, test_copy, engine), settings, engine)
         seconds = time.perf_counter() - start
-        assert outcome.fit.history is not None
+        assert result.classifier.history is not None
         print(
-            f"{case}: {precision} {seconds:.1f} s, validation {tune.best(outcome.trials).val_top1:.2f}, test "
-            f"{outcome.fit.history.logs['test/top1'][-1]:.2f}, ratio {plain / seconds:.2f}",
+            f"{case}: {precision} {seconds:.1f} s, validation {search.best(result.trials).val_top1:.2f}, test "
+            f"{result.classifier.history.logs['test/top1'][-1]:.2f}, ratio {plain / seconds:.2f}",
             flush=True,
+        )
+
+
+def study(case: str, precisions: list[str], repeats: int, epochs: int, *, batched: bool) -> None:
+    """Time a study of five seeds, all images and N = 1, 8: the plain loop one run after the other, ours as logreg.py.
+
+    The plain loop is timed over one epoch of each part, and scaled; ours is done in full, with fewer epochs.
+    """
+    seeds, shots = (22, 37, 45, 77, 93), (0, 1, 8)
+    mode = {"search": "batched"} if batched else {}
+    runs = [Settings(seed=seed, n_shot=n, n_epochs=epochs, **mode) for n in shots for seed in seeds]
+    cases = {}
+    for n in shots:
+        CASES[f"{case}/{n}"] = (*CASES[case][:4], n)
+        cases[n] = Parts(f"{case}/{n}", [])
+    sampler = sampler_seconds()
+    for precision in precisions:
+        engine = get_engine(torch.device("cpu"), precision)
+        data = protocol.prepare(*feature_sets(case), engine)
+        at_once, alone = runs_at_once(data, runs, engine)
+
+        def do(number: int, before_epoch) -> None:
+            work = protocol.Work(None, 0, False, before_epoch)
+            protocol.run_protocol(data, runs[number], engine, work)
+
+        ratios = []
+        for _ in range(repeats):
+            plain = 0.0
+            for n in shots:
+                search_s, final_s = (
+                    timed(lambda p=cases[n], s=s: p.plain(s, 1)) for s in ("search", "final")
+                )
+                plain += len(seeds) * (epochs * (TRIALS * search_s + final_s) + sampler)
+            ours = timed(SideBySide(do, len(runs), at_once, engine.device, alone).run)
+            ratios.append(plain / ours)
+            print(
+                f"{case} study  {precision}  {at_once} at a time  plain {plain:.1f} s  ours {ours:.1f} s",
+                flush=True,
+            )
+        print(
+            f"{case} study  {precision}  ratio {statistics.median(ratios):.2f} ({epochs} epochs)", flush=True
         )
 
 
@@ -268,7 +318,7 @@ def memory(case: str, side: str) -> None:
         )
         assert writer.returncode == 0
         size = sum(file.stat().st_size for file in files)
-        tune.create_study(0)  # imports Optuna
+        search.create_study(0)  # imports Optuna
         torch.mm(torch.randn(64, 64), torch.randn(64, 64))
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = status("VmHWM")
@@ -278,17 +328,17 @@ def memory(case: str, side: str) -> None:
                 loaded = torch.load(file, weights_only=True)
                 sets.append((torch.nn.functional.normalize(loaded["X"], p=2, dim=1), loaded["Y"]))
                 del loaded
-            rows, val = features.split_train_val(
-                sets[0][1], val_frac=0.2, rng=randomness.numpy_rng(SEED, "split")
+            rows, val = feature_files.split_train_val(
+                sets[0][1], val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
             )
             part, held_out = tuple((sets[0][0][r], sets[0][1][r]) for r in (rows, val))
             plain_logreg.fit(part, held_out, n_classes=CASES[case][3], lr=1.0, wd=0.0, n_epochs=1)
         else:
             engine = get_engine(torch.device("cpu"), side)
-            train, test = (features.load(file, normalize=True) for file in files)
+            train, test = (feature_files.load(file, normalize=True) for file in files)
             data = protocol.prepare(train, test, engine)
             settings = Settings(seed=SEED, n_trials=11, n_epochs=1, n_shot=CASES[case][4])
-            list(protocol.run_all(data, [settings], engine, print_freq=0))
+            protocol.run_protocol(data, settings, engine)
         peak = status("VmHWM") - before
         print(json.dumps({"peak": peak, "files": size}))
 
@@ -326,6 +376,11 @@ def main() -> None:
     parser.add_argument(
         "--whole", choices=list(CASES), help="run the whole protocol of both sides on one case"
     )
+    parser.add_argument(
+        "--study", choices=list(CASES), help="time a study of five seeds, all images and N = 1, 8"
+    )
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of --study (default: 10)")
+    parser.add_argument("--batched", action="store_true", help="our side searches with CLF.SEARCH batched")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--no_memory", action="store_true")
@@ -333,7 +388,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     if args.write:
         for data, file in zip(feature_sets(args.write[0]), args.write[1:], strict=True):
-            features.save(data, file)
+            feature_files.save(data, file)
         return
     if args.memory:
         memory(*args.memory)
@@ -342,9 +397,12 @@ def main() -> None:
     if args.whole:
         whole(args.whole, args.precisions)
         return
+    if args.study:
+        study(args.study, args.precisions, args.repeats, args.epochs, batched=args.batched)
+        return
     RATES.update({precision: gemm_rate(precision) for precision in args.precisions})
     for case in args.cases:
-        scaled(case, args.precisions, args.repeats)
+        scaled(case, args.precisions, args.repeats, batched=args.batched)
         if not args.no_memory and not case.startswith("few"):
             print_memory(case, args.precisions)
 

@@ -23,7 +23,12 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests"), str(REPOSITORY / "tests/benchmarks")]
+sys.path[:0] = [
+    str(REPOSITORY),
+    str(REPOSITORY / "tests"),
+    str(REPOSITORY / "tests/helpers"),
+    str(REPOSITORY / "tests/benchmarks"),
+]
 
 BEFORE = "806b2d6"
 
@@ -35,9 +40,9 @@ os.dup2(2, 1)
 import torch
 torch.set_num_threads(int(sys.argv[2]))
 import cog
-from cog import extract, features
+from cog.features import extract; from cog.features import feature_files as features
 from cog.commands import extract_features, logreg
-from cog.logreg import protocol, study
+from cog.logreg import jobs, protocol
 import optuna, torchvision
 assert os.path.dirname(os.path.dirname(cog.__file__)) == sys.argv[1], cog.__file__
 mains = {"extract_features": extract_features.main, "logreg": logreg.main}

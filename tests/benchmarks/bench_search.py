@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -30,12 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from cog import features
-from cog.device import resolve_device
-from cog.features import FeatureSet
-from cog.logreg import protocol, tune
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.logreg import protocol, search
 from cog.logreg.engine import Engine, get_engine
+from cog.logreg.search import best
 from cog.logreg.settings import Settings
+from cog.runtime.device import resolve_device
 
 MODES = {
     "sequential": {"search": "sequential"},
@@ -66,7 +68,10 @@ def pooled(root: Path) -> tuple[FeatureSet, FeatureSet]:
         test = train.parent.parent / "features_test" / train.name
         if not test.is_file():
             continue
-        loaded = {"train": features.load(train, normalize=True), "test": features.load(test, normalize=True)}
+        loaded = {
+            "train": feature_files.load(train, normalize=True),
+            "test": feature_files.load(test, normalize=True),
+        }
         for split, one in loaded.items():
             parts[split].append((one.x, one.y + offset))
         offset += int(loaded["train"].y.max()) + 1
@@ -89,13 +94,13 @@ class Remembering:
     def __getattr__(self, name: str):
         return getattr(self._engine, name)
 
-    def fit(self, matrix, y, runs, recipe, *, test=None, **options):
-        if test is not None:
-            return self._engine.fit(matrix, y, runs, recipe, test=test, **options)
-        keys = [(run.order_seed, run.lr, run.wd) for run in runs]
-        new = [run for key, run in zip(keys, runs, strict=True) if key not in self._known]
-        fits = self._engine.fit(matrix, y, new, recipe, **options) if new else []
-        self._known |= {(run.order_seed, run.lr, run.wd): fit for run, fit in zip(new, fits, strict=True)}
+    def fit(self, data, spec, config, *, record=False, **options):
+        if record:
+            return self._engine.fit(data, spec, config, record=True, **options)
+        keys = [(spec.order_seed, *pair) for pair in spec.pairs]
+        new = [pair for key, pair in zip(keys, spec.pairs, strict=True) if key not in self._known]
+        fits = self._engine.fit(data, dataclasses.replace(spec, pairs=new), config, **options) if new else []
+        self._known |= {(spec.order_seed, *pair): fit for pair, fit in zip(new, fits, strict=True)}
         return [self._known[key] for key in keys]
 
 
@@ -111,10 +116,10 @@ def one_seed(args: argparse.Namespace, seed: int) -> dict[str, tuple[float, floa
         settings = Settings(
             seed=seed, n_shot=args.n_shot, n_trials=args.n_trials, n_epochs=args.n_epochs, **options
         )
-        everything_random = mock.patch.object(tune, "N_STARTUP_TRIALS", args.n_trials)
+        everything_random = mock.patch.object(search, "N_STARTUP_TRIALS", args.n_trials)
         with everything_random if mode == "random" else contextlib.nullcontext():
-            ((_, outcome),) = protocol.run_all(data, [settings], engine, print_freq=0)
-        found[mode] = tune.best(outcome.trials).val_top1, outcome.fit.history.logs["test/top1"][-1]
+            result = protocol.run_protocol(data, settings, engine, protocol.Work(print_freq=0))
+        found[mode] = best(result.trials).val_top1, result.classifier.history.logs["test/top1"][-1]
     return found
 
 

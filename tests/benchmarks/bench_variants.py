@@ -17,6 +17,7 @@ trial. Extrapolated: a run of the protocol (30 trials of 100 epochs on 80 % of 1
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import statistics
@@ -32,15 +33,16 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
-import plain_mlp  # noqa: E402
+import plain_mlp
 
-from cog import config, features, pca, randomness  # noqa: E402
-from cog.features import FeatureSet  # noqa: E402
-from cog.logreg import variants  # noqa: E402
-from cog.logreg.engine import get_engine  # noqa: E402
-from cog.logreg.mlp_engine import MlpEngine  # noqa: E402
-from cog.logreg.settings import Settings  # noqa: E402
-from cog.logreg.sgd import Recipe, Run  # noqa: E402
+from cog import config
+from cog.features import feature_files, pca
+from cog.features.feature_files import FeatureSet
+from cog.logreg import preprocess, protocol
+from cog.logreg.engine import get_engine
+from cog.logreg.settings import Settings
+from cog.logreg.sgd import TrainSpec
+from cog.runtime import random_streams
 
 LEVEL_ROWS, DIM = 1_100_000, 2048
 
@@ -73,7 +75,7 @@ def bench_pca(n_rows: int, dims: list[int]) -> list[dict[str, float]]:
             x = torch.randn(n, DIM, generator=generator)
             x *= torch.logspace(0, -2, DIM)
             Path(folder, split).mkdir()
-            features.save(FeatureSet(x, torch.arange(n) % 1000, split), Path(folder, split, "X_Y.pth"))
+            feature_files.save(FeatureSet(x, torch.arange(n) % 1000, split), Path(folder, split, "X_Y.pth"))
             del x
         for dim in dims:
             command = [sys.executable, __file__, "one-pca", folder, str(dim)]
@@ -96,11 +98,11 @@ def one_pca(folder: str, dim: int) -> dict[str, float]:
             return result
 
         setattr(pca, name, watched)
-    train, test = (features.load(Path(folder, split)) for split in ("train", "test"))
+    train, test = (feature_files.load(Path(folder, split)) for split in ("train", "test"))
     n_rows, size = len(train), train.x.nbytes + test.x.nbytes
     clf = config.default_cfg().CLF
     clf.PCA_DIM = dim
-    variants.prepare(train, test, clf=clf, device=torch.device("cpu"))
+    preprocess.prepare(train, test, clf=clf, device=torch.device("cpu"))
     eigenvectors = timed(
         lambda: torch.linalg.eigh(torch.eye(DIM, dtype=torch.float64) + 1e-3 * torch.rand(DIM, DIM))
     )
@@ -125,9 +127,9 @@ def bench_mlp(case: str, repeats: int) -> dict[str, float]:
     y = torch.randint(n_classes, (n,), generator=generator)
     settings = Settings(seed=0, classifier="mlp", mlp_hidden=hidden)
     sizes = settings.layer_sizes(d, n_classes)
-    recipe = Recipe(n_classes, 1, BATCH, 0.9)
+    config = dataclasses.replace(protocol.sgd_config(settings, n_classes), n_epochs=1, batch_size=BATCH)
     rows = torch.arange(n)
-    order = randomness.cpu_generator(0)
+    order = random_streams.cpu_generator(0)
     candidates: dict[str, Callable[[], float]] = {}
 
     def plain(*, autocast: bool) -> float:
@@ -142,17 +144,12 @@ def bench_mlp(case: str, repeats: int) -> dict[str, float]:
     candidates["plain fp32"] = lambda: plain(autocast=False)
     candidates["plain autocast"] = lambda: plain(autocast=True)
     for precision in ("fp32", "bf16"):
-        engine = MlpEngine(get_engine(torch.device("cpu"), precision), settings)
-        stored = engine.load(x.clone())
-        for name, n_runs in ((precision, 1), (f"{precision} search", 10)):
-            if n_runs > 1 and case == "full":
-                continue  # one at a time there
-            runs = [Run(rows, 0.01, 1e-6, 0, 0) for _ in range(n_runs)]
-
-            def ours(engine=engine, stored=stored, runs=runs) -> float:
-                return sum(fit.seconds for fit in engine.fit(stored, y, runs, recipe)) / len(runs)
-
-            candidates[name] = ours
+        engine = get_engine(torch.device("cpu"), precision)
+        data = protocol.prepare(
+            FeatureSet(x.clone(), y, case), FeatureSet(x[:BATCH].clone(), y[:BATCH], case), engine
+        )
+        spec = TrainSpec(rows, [(0.01, 1e-6)], 0, 0)
+        candidates[precision] = lambda engine=engine, data=data: engine.fit(data, spec, config)[0].seconds
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repeats):
         for name, function in candidates.items():

@@ -1,4 +1,4 @@
-"""Writers for the file layouts of the original checkpoints: torch, its old tar, TorchScript, TF bundle, dill pickle."""
+"""Writers for the file layouts of the original checkpoints: torch, TorchScript, TF bundle, dill pickle."""
 
 import argparse
 import collections
@@ -18,7 +18,6 @@ def write(schema, seed, path, variant=None):
     spec = dict(schema["container"], **(schema.get("variants", {}).get(variant, {}) if variant else {}))
     return {
         "torch": write_torch,
-        "torch_tar": write_torch_tar,
         "torchscript": write_torchscript,
         "tf_bundle": write_tf_bundle,
         "dill_pickle": write_byol_pickle,
@@ -93,43 +92,6 @@ def write_torch(schema, spec, seed, path):
             )
         )
     return path
-
-
-def write_torch_tar(schema, spec, seed, path):
-    """The tar layout of torch 0.1.x: members storages, tensors, pickle (pickles back to back, raw data in between)."""
-    import tarfile
-
-    import torch
-
-    arrays = fill(schema, seed)
-    st, te, pk = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    pickle.dump(len(arrays), st, 2)
-    pickle.dump(len(arrays), te, 2)
-    for i, a in enumerate(arrays.values()):
-        pickle.dump((2 * i, "cpu", torch.FloatStorage), st, 2)
-        st.write(struct.pack("<q", a.size) + a.astype("<f4").tobytes())
-        pickle.dump((2 * i + 1, 2 * i, torch.FloatTensor), te, 2)
-        strides = [int(np.prod(a.shape[j + 1 :])) for j in range(a.ndim)]
-        te.write(struct.pack("<ii", a.ndim, 0) + struct.pack(f"<{2 * a.ndim + 1}q", *a.shape, *strides, 0))
-    pickle.dump([], st, 2)  # no storage views
-
-    class P(pickle.Pickler):
-        def persistent_id(self, o):
-            return o.i if isinstance(o, _Ref) else None
-
-    P(pk, 2).dump(collections.OrderedDict((k, _Ref(2 * i + 1)) for i, k in enumerate(arrays)))
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as t:
-        for name, b in (("storages", st), ("tensors", te), ("pickle", pk)):
-            info = tarfile.TarInfo(name)
-            info.size = b.tell()
-            b.seek(0)
-            t.addfile(info, b)
-    return path
-
-
-class _Ref:
-    def __init__(self, i):
-        self.i = i
 
 
 def write_torchscript(schema, spec, seed, path):

@@ -81,7 +81,7 @@ class Head(nn.Module):
 class EfficientNet(nn.Module):
     """EfficientNet, ``(B, 3, H, W)`` to ``(B, 1000)``.
 
-    Takes RGB, as every other model here, normalised with RGB statistics. The weights were trained on that
+    Takes RGB, as every other model here, normalized with RGB statistics. The weights were trained on that
     input with the channels reversed afterwards (pycls reads images with OpenCV), so ``forward`` reverses them.
 
     Args:

@@ -44,7 +44,7 @@ def _squeezed_width(width: int) -> int:
     return rounded + 8 if rounded < 0.9 * quarter else rounded
 
 
-class SqueezeExcite(nn.Module):
+class _SqueezeExcite(nn.Module):
     """Channel gates from the global average, with a hard sigmoid."""
 
     def __init__(self, width: int) -> None:
@@ -84,7 +84,7 @@ class ConvLayer(nn.Module):
             w_in, w_out, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
         )
         self.bn = nn.BatchNorm2d(w_out) if norm else nn.Identity()
-        self.se = SqueezeExcite(w_out) if squeeze_excite else nn.Identity()
+        self.se = _SqueezeExcite(w_out) if squeeze_excite else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.bn(self.conv(x))
@@ -107,7 +107,7 @@ class MobileInvertedConv(nn.Module):
         return self.point_linear(self.depth_conv(self.inverted_bottleneck(x)))
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     """An inverted convolution with or without skip connection."""
 
     def __init__(self, convolution: MobileInvertedConv, *, has_skip: bool) -> None:
@@ -120,7 +120,7 @@ class Block(nn.Module):
         return x + y if self.has_skip else y
 
 
-class Classifier(nn.Module):
+class _Classifier(nn.Module):
     """The last linear layer."""
 
     def __init__(self, width: int) -> None:
@@ -139,7 +139,7 @@ class NATM4(nn.Module):
         self.first_conv = ConvLayer(3, 24, 3, 2)
         self.blocks = nn.Sequential(
             *(
-                Block(
+                _Block(
                     MobileInvertedConv(
                         w_in, w_out, kernel=kernel, stride=stride, width=width, squeeze_excite=bool(se)
                     ),
@@ -150,7 +150,7 @@ class NATM4(nn.Module):
         )
         self.final_expand_layer = ConvLayer(192, 1152)
         self.feature_mix_layer = ConvLayer(1152, 1536, norm=False)
-        self.classifier = Classifier(1536)
+        self.classifier = _Classifier(1536)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.final_expand_layer(self.blocks(self.first_conv(x)))

@@ -44,25 +44,26 @@ def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
         CogError: naming ``flag`` when there is no such checkpoint.
     """
     path = Path(path)
-    found = checkpoint_files(path)
-    if not found:
+    parts = checkpoint_files(path)
+    if not parts:
         if path.is_dir():
             raise CogError(f"{flag} {path} is a folder, expected a file")
         raise CogError(f"{flag} {path} does not exist; check the path")
-    for file in found:
+    for file in parts:
         if not os.access(file, os.R_OK):
             raise CogError(f"{flag} {file} cannot be read; check its permissions")
-    return found
+    return parts
 
 
 def detect(path: Path) -> str:
     """Return the container of a checkpoint.
 
     Returns:
-        "torch", "torchscript", "torch-0.1" (tar), "safetensors", "tensorflow" or "pickle".
+        "torch", "torchscript", "safetensors", "tensorflow" or "pickle".
 
     Raises:
-        CogError: for what is certainly no checkpoint (empty file, web page, other archive), or is missing.
+        CogError: for what is certainly no checkpoint (empty file, web page, other archive, torch 0.1),
+            or is missing.
     """
     parts = checkpoint_files(path)
     if not parts:
@@ -80,7 +81,9 @@ def detect(path: Path) -> str:
     if head.startswith(b"PK\x03\x04"):
         return _detect_zip(path)
     if head[257:262] == b"ustar":
-        return "torch-0.1"
+        from cog.runtime.safe_load import TORCH_0_1
+
+        raise CogError(f"{path} {TORCH_0_1}")
     if head.startswith(_LEGACY_TORCH):
         return "torch"
     if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8:

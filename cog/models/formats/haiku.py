@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cog import safe_pickle
 from cog.errors import CogError, UnsafeFileError
+from cog.runtime import safe_pickle
+from cog.runtime.safe_load import contents
 
 
 class _Record(safe_pickle.Instance, dict[str, Any]):
     """Stands for an instance of a named tuple: field -> value. Attributes are dropped: the fields are all."""
 
+    __slots__ = ()
+    fields: tuple[str, ...] = ()
 
-def _create_namedtuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> safe_pickle.Constructor:
+    def __new__(cls, *values: Any) -> _Record:
+        made = super().__new__(cls)
+        made.update(zip(cls.fields, values, strict=True))
+        return made
+
+    def __init__(self, *values: Any) -> None:
+        """Leave alone what __new__ has filled: a file may call either."""
+
+
+@functools.lru_cache(64)
+def _record_of(fields: tuple[str, ...]) -> type[_Record]:
+    return type("_Record", (_Record,), {"__slots__": (), "fields": fields})
+
+
+def _create_namedtuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> type[_Record]:
     """Stand-in of dill's: makes records with these fields."""
     if not isinstance(fields, list | tuple) or not all(isinstance(field, str) for field in fields):
         raise UnsafeFileError("a malformed named tuple")
-    return safe_pickle.Constructor(lambda *values: _Record(zip(fields, values, strict=True)))
+    if len(fields) > _MAX_FIELDS:
+        raise UnsafeFileError(f"a named tuple of {len(fields)} fields")
+    return _record_of(tuple(fields))
 
 
 def _create_array(
@@ -29,27 +50,45 @@ def _create_array(
     return safe_pickle.build_array(constructor, arguments, state)
 
 
-def _mapping(content: Any = ()) -> dict[Any, Any]:
+def _mapping(content: Any) -> dict[Any, Any]:
     """Stand-in of Haiku's immutable mappings, which are pickled as ``class(dict)``."""
-    return dict(content)
+    if not isinstance(content, dict):
+        raise UnsafeFileError("a malformed mapping")
+    return content
 
 
-_NAMES: dict[tuple[str, str], safe_pickle.Constructor] = {}
+_MAX_FIELDS = 100
+_MAX_ENTRIES = 100_000
+
+_NAMES: dict[tuple[str, str], Callable[..., Any]] = {}
 for _dill in ("dill._dill", "dill.dill"):  # the module moved in dill 0.2.8
-    _NAMES[_dill, "_create_namedtuple"] = safe_pickle.Constructor(_create_namedtuple)
-    _NAMES[_dill, "_create_array"] = safe_pickle.Constructor(_create_array)
+    _NAMES[_dill, "_create_namedtuple"] = _create_namedtuple
+    _NAMES[_dill, "_create_array"] = _create_array
 for _name in ("FlatMapping", "frozendict"):  # renamed in August 2020
-    _NAMES["haiku._src.data_structures", _name] = safe_pickle.Constructor(_mapping)
+    _NAMES["haiku._src.data_structures", _name] = _mapping
 
 
-def _flat(tree: dict[Any, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    """Join the keys of nested dicts with slashes; leaves that are no arrays are left out."""
+def _flat(tree: dict[Any, Any]) -> dict[str, np.ndarray]:
+    """Join the keys of nested dicts with slashes; leaves that are no arrays are left out.
+
+    Raises:
+        ValueError: when the dicts contain one another so often that there is no end of keys.
+    """
     flat: dict[str, np.ndarray] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}/")
-        elif isinstance(value, np.ndarray):
-            flat[f"{prefix}{key}"] = value
+    left = _MAX_ENTRIES
+
+    def visit(node: dict[Any, Any], prefix: str) -> None:
+        nonlocal left
+        for key, value in node.items():
+            left -= 1
+            if left < 0:
+                raise ValueError("mappings that contain one another")
+            if isinstance(value, dict):
+                visit(value, f"{prefix}{key}/")
+            elif isinstance(value, np.ndarray):
+                flat[f"{prefix}{key}"] = np.asarray(value)
+
+    visit(tree, "")
     return flat
 
 
@@ -65,8 +104,8 @@ def read(path: Path) -> Any:
         CogError: when it is damaged.
     """
     try:
-        with open(path, "rb") as file:
-            data = safe_pickle.load(file, names=lambda module, name: _NAMES.get((module, name)))
+        with contents(path, "checkpoint") as content:
+            data = safe_pickle.load(content, names=lambda module, name: _NAMES.get((module, name)))
         if not isinstance(data, dict):
             return data
         return {key: _flat(value) if isinstance(value, dict) else value for key, value in data.items()}

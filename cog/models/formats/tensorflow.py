@@ -13,16 +13,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 
 from cog.errors import CogError
-from cog.models.formats.crc32c import masked_crc32c
 from cog.models.formats.detect import checkpoint_files
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
 _BLOCK_TRAILER_BYTES = 5  # compression type, checksum
 _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # tensorflow/core/framework/types.proto
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """Return the CRC-32C as TensorFlow and LevelDB store it: rotated by 15 bits, plus a constant."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class _Damaged(ValueError):
@@ -113,7 +119,7 @@ def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
     end = offset + size + _BLOCK_TRAILER_BYTES
     if end > len(table):
         raise _Damaged("a block reaches beyond the end of the file")
-    if masked_crc32c(table[offset : end - 4]) != struct.unpack("<I", table[end - 4 : end])[0]:
+    if _masked_crc32c(table[offset : end - 4]) != struct.unpack("<I", table[end - 4 : end])[0]:
         raise _Damaged("the checksum of a block is wrong")
     if table[end - 5]:
         raise _Damaged("a block is compressed, which TensorFlow never does")
@@ -173,7 +179,7 @@ def _read_tensor(name: str, entry: _Entry, shards: list[Path]) -> np.ndarray:
     with open(shards[entry.shard], "rb") as file:
         file.seek(entry.offset)
         raw = file.read(entry.size)
-    if masked_crc32c(raw) != entry.crc:
+    if _masked_crc32c(raw) != entry.crc:
         raise _Damaged(f"the checksum of {name} is wrong")
     return np.frombuffer(raw, dtype=dtype).reshape(entry.shape)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cog.errors import UnsafeFileError
+from cog.runtime.safe_pickle import Sealed
 
 if TYPE_CHECKING:
     import torch
@@ -24,11 +25,10 @@ _STORAGES = {
 }
 
 
-class StorageType:
+class StorageType(Sealed):
     """Stands for a class such as ``torch.FloatStorage`` while a pickle is read."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    __slots__ = ()
 
     @classmethod
     def named(cls, module: str, name: str) -> StorageType | None:
@@ -40,7 +40,7 @@ class StorageType:
         """Element type."""
         import torch
 
-        return getattr(torch, _STORAGES[self.name])
+        return getattr(torch, _STORAGES[self.value])
 
 
 def from_bytes(data: bytes | bytearray, dtype: torch.dtype) -> torch.Tensor:
@@ -62,6 +62,10 @@ def view(storage: torch.Tensor, offset: int, size: Sequence[int], stride: Sequen
     Raises:
         ValueError: when it would reach outside.
     """
+    import torch
+
+    if not isinstance(storage, torch.Tensor):
+        raise ValueError("tensor without data")
     numbers = [offset, *size, *stride]
     if len(size) != len(stride) or any(not isinstance(n, int) or n < 0 for n in numbers):
         raise ValueError("tensor with an impossible shape")
@@ -80,10 +84,8 @@ def rebuild_tensor(
     requires_grad: Any = False,
     hooks: Any = None,
     *rest: Any,
-) -> torch.Tensor:
+) -> Sealed:
     """Stand-in of ``torch._utils._rebuild_tensor_v2``."""
-    import torch
-
-    if not isinstance(storage, torch.Tensor) or not isinstance(size, tuple) or not isinstance(stride, tuple):
+    if not isinstance(storage, Sealed) or not isinstance(size, tuple) or not isinstance(stride, tuple):
         raise UnsafeFileError("a malformed tensor")
-    return view(storage, offset, size, stride)
+    return Sealed(view(storage.value, offset, size, stride))

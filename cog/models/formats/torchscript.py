@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog import safe_pickle
 from cog.errors import CogError, UnsafeFileError
 from cog.models.formats.tensors import StorageType, from_bytes, rebuild_tensor
+from cog.runtime import safe_pickle
+from cog.runtime.safe_load import require_stored
 
 if TYPE_CHECKING:
     import torch
@@ -19,24 +19,42 @@ if TYPE_CHECKING:
 class _Object(safe_pickle.Instance):
     """Stands for an instance of a class compiled into the archive: only its attributes are kept."""
 
-    def __init__(self, *_: Any) -> None:
-        self.attributes: dict[Any, Any] = {}
+    __slots__ = ("attributes",)
 
-    def set_state(self, state: Any) -> None:
+    def __new__(cls, *_: Any) -> _Object:
+        made = super().__new__(cls)
+        made.attributes = {}
+        return made
+
+    def __setstate__(self, state: Any) -> None:
         """Keep attributes that are given by name."""
-        self.attributes = state if isinstance(state, dict) else {}
+        self.attributes: dict[Any, Any] = state if isinstance(state, dict) else {}
 
-    def tensors(self, prefix: str = "") -> dict[str, torch.Tensor]:
-        """Return the tensors below this object by dotted name."""
-        import torch
 
-        found: dict[str, torch.Tensor] = {}
-        for name, value in self.attributes.items():
+def _tensors(root: _Object) -> dict[str, torch.Tensor]:
+    """Return the tensors below an object by dotted name.
+
+    Raises:
+        ValueError: when the objects contain one another so often that there is no end of names.
+    """
+    import torch
+
+    tensors: dict[str, torch.Tensor] = {}
+    left = 100_000
+
+    def visit(node: _Object, prefix: str) -> None:
+        nonlocal left
+        for name, value in node.attributes.items():
+            left -= 1
+            if left < 0:
+                raise ValueError("modules that contain one another")
             if isinstance(value, _Object):
-                found |= value.tensors(f"{prefix}{name}.")
-            elif isinstance(value, torch.Tensor):
-                found[f"{prefix}{name}"] = value
-        return found
+                visit(value, f"{prefix}{name}.")
+            elif isinstance(value, safe_pickle.Sealed) and isinstance(value.value, torch.Tensor):
+                tensors[f"{prefix}{name}"] = value.value
+
+    visit(root, "")
+    return tensors
 
 
 def _first(value: Any, *rest: Any) -> Any:
@@ -44,11 +62,10 @@ def _first(value: Any, *rest: Any) -> Any:
     return value
 
 
-_OBJECT = safe_pickle.Constructor(_Object)
 _NAMES = {
-    ("torch._utils", "_rebuild_tensor_v2"): safe_pickle.Constructor(rebuild_tensor),
+    ("torch._utils", "_rebuild_tensor_v2"): rebuild_tensor,
     **{
-        ("torch.jit._pickle", name): safe_pickle.Constructor(_first)
+        ("torch.jit._pickle", name): _first
         for name in (
             "build_intlist",
             "build_doublelist",
@@ -62,7 +79,7 @@ _NAMES = {
 
 def _names(module: str, name: str) -> Any:
     if module.split(".")[0] == "__torch__":
-        return _OBJECT
+        return _Object
     return _NAMES.get((module, name)) or StorageType.named(module, name)
 
 
@@ -72,9 +89,9 @@ class _Storages:
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
         self._archive = archive
         self._root = root
-        self._read: dict[str, torch.Tensor] = {}
+        self._read: dict[str, safe_pickle.Sealed] = {}
 
-    def __call__(self, persistent_id: Any) -> torch.Tensor:
+    def __call__(self, persistent_id: Any) -> safe_pickle.Sealed:
         kind, storage_type, key, _device, numel = persistent_id
         if kind != "storage" or not isinstance(storage_type, StorageType) or not isinstance(key, str):
             raise UnsafeFileError("a persistent id that is not a storage")
@@ -82,7 +99,8 @@ class _Storages:
             info = self._archive.getinfo(f"{self._root}/data/{key}")
             if info.file_size != numel * storage_type.dtype.itemsize:
                 raise ValueError(f"storage {key} has {info.file_size} bytes")
-            self._read[key] = from_bytes(self._archive.read(info), storage_type.dtype)
+            content = from_bytes(self._archive.read(info), storage_type.dtype)
+            self._read[key] = safe_pickle.Sealed(content)
         return self._read[key]
 
 
@@ -100,12 +118,18 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         CogError: when it is damaged.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open(path, "rb") as handle, zipfile.ZipFile(require_stored(handle)) as archive:
             root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).rpartition("/")[0]
+            if "/" in root:
+                raise ValueError("data.pkl in a folder of a folder")
             if f"{root}/byteorder" in archive.namelist() and archive.read(f"{root}/byteorder") != b"little":
                 raise CogError(f"{path} was written on a big-endian machine, which is not supported")
-            pickled = io.BytesIO(archive.read(f"{root}/data.pkl"))
-            module = safe_pickle.load(pickled, names=_names, persistent=_Storages(archive, root))
+            module = safe_pickle.load(
+                archive.read(f"{root}/data.pkl"), names=_names, persistent=_Storages(archive, root)
+            )
+        if not isinstance(module, _Object):
+            raise CogError(f"{path} holds no module, expected a TorchScript archive of a network")
+        return _tensors(module)
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected only parameters"
@@ -116,6 +140,3 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         raise CogError(
             f"{path} is not a readable TorchScript archive ({type(error).__name__}: {error}); is it complete?"
         ) from None
-    if not isinstance(module, _Object):
-        raise CogError(f"{path} holds no module, expected a TorchScript archive of a network")
-    return module.tensors()

@@ -1,0 +1,430 @@
+"""Accuracy per concept against its similarity to the seen concepts: within a level, and over all levels.
+
+The tables show that accuracy falls from level to level. This asks whether it falls concept by concept: Spearman's rank
+correlation of the test accuracy of a concept (mean over seeds) with its similarity to IN-1K (``levels.csv``), with a
+bootstrap interval over concepts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cog import constants, paths
+from cog.analysis import concepts, saved_runs, statistics
+from cog.analysis.concepts import Concept
+from cog.analysis.confident_errors import read_labels
+from cog.analysis.probe_flags import PROBE_FLAGS
+from cog.analysis.saved_runs import SavedRun
+from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
+from cog.errors import CogError
+from cog.results.analysis_records import Number
+from cog.runtime import files
+
+logger = logging.getLogger(__name__)
+
+#: Stands for all levels together, in the place of a data set.
+ALL_LEVELS = "cog_levels"
+
+_BINS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """The runs of one data set, image by image.
+
+    Attributes:
+        dataset: name.
+        seeds: of the runs.
+        wnids: concept of each label, C of them.
+        labels: int64 ``(n,)``.
+        correct: bool ``(S, n)``: whether each run predicted the true class.
+        image_paths: image of each row; None where that is not told.
+    """
+
+    dataset: str
+    seeds: list[int]
+    wnids: list[str]
+    labels: np.ndarray
+    correct: np.ndarray
+    image_paths: list[str] | None
+
+    def n_test(self) -> np.ndarray:
+        """Return the number of test images per class, int64 ``(C,)``."""
+        return np.bincount(self.labels, minlength=len(self.wnids))
+
+    def accuracies(self) -> np.ndarray:
+        """Return the accuracy per run and class in percent, float64 ``(S, C)``; NaN for classes without images."""
+        n = self.n_test()
+        hits = np.array([np.bincount(self.labels, weights=row, minlength=len(n)) for row in self.correct])
+        with np.errstate(invalid="ignore"):
+            return 100 * hits / np.where(n > 0, n, np.nan)
+
+
+def read_tested(
+    runs: Sequence[SavedRun], features_file: Path | None, dataset: str, *, levels_file: str | None = None
+) -> Tested:
+    """Compare what runs predicted with the labels of the test features.
+
+    Args:
+        runs: of one evaluation of a data set.
+        features_file: the test features; None: where the runs say they were.
+        dataset: name.
+        levels_file: names the classes where the features do not.
+
+    Raises:
+        CogError: no features, or predictions that do not belong to them.
+    """
+    recorded = runs[0].record.get("test_features")
+    file = features_file
+    if (file is None or not file.is_file()) and isinstance(recorded, str):
+        file = Path(recorded)
+    if file is None or not file.is_file():
+        raise CogError(
+            f"there are no test features {file} that say what the test images of {dataset} show; give their folder"
+        )
+    labels = read_labels(file)
+    predicted = [saved_runs.predictions(run) for run in runs]
+    for run, one in zip(runs, predicted, strict=True):
+        if len(one) != len(labels):
+            raise CogError(
+                f"the run {run.folder.parent} predicted {len(one)} test images, and {file} has {len(labels)}: it was "
+                "trained on other features"
+            )
+    image_paths = concepts.read_image_paths(file, n_rows=len(labels))
+    wnids = concepts.class_names(
+        dataset,
+        n_classes=int(labels.max()) + 1,
+        image_paths=image_paths,
+        labels=labels,
+        levels_file=levels_file,
+    )
+    tested = Tested(
+        dataset,
+        [run.seed for run in runs],
+        wnids,
+        labels,
+        np.array([one == labels for one in predicted]),
+        image_paths,
+    )
+    for run, row in zip(runs, tested.correct, strict=True):
+        if abs(100 * row.mean() - run.top1) > 0.01:
+            raise CogError(
+                f"the predictions in {run.folder} give {100 * row.mean():.2f} % top-1 with the labels of {file}, and "
+                f"the run reports {run.top1:.2f} %: they are of other features"
+            )
+    return tested
+
+
+def plan(request: AnalysisRequest) -> list[AnalysisTask]:
+    """Correlate accuracy per concept with similarity to IN-1K.
+
+    Raises:
+        CogError: no ``--levels_csv``, no runs, or a data set of seen concepts.
+    """
+    args, dataset = request.args, request.dataset
+    if args.levels_csv is None:
+        raise CogError(
+            "--analysis distance needs --levels_csv FILE: levels.csv of build_levels.py, with the similarity of every "
+            "concept to IN-1K"
+        )
+    if request.model_dir is None or dataset is None:
+        raise CogError("--analysis distance needs --models_root_dir, --model and --dataset")
+    if dataset == constants.IN1K:
+        raise CogError(
+            f"--analysis distance: the concepts of {dataset} are the seen ones; give levels (cog_l1 ..., or "
+            f"{ALL_LEVELS} for all of them together)"
+        )
+    similarities = concepts.read_levels_csv(args.levels_csv)
+    runs: dict[str, list[SavedRun]] = {}
+    if dataset == ALL_LEVELS:
+        for level in _levels_with_runs(request):
+            runs[level] = saved_runs.find_runs(request.model_dir, level, request.cfg, seeds=args.run_seeds)
+        if len(runs) < 2:
+            raise CogError(
+                f"--dataset {ALL_LEVELS} takes the levels together, and {request.model_dir.path} has classifiers of "
+                f"{len(runs)} of them; run logreg.py on cog_l1, cog_l2, ... first"
+            )
+    else:
+        runs[dataset] = saved_runs.find_runs(request.model_dir, dataset, request.cfg, seeds=args.run_seeds)
+    settings: dict[str, Any] = {
+        "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
+        "levels_csv_sha256": files.sha256(args.levels_csv),
+        "n_resamples": args.n_resamples,
+        "predictions": {
+            level: {str(run.seed): files.sha256(run.file(saved_runs.PREDICTIONS_FILE)) for run in found}
+            for level, found in runs.items()
+        },
+    }
+
+    def compute(job: AnalysisContext) -> AnalysisOutcome:
+        return _compute(job, runs=runs, similarities=similarities)
+
+    return [
+        AnalysisTask(
+            name=f"distance{saved_runs.evaluation_label(request.cfg)}",
+            splits=(),
+            settings=settings,
+            compute=compute,
+            packages=("numpy",),
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    "distance",
+    "accuracy per concept against its similarity to IN-1K (--levels_csv); data set cog_levels: all levels",
+    plan,
+    uses=(*PROBE_FLAGS, "levels_csv", "n_resamples"),
+    in_all=False,
+)
+
+
+def _levels_with_runs(request: AnalysisRequest) -> list[str]:
+    assert request.model_dir is not None
+    name, n_shot = saved_runs.evaluation(request.cfg)
+    found = (
+        [path.name for path in request.model_dir.path.iterdir()] if request.model_dir.path.is_dir() else []
+    )
+    levels = sorted((level, name_) for name_ in found if (level := constants.cog_level(name_)) is not None)
+    return [
+        dataset
+        for _, dataset in levels
+        if request.model_dir.evaluation(dataset, name=name, n_shot=n_shot).is_dir()
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Points:
+    """Concepts with similarity and accuracy.
+
+    Attributes:
+        dataset: of each point, ``(n,)``.
+        wnids: likewise.
+        similarity: float64 ``(n,)``.
+        accuracy: float64 ``(S, n)`` in percent, of the seeds that all data sets have.
+        mean: float64 ``(n,)``: over all seeds of the point's data set.
+        std: likewise.
+        n_test: test images.
+        seeds: S of them.
+    """
+
+    dataset: list[str]
+    wnids: list[str]
+    similarity: np.ndarray
+    accuracy: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    n_test: np.ndarray
+    seeds: list[int]
+
+
+def _points(tested: Sequence[Tested], similarities: Mapping[str, Concept]) -> _Points:
+    seeds = sorted(set.intersection(*(set(one.seeds) for one in tested)))
+    columns: list[tuple[str, str, float, np.ndarray, float, float, int]] = []
+    unknown: list[str] = []
+    for one in tested:
+        accuracy = one.accuracies()
+        rows = [one.seeds.index(seed) for seed in seeds]
+        for label, (wnid, n) in enumerate(zip(one.wnids, one.n_test().tolist(), strict=True)):
+            if not n:
+                continue
+            if wnid not in similarities:
+                unknown.append(wnid)
+                continue
+            values = accuracy[:, label]
+            columns.append(
+                (one.dataset, wnid, similarities[wnid].similarity, values[rows], float(values.mean()),
+                 float(values.std()), n)
+            )  # fmt: skip
+    if unknown:
+        raise CogError(
+            f"--levels_csv has no row for {len(unknown)} concepts of {', '.join(one.dataset for one in tested)} "
+            f"({', '.join(unknown[:3])}); give the levels.csv that belongs to these levels"
+        )
+    return _Points(
+        dataset=[column[0] for column in columns],
+        wnids=[column[1] for column in columns],
+        similarity=np.array([column[2] for column in columns]),
+        accuracy=np.array([column[3] for column in columns]).reshape(len(columns), len(seeds)).T,
+        mean=np.array([column[4] for column in columns]),
+        std=np.array([column[5] for column in columns]),
+        n_test=np.array([column[6] for column in columns]),
+        seeds=seeds,
+    )
+
+
+def _compute(
+    job: AnalysisContext, *, runs: Mapping[str, Sequence[SavedRun]], similarities: Mapping[str, Concept]
+) -> AnalysisOutcome:
+    request, args = job.request, job.request.args
+    assert request.model_dir is not None
+    tested = [
+        read_tested(
+            found,
+            _features_file(request, dataset),
+            dataset,
+            levels_file=args.cog_levels_mapping_file,
+        )
+        for dataset, found in runs.items()
+    ]
+    points = _points(tested, similarities)
+    several = len(tested) > 1
+    dataset_of = np.array(points.dataset)
+    bins = binned(points.similarity, points.mean, n_bins=_BINS)
+    whole = statistics.spearman_interval(
+        points.similarity,
+        points.mean,
+        n_resamples=args.n_resamples,
+        strata=dataset_of if several else None,
+    )
+    values: dict[str, Number] = {
+        "spearman": whole.value,
+        "spearman_low": whole.low,
+        "spearman_high": whole.high,
+        "n_concepts": whole.n,
+        "mean_accuracy": float(points.mean.mean()),
+        **_ends(bins),
+    }
+    levels = []
+    for one in tested if several else ():
+        inside = dataset_of == one.dataset
+        part = statistics.spearman_interval(
+            points.similarity[inside], points.mean[inside], n_resamples=args.n_resamples
+        )
+        values[f"spearman_{one.dataset}"] = part.value
+        levels.append(
+            {
+                "dataset": one.dataset,
+                "n_concepts": part.n,
+                "seeds": one.seeds,
+                "spearman": part.value,
+                "spearman_low": part.low,
+                "spearman_high": part.high,
+                "mean_similarity": float(points.similarity[inside].mean()),
+                "mean_accuracy": float(points.mean[inside].mean()),
+            }
+        )
+    _write_tables(job.stage, points, similarities, bins)
+    per_seed: dict[int, dict[str, Number]] = {
+        seed: {
+            "spearman": statistics.spearman(points.similarity, row),
+            "mean_accuracy": float(row.mean()),
+            **_ends(binned(points.similarity, row, n_bins=_BINS)),
+        }
+        for seed, row in zip(points.seeds, points.accuracy, strict=True)
+    }
+    return AnalysisOutcome(
+        values=values,
+        seeds=points.seeds,
+        per_seed=per_seed,
+        details={
+            "files": ["bins.csv", "concepts.csv"],
+            "interval": "95 %, percentile bootstrap over concepts"
+            + (", drawn within each level" if several else ""),
+            "n_resamples": whole.n_resamples,
+            "levels": levels,
+            "bins": bins,
+        },
+        summary=_summary(whole, points, bins, n_seeds=len(tested[0].seeds)),
+    )
+
+
+def _ends(bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
+    return {"nearest_accuracy": bins[0]["accuracy"], "farthest_accuracy": bins[-1]["accuracy"]}
+
+
+def _summary(
+    found: statistics.CorrelationInterval,
+    points: _Points,
+    bins: Sequence[Mapping[str, float | int]],
+    *,
+    n_seeds: int,
+) -> str:
+    if math.isnan(found.value):
+        same = "similarities" if len(set(points.similarity.tolist())) < 2 else "accuracies"
+        return f"no correlation is defined: the {same} of all {found.n} concepts are equal"
+    interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
+    return (
+        f"Spearman {found.value:.3f}{interval} between similarity and accuracy of {found.n} concepts, mean over "
+        f"{n_seeds} seeds; accuracy {bins[0]['accuracy']:.1f} % on the nearest tenth, {bins[-1]['accuracy']:.1f} % on "
+        "the farthest"
+    )
+
+
+def _features_file(request: AnalysisRequest, dataset: str) -> Path:
+    if dataset == request.dataset and request.features.get("test") is not None:
+        path = request.features["test"]
+        return path / constants.FEATURES_FILE if path.is_dir() else path
+    assert request.model_dir is not None
+    return request.model_dir.features(dataset, "test") / constants.FEATURES_FILE
+
+
+def binned(similarity: np.ndarray, accuracy: np.ndarray, *, n_bins: int) -> list[dict[str, float | int]]:
+    """Return mean accuracy over concepts of similar similarity: bins of equal numbers, most similar first.
+
+    Equal similarities are never divided, so bins can differ in size, and there can be fewer.
+
+    Returns:
+        Per bin ``n``, ``similarity_low``, ``similarity_high``, ``similarity`` (mean), ``accuracy`` (mean, percent) and
+        ``standard_error`` of that mean over concepts (0 for a single one).
+    """
+    order = np.argsort(-similarity, kind="stable")
+    edges = [0]
+    for k in range(1, n_bins):
+        edge = round(k * len(order) / n_bins)
+        while 0 < edge < len(order) and similarity[order[edge]] == similarity[order[edge - 1]]:
+            edge += 1
+        edges.append(edge)
+    edges = sorted({*edges, len(order)})
+    found = []
+    for first, last in itertools.pairwise(edges):
+        rows = order[first:last]
+        x, y = similarity[rows], accuracy[rows]
+        found.append(
+            {
+                "n": len(rows),
+                "similarity_low": float(x.min()),
+                "similarity_high": float(x.max()),
+                "similarity": float(x.mean()),
+                "accuracy": float(y.mean()),
+                "standard_error": float(y.std(ddof=1) / np.sqrt(len(y))) if len(y) > 1 else 0.0,
+            }
+        )
+    return found
+
+
+def _write_tables(
+    stage: Path,
+    points: _Points,
+    similarities: Mapping[str, Concept],
+    bins: Sequence[Mapping[str, float | int]],
+) -> None:
+    rows = []
+    for k in np.argsort(-points.similarity, kind="stable"):
+        concept = similarities[points.wnids[k]]
+        rows.append(
+            (
+                points.dataset[k],
+                concept.wnid,
+                concept.names,
+                repr(concept.similarity),
+                concept.nearest,
+                int(points.n_test[k]),
+                f"{points.mean[k]:.4f}",
+                f"{points.std[k]:.4f}",
+                *(f"{row[k]:.4f}" for row in points.accuracy),
+            )
+        )
+    header = ("dataset", "wnid", "names", "similarity", "nearest_seen", "test_images", "accuracy", "std")
+    concepts.write_csv(
+        stage / "concepts.csv", (*header, *(f"accuracy_seed_{seed}" for seed in points.seeds)), rows
+    )
+    concepts.write_csv(stage / "bins.csv", list(bins[0]), [list(one.values()) for one in bins])

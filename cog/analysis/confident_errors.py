@@ -1,0 +1,601 @@
+"""Classifiers of one data set applied to the test features of another: a probe for label noise (supplement A.3).
+
+An image of an unseen concept that the classifier of another data set recognises with a confidence above 0.99 either
+looks exactly like a concept of that data set, or shows one: the paper finds about 2.7 % of the images.
+
+How much a confidence tells depends on the classifier. It is therefore set beside the confidences of its own test
+images: the AUROC says how often one of them is more confident than an image of the other data set (the baseline of
+Hendrycks and Gimpel 2017 for recognising what was not trained on). It hardly depends on the scale of the weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cog import constants, paths
+from cog.analysis import concepts, contact_sheet, saved_runs, statistics
+from cog.analysis.probe_flags import PROBE_FLAGS
+from cog.analysis.saved_runs import MODEL_FILE, PCA_FILE, SavedRun
+from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
+from cog.errors import CogError
+from cog.results.analysis_records import Number
+from cog.runtime import files
+from cog.runtime.resume_dir import sample_sha256
+
+if TYPE_CHECKING:
+    import torch
+
+    from cog.analysis.saved_runs import SavedClassifier
+
+logger = logging.getLogger(__name__)
+
+#: Rows whose logits are computed at a time.
+_CHUNK = 4096
+
+_BINS = 100
+
+#: First columns of the tables of images.
+_HEADER = ("image", "wnid", "names", "predicted_wnid", "predicted_names", "confidence", "log_odds")
+
+
+def plan(request: AnalysisRequest) -> list[AnalysisTask]:
+    """Apply saved classifiers to the test features of a data set.
+
+    Raises:
+        CogError: no classifiers, flags that do not go together, image roots that are not there.
+    """
+    args = request.args
+    runs, trained_on = _find_runs(request)
+    label = trained_on or "other"
+    features = _trained_features(request, trained_on, runs)
+    own_test = _own_test_features(request, trained_on, runs)
+    images_root = _images_root(request) if args.sheet_images else None
+    if args.cog_levels_mapping_file is not None:
+        files.require_file(args.cog_levels_mapping_file, "--cog_levels_mapping_file")
+    settings = {
+        "trained_on": trained_on,
+        "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
+        "classifiers": {str(run.seed): _digest(run) for run in runs},
+        "confidence": args.confidence,
+        "sheet_images": args.sheet_images if images_root is not None else 0,
+        "own_test_features": None if own_test is None else sample_sha256(own_test),
+    }
+
+    def compute(job: AnalysisContext) -> AnalysisOutcome:
+        return _compute(
+            job,
+            runs=runs,
+            trained_on=trained_on,
+            trained_features=features,
+            own_test=own_test,
+            images_root=images_root,
+        )
+
+    name = f"cross_{label}{saved_runs.evaluation_label(request.cfg)}"
+    return [AnalysisTask(name=name, splits=("test",), settings=settings, compute=compute)]
+
+
+ANALYSIS = Analysis(
+    "cross",
+    "classifiers of one data set (--trained_on) on the test images of another: confident ones, label noise",
+    plan,
+    uses=(
+        *PROBE_FLAGS,
+        "trained_on",
+        "classifier_dir",
+        "trained_features_dir",
+        "confidence",
+        "sheet_images",
+        "in1k_images_root",
+        "in1k_blurred_images_root",
+        "imagenet_images_root",
+        "images_root",
+        "wordnet_dir",
+    ),
+    in_all=False,
+)
+
+
+def _find_runs(request: AnalysisRequest) -> tuple[list[SavedRun], str | None]:
+    args = request.args
+    if args.classifier_dir is not None:
+        folder = files.require_dir(args.classifier_dir, "--classifier_dir")
+        trained_on = args.trained_on
+        seed = paths.parse_seed_folder(folder.name)
+        model, dataset = request.model or "any_model", trained_on or "any"
+        if seed is not None:
+            runs = [saved_runs.read_run(folder, model=model, dataset=dataset, n_shot=None, seed=seed)]
+        else:
+            runs = saved_runs.runs_in(folder, model=model, dataset=dataset, seeds=args.run_seeds)
+        if not runs:
+            raise CogError(f"--classifier_dir {folder} holds no complete runs (seed-<seed>/)")
+        return runs, trained_on
+    if args.trained_on is None:
+        raise CogError(
+            "--analysis cross needs --trained_on DATASET: whose classifiers are applied (or --classifier_dir)"
+        )
+    paths.check_dataset_name(args.trained_on)
+    if request.model_dir is None:
+        raise CogError("--trained_on needs --models_root_dir and --model, or give --classifier_dir")
+    found = saved_runs.find_runs(request.model_dir, args.trained_on, request.cfg, seeds=args.run_seeds)
+    return found, args.trained_on
+
+
+def _digest(run: SavedRun) -> str:
+    extra = [run.folder / PCA_FILE] if (run.folder / PCA_FILE).is_file() else []
+    return files.sha256(run.file(MODEL_FILE), *extra)
+
+
+def _trained_features(
+    request: AnalysisRequest, trained_on: str | None, runs: Sequence[SavedRun]
+) -> Path | None:
+    """Return features of the data set the classifiers come from, whose image list names their classes."""
+    candidates: list[Path] = []
+    if request.args.trained_features_dir is not None:
+        given = Path(request.args.trained_features_dir)
+        candidates = [given / constants.FEATURES_FILE if given.is_dir() else given]
+        if not candidates[0].is_file():
+            raise CogError(f"--trained_features_dir {given} holds no {constants.FEATURES_FILE}")
+    else:
+        if request.model_dir is not None and trained_on is not None:
+            candidates += [
+                request.model_dir.features(trained_on, split) / constants.FEATURES_FILE
+                for split in ("test", "train")
+            ]
+        recorded = (runs[0].record.get(key) for key in ("test_features", "train_features"))
+        candidates += [Path(path) for path in recorded if isinstance(path, str)]
+    usable = (path for path in candidates if path.is_file() and (path.parent / concepts.PATHS_FILE).is_file())
+    return next(usable, None)
+
+
+def _own_test_features(
+    request: AnalysisRequest, trained_on: str | None, runs: Sequence[SavedRun]
+) -> Path | None:
+    """Return the test features of the data set the classifiers come from; None if it is the data set itself."""
+    candidates: list[Path] = []
+    if request.model_dir is not None and trained_on is not None:
+        candidates.append(request.model_dir.features(trained_on, "test") / constants.FEATURES_FILE)
+    recorded = runs[0].record.get("test_features")
+    if isinstance(recorded, str):
+        candidates.append(Path(recorded))
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is not None and found.samefile(request.features_file("test")):
+        return None
+    return found
+
+
+def _images_root(request: AnalysisRequest) -> Path | None:
+    """Return the folder that image paths of the data set's test features are relative to, if it was given."""
+    args, dataset = request.args, request.dataset
+    if args.images_root is not None:
+        return files.require_dir(args.images_root, "--images_root") / "test"
+    if dataset in (constants.IN1K, constants.IN1K_BLURRED):
+        flag = f"{dataset}_images_root"
+        root = getattr(args, flag)
+        return None if root is None else files.require_dir(root, f"--{flag}") / constants.IN1K_FOLDERS["test"]
+    if (
+        dataset is not None
+        and constants.cog_level(dataset) is not None
+        and args.imagenet_images_root is not None
+    ):
+        return files.require_dir(args.imagenet_images_root, "--imagenet_images_root")
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """What classifiers say about every row.
+
+    Attributes:
+        confidence: float64 ``(S + 1, n)``: the highest softmax probability, of each classifier and (last) of the
+            average of their probabilities.
+        predicted: int64 ``(S + 1, n)``: the class with it.
+        log_odds: float64 ``(S + 1, n)``: log p - log(1 - p) of that probability: orders those that round to 1.
+    """
+
+    confidence: np.ndarray
+    predicted: np.ndarray
+    log_odds: np.ndarray
+
+
+def apply(
+    x: torch.Tensor,
+    all_classifiers: Sequence[SavedClassifier],
+    *,
+    device: torch.device,
+    norms: torch.Tensor | None = None,
+    source: str = "the test features",
+) -> Applied:
+    """Compute softmax confidences in chunks: float32 logits, the softmax of them in float64.
+
+    Args:
+        x: float32 ``(n, D)``, as in the file: every classifier normalises as its training did.
+        all_classifiers: of the same classes.
+        device: where to compute.
+        norms: ``(n, 1)`` to divide the rows by, see :class:`cog.features.feature_files.FeatureSet`; or None.
+        source: of the features, for messages.
+
+    Raises:
+        CogError: classifiers that do not fit the features or each other.
+    """
+    import torch
+
+    for one in all_classifiers:
+        if one.feature_dim != x.shape[1]:
+            raise CogError(
+                f"the classifier takes features of {one.feature_dim} dimensions, {source} have {x.shape[1]}; "
+                "both have to come from the same model"
+            )
+        if one.n_classes != all_classifiers[0].n_classes:
+            raise CogError(
+                f"the classifiers have {all_classifiers[0].n_classes} and {one.n_classes} classes; take seeds of one "
+                "data set"
+            )
+    on_device = [one.to(device) for one in all_classifiers]
+    n, n_rows = len(x), len(all_classifiers) + 1
+    confidence, log_odds = np.empty((n_rows, n)), np.empty((n_rows, n))
+    predicted = np.empty((n_rows, n), dtype=np.int64)
+    with torch.inference_mode():
+        for start in range(0, n, _CHUNK):
+            stop = min(start + _CHUNK, n)
+            part = x[start:stop].to(device)
+            if norms is not None:
+                part = (part / norms[start:stop].to(device)).float()
+            total: torch.Tensor | None = None
+            for row, one in enumerate(on_device):
+                log_p = torch.log_softmax(one.logits(part).double(), dim=1)
+                total = log_p.exp() if total is None else total + log_p.exp()
+                best, classes = log_p.max(dim=1)
+                predicted[row, start:stop] = classes.cpu().numpy()
+                confidence[row, start:stop] = best.exp().cpu().numpy()
+                others = log_p.scatter(1, classes[:, None], -math.inf).logsumexp(dim=1)
+                log_odds[row, start:stop] = (best - others).cpu().numpy()
+            assert total is not None
+            best, classes = (total / len(on_device)).max(dim=1)
+            others = total.scatter(1, classes[:, None], 0.0).sum(dim=1) / len(on_device)
+            predicted[-1, start:stop] = classes.cpu().numpy()
+            confidence[-1, start:stop] = best.cpu().numpy()
+            log_odds[-1, start:stop] = (best.log() - others.log()).cpu().numpy()
+    return Applied(confidence, predicted, log_odds)
+
+
+def confident_rows(applied: Applied, row: int, *, threshold: float) -> np.ndarray:
+    """Return the samples above ``threshold``, most confident first (equal ones in row order), int64."""
+    rows = np.flatnonzero(applied.confidence[row] > threshold)
+    return rows[np.argsort(-applied.log_odds[row][rows], kind="stable")]
+
+
+def confident_anywhere(applied: Applied, n_seeds: np.ndarray) -> np.ndarray:
+    """Return the samples that some classifier is confident about: by the number of them, then by mean log odds, int64.
+
+    Not by the average of their probabilities: classifiers of different seeds found different learning rates and weight
+    decays, so that their weights, and with them all confidences, differ in scale.
+
+    Args:
+        applied: of S classifiers.
+        n_seeds: int64 ``(n,)``: how many are confident.
+    """
+    rows = np.flatnonzero(n_seeds)
+    return rows[np.lexsort((-applied.log_odds[:-1, rows].mean(axis=0), -n_seeds[rows]))]
+
+
+@dataclass(frozen=True, eq=False)
+class _Images:
+    """The test images under classifiers of S seeds, and the names of their concepts.
+
+    Attributes:
+        labels: true class of each image, int64 ``(n,)``.
+        image_paths: image of each row; None where that is not told.
+        true_names: concept of each label.
+        predicted_names: concept of each output of the classifiers.
+        applied: what the classifiers say about the images.
+        lists: images that each classifier is confident about, by seed, most confident first.
+        words: names of concepts as people write them.
+    """
+
+    labels: np.ndarray
+    image_paths: list[str] | None
+    true_names: list[str]
+    predicted_names: list[str]
+    applied: Applied
+    lists: dict[int, np.ndarray]
+    words: concepts.Words
+
+    @property
+    def n_seeds(self) -> np.ndarray:
+        """How many classifiers are confident about each image, int64 ``(n,)``."""
+        return np.bincount(np.concatenate(list(self.lists.values())), minlength=len(self.labels))
+
+    def describe(self, image: int, row: int) -> tuple[object, ...]:
+        """Return the first cells of a table row: the image, its concept, and what the classifier ``row`` predicts."""
+        true = self.true_names[self.labels[image]]
+        answer = self.predicted_names[self.applied.predicted[row, image]]
+        path = self.image_paths[image] if self.image_paths is not None else f"row {image}"
+        return path, true, self.words(true), answer, self.words(answer)
+
+    def same_concept_percent(self, row: int, images: np.ndarray) -> float | None:
+        """Return how many predictions name the true concept; None when no concept is in both sets."""
+        if not set(self.true_names) & set(self.predicted_names) or not len(images):
+            return None
+        pairs = zip(self.labels[images], self.applied.predicted[row, images], strict=True)
+        return 100 * float(np.mean([self.true_names[a] == self.predicted_names[b] for a, b in pairs]))
+
+
+def _compute(
+    job: AnalysisContext,
+    *,
+    runs: Sequence[SavedRun],
+    trained_on: str | None,
+    trained_features: Path | None,
+    own_test: Path | None,
+    images_root: Path | None,
+) -> AnalysisOutcome:
+    classifiers = [saved_runs.load_classifier(run, normalize=job.request.cfg.CLF.NORM_FTS) for run in runs]
+    own = _apply_to_own_test(
+        job, classifiers, own_test, trained_on
+    )  # first: its features go before others come
+    images = _apply_to_test(job, classifiers, runs, trained_on, trained_features)
+    tables = _write_lists(job.stage, images)
+    in_any = _write_confident_in_any(job.stage / "confident.csv", images)
+    histogram = _write_histogram(job.stage / "histogram.csv", images.applied, list(images.lists))
+    unreadable = None
+    if images_root is not None and job.request.args.sheet_images:
+        unreadable = _write_sheet(job, images, in_any, images_root, trained_on)
+    sheet = [] if unreadable is None else ["sheet.png", "sheet.html"]
+    details = {
+        "trained_on": trained_on,
+        "confidence": job.request.args.confidence,
+        "n_images": len(images.labels),
+        "files": sorted([*tables, "confident.csv", "histogram.csv", *sheet]),
+        "histogram_mean": histogram,
+        "unreadable_on_sheet": unreadable,
+    }
+    return _summarize(images, own, job.request.args.confidence, details)
+
+
+def _apply_to_own_test(
+    job: AnalysisContext,
+    classifiers: Sequence[SavedClassifier],
+    own_test: Path | None,
+    trained_on: str | None,
+) -> Applied | None:
+    """Apply the classifiers to the test features of their own data set, where there are any."""
+    from cog.features.feature_files import load
+
+    if own_test is None:
+        whose = trained_on or "the classifiers' data set"
+        logger.info("%sno test features of %s beside these: no AUROC", job.label, whose)
+        return None
+    return apply(load(own_test).x, classifiers, device=job.device, source=f"the test features {own_test}")
+
+
+def _apply_to_test(
+    job: AnalysisContext,
+    classifiers: Sequence[SavedClassifier],
+    runs: Sequence[SavedRun],
+    trained_on: str | None,
+    trained_features: Path | None,
+) -> _Images:
+    """Apply the classifiers to the test features of the data set, and name the concepts on both sides."""
+    request, args = job.request, job.request.args
+    test = job.load("test", normalize=False)
+    labels = test.y.numpy()
+    image_paths = concepts.read_image_paths(request.features_file("test"), n_rows=len(test))
+    applied = apply(test.x, classifiers, device=job.device, norms=test.norms)
+    true_names = concepts.class_names(
+        request.dataset,
+        n_classes=int(labels.max()) + 1,
+        image_paths=image_paths,
+        labels=labels,
+        levels_file=args.cog_levels_mapping_file,
+    )
+    predicted_names = _predicted_names(
+        runs, classifiers[0].n_classes, trained_on, trained_features, args.cog_levels_mapping_file
+    )
+    lists = {
+        run.seed: confident_rows(applied, row, threshold=args.confidence) for row, run in enumerate(runs)
+    }
+    words = concepts.Words(args.wordnet_dir)
+    return _Images(labels, image_paths, true_names, predicted_names, applied, lists, words)
+
+
+def _write_lists(stage: Path, images: _Images) -> list[str]:
+    """Write the images that each classifier is confident about, and return the names of the files."""
+    names, applied = [], images.applied
+    for row, (seed, confident) in enumerate(images.lists.items()):
+        names.append(f"confident_seed-{seed}.csv")
+        cells = [
+            (
+                *images.describe(image, row),
+                repr(float(applied.confidence[row, image])),
+                f"{applied.log_odds[row, image]:.3f}",
+            )
+            for image in confident
+        ]
+        concepts.write_csv(stage / names[-1], _HEADER, cells)
+    return names
+
+
+def _write_confident_in_any(path: Path, images: _Images) -> list[tuple[object, ...]]:
+    """Write the images that some classifier is confident about, and return the table."""
+    mean = images.applied.confidence[:-1].mean(axis=0)
+    log_odds = images.applied.log_odds[:-1].mean(axis=0)
+    n_seeds = images.n_seeds
+    cells = [
+        (*images.describe(image, -1), repr(float(mean[image])), f"{log_odds[image]:.3f}", int(n_seeds[image]))
+        for image in confident_anywhere(images.applied, n_seeds)
+    ]
+    concepts.write_csv(path, (*_HEADER, "n_seeds"), cells)
+    return cells
+
+
+def _predicted_names(
+    runs: Sequence[SavedRun],
+    n_classes: int,
+    trained_on: str | None,
+    trained_features: Path | None,
+    levels_file: str | None,
+) -> list[str]:
+    """Return the concept of each output of the classifiers."""
+    image_paths = labels = None
+    outputs = runs[0].labels
+    n_labels = n_classes if outputs is None else max(outputs) + 1
+    if trained_features is not None:
+        image_paths = concepts.read_image_paths(trained_features)
+        labels = read_labels(trained_features)
+        if image_paths is not None and len(image_paths) != len(labels):
+            image_paths = None
+    known = concepts.class_names(
+        trained_on, n_classes=n_labels, image_paths=image_paths, labels=labels, levels_file=levels_file
+    )
+    if len(known) < n_labels:
+        raise CogError(
+            f"the classifiers have {n_classes} classes, and {trained_features} has {len(known)}; give the features "
+            "they were trained on with --trained_features_dir"
+        )
+    return known[:n_labels] if outputs is None else [known[label] for label in outputs]
+
+
+def read_labels(features_file: Path) -> np.ndarray:
+    """Return the labels of a feature file, int64 ``(n,)``, without reading its features where that is possible.
+
+    Raises:
+        CogError: a file of another form.
+    """
+    import torch
+
+    from cog.runtime.safe_load import load_torch
+
+    try:
+        data = load_torch(features_file, mmap=True)
+    except CogError:  # older containers cannot be mapped
+        data = load_torch(features_file)
+    labels = data.get("Y") if isinstance(data, dict) else None
+    if (
+        not isinstance(labels, torch.Tensor)
+        or labels.ndim != 1
+        or labels.is_floating_point()
+        or not len(labels)
+        or int(labels.min()) < 0
+    ):
+        raise CogError(f"{features_file} holds no labels Y, expected whole numbers from 0")
+    return labels.long().numpy().copy()
+
+
+def _write_histogram(path: Path, applied: Applied, seeds: Sequence[int]) -> list[float]:
+    """Write the number of images per bin of confidence; returns the mean over seeds."""
+    edges = np.linspace(0, 1, _BINS + 1)
+    counts = [np.histogram(row, bins=edges)[0] for row in applied.confidence]
+    mean = np.mean(counts[:-1], axis=0)
+    concepts.write_csv(
+        path,
+        ("low", "high", *(f"seed_{seed}" for seed in seeds), "mean", "averaged_probabilities"),
+        [
+            (
+                f"{edges[k]:.2f}",
+                f"{edges[k + 1]:.2f}",
+                *(int(c[k]) for c in counts[:-1]),
+                mean[k],
+                int(counts[-1][k]),
+            )
+            for k in range(_BINS)
+        ],
+    )
+    return [float(value) for value in mean]
+
+
+def _write_sheet(
+    job: AnalysisContext,
+    images: _Images,
+    rows: Sequence[tuple[object, ...]],
+    root: Path,
+    trained_on: str | None,
+) -> int | None:
+    """Write a contact sheet of the first ``rows``, and return how many images cannot be read; None: no sheet."""
+    if images.image_paths is None:
+        logger.warning("%sno contact sheet: the test features do not say which images they are of", job.label)
+        return None
+
+    def first_word(words: object) -> str:
+        return str(words).split(",")[0]
+
+    request, n_runs = job.request, len(images.lists)
+    tiles = []
+    for image, _, true, _, predicted, confidence, _, n_seeds in rows[: request.args.sheet_images]:
+        seeds = f", {n_seeds} of {n_runs} seeds" if n_runs > 1 else ""
+        caption = (first_word(true), f"-> {first_word(predicted)}", f"{float(str(confidence)):.4f}{seeds}")
+        tiles.append(contact_sheet.Tile(root / str(image), caption))
+    title = (
+        f"{request.model or ''} {request.dataset or ''} under the classifier of {trained_on or 'another data set'}: "
+        f"{len(tiles)} of {len(rows)} images with confidence above {request.args.confidence:g}"
+    ).strip()
+    unreadable = contact_sheet.write(job.stage, tiles, title=title)
+    if unreadable:
+        logger.warning(
+            "%s%d images of the contact sheet cannot be read below %s", job.label, unreadable, root
+        )
+    return unreadable
+
+
+def _beside_own(applied: Applied, own: Applied | None, row: int, threshold: float) -> dict[str, Number]:
+    """Return how a classifier fares on the test images of its own data set; None for each number without them."""
+    if own is None:
+        return dict.fromkeys(("auroc", "own_confident_percent", "own_mean_confidence"))
+    return {
+        "auroc": 100 * statistics.auroc(own.log_odds[row], applied.log_odds[row]),
+        "own_confident_percent": 100 * float((own.confidence[row] > threshold).mean()),
+        "own_mean_confidence": float(own.confidence[row].mean()),
+    }
+
+
+def _summarize(
+    images: _Images, own: Applied | None, threshold: float, details: dict[str, Any]
+) -> AnalysisOutcome:
+    """Return the numbers of each seed, and their means."""
+    applied, lists, n_seeds = images.applied, images.lists, images.n_seeds
+    n = len(images.labels)
+    per_seed: dict[int, dict[str, Number]] = {
+        seed: {
+            "confident_percent": 100 * len(confident) / n,
+            "n_confident": len(confident),
+            "mean_confidence": float(applied.confidence[row].mean()),
+            "median_confidence": float(np.median(applied.confidence[row])),
+            "same_concept_percent": images.same_concept_percent(row, confident),
+            **_beside_own(applied, own, row, threshold),
+        }
+        for row, (seed, confident) in enumerate(lists.items())
+    }
+    in_all = n_seeds == len(lists)
+    agreed = in_all & (applied.predicted[:-1] == applied.predicted[0]).all(axis=0)
+    values: dict[str, Number] = {}
+    for key in next(iter(per_seed.values())):
+        defined = [value for one in per_seed.values() if (value := one[key]) is not None]
+        values[key] = float(np.mean(defined)) if defined else None
+    shares = [100 * len(rows) / n for rows in lists.values()]
+    values |= {
+        "confident_percent_std": float(np.std(shares)),
+        "confident_in_any_seed_percent": 100 * float((n_seeds > 0).mean()),
+        "confident_in_all_seeds_percent": 100 * float(in_all.mean()),
+        "confident_as_the_same_class_percent": 100 * float(agreed.mean()),
+        "confident_by_average_percent": 100 * float((applied.confidence[-1] > threshold).mean()),
+    }
+    auroc = (
+        "" if values["auroc"] is None else f"; AUROC against test images of its own {values['auroc']:.1f} %"
+    )
+    return AnalysisOutcome(
+        values=values,
+        seeds=list(lists),
+        per_seed=per_seed,
+        details=details,
+        summary=(
+            f"{values['confident_percent']:.2f} ± {values['confident_percent_std']:.2f} % of {n} images have a "
+            f"confidence above {threshold:g}, mean over {len(lists)} seeds{auroc}"
+        ),
+    )

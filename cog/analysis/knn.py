@@ -1,0 +1,203 @@
+"""k-nearest-neighbor classifiers on l2-normalized features, by cosine similarity.
+
+Votes are counted in two ways: ``majority`` (one vote each) and ``weighted``, by exp(cosine / T) with T = 0.07 (Wu et
+al. 2018; DINO). Everything is deterministic: of equally similar training images the one with the lower row number is
+the nearer neighbor, of classes with equal votes the lower label is predicted (as scikit-learn does).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
+from cog.analysis.rows import FeatureRows, require_equal_dimensions
+from cog.analysis.state_file import SAVE_SECONDS, StateFile
+from cog.analysis.task import (
+    BOTH_SPLITS,
+    Analysis,
+    AnalysisContext,
+    AnalysisOutcome,
+    AnalysisRequest,
+    AnalysisTask,
+)
+from cog.results.analysis_records import Number
+from cog.runtime import signals
+from cog.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+#: Test and training rows compared at a time: 64 MB of similarities.
+_TEST_BLOCK, _TRAIN_BLOCK = 1024, 16384
+
+#: Test images whose votes are counted at a time (a table with all classes each).
+_VOTE_BLOCK = 2048
+
+
+def plan(request: AnalysisRequest) -> list[AnalysisTask]:
+    """Return the one task: all numbers of neighbors, both ways of voting."""
+    cfg = request.cfg.ANALYSIS
+    settings = {"k": sorted(cfg.KNN_K), "temperature": cfg.KNN_TEMPERATURE}
+    return [AnalysisTask("knn", BOTH_SPLITS, settings, partial(_compute, settings))]
+
+
+ANALYSIS = Analysis("knn", "k-nearest-neighbor classifiers", plan)
+
+
+def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
+    train, test = job.load("train"), job.load("test")
+    require_equal_dimensions(train, test, job.label)
+    labels, index, targets, unseen = train_classes(train, test, job.label)
+    ks = settings["k"]
+    possible = [k for k in ks if k <= len(train)]
+    if len(possible) < len(ks):
+        logger.warning(
+            "%sthere are %d training images: k = %s is undefined",
+            job.label, len(train), ", ".join(str(k) for k in ks if k not in possible),
+        )  # fmt: skip
+    values: dict[str, Number] = {}
+    neighbors = None
+    if possible:
+        neighbors = _find_or_continue(
+            job, FeatureRows(train, job.device), FeatureRows(test, job.device), max(possible)
+        )
+    for way, temperature in (("weighted", settings["temperature"]), ("majority", None)):
+        ranked = {} if neighbors is None else vote(neighbors, index, possible, temperature=temperature)
+        for k in ks:
+            top1 = top5 = None
+            if k in ranked:
+                classes = ranked[k]
+                top1, top5 = accuracy(classes.where(classes < 0, labels[classes.clamp(min=0)]), targets)
+            values[f"top1_k{k}_{way}"], values[f"top5_k{k}_{way}"] = top1, top5
+    shown = {key: value for key, value in values.items() if key.startswith("top1") and "weighted" in key}
+    summary = "  ".join(f"{key} {'undefined' if v is None else f'{v:.2f}'}" for key, v in shown.items())
+    return AnalysisOutcome(values, details=describe_classes(train, test, labels, unseen), summary=summary)
+
+
+def _find_or_continue(job: AnalysisContext, train: FeatureRows, test: FeatureRows, k: int) -> NearestRows:
+    """Return the neighbors of all test rows; those found are saved now and then, and found once."""
+    store = StateFile(job.resume, "neighbours.pt")
+    state = store.load()
+    done = None if state is None else NearestRows(state["index"], state["similarity"])
+    saved_at = time.monotonic()
+    with Progress(test.n, f"{job.label}neighbors", unit="images") as progress:
+        progress.skip(0 if done is None else len(done.index))
+
+        def on_block(parts: Sequence[NearestRows]) -> None:
+            nonlocal saved_at
+            progress.update(len(parts[-1].index))
+            if signals.requested() or time.monotonic() - saved_at >= SAVE_SECONDS:
+                so_far = joined(parts)
+                store.save({"index": so_far.index, "similarity": so_far.similarity})
+                saved_at = time.monotonic()
+            signals.check(f"the neighbors of {progress.done} of {test.n} test images are saved")
+
+        return find(train, test, k, done=done, on_block=on_block)
+
+
+@dataclass(frozen=True)
+class NearestRows:
+    """The nearest training rows of every test row.
+
+    Attributes:
+        index: int64 ``(m, k)``, on the CPU, nearest first.
+        similarity: float32 ``(m, k)``: cosines.
+    """
+
+    index: torch.Tensor
+    similarity: torch.Tensor
+
+
+def find(
+    train: FeatureRows,
+    test: FeatureRows,
+    k: int,
+    *,
+    done: NearestRows | None = None,
+    on_block: Callable[[Sequence[NearestRows]], None] = lambda parts: None,
+) -> NearestRows:
+    """Find the ``k`` most similar training rows of every test row, exactly.
+
+    Args:
+        train: ``(n, d)``, l2-normalized; **not shifted**.
+        test: ``(m, d)``, likewise.
+        k: 1 to n.
+        done: those of the first test rows, found by an earlier call with the same arguments: the others follow.
+        on_block: called after every block with the parts found so far (see :func:`joined`); may raise to end the
+            work.
+    """
+    import torch
+
+    width = min(k, train.n)
+    found = done or NearestRows(torch.empty(0, width, dtype=torch.int64), torch.empty(0, width))
+    parts = [found]
+    for start in range(len(found.index), test.n, _TEST_BLOCK):
+        x = test.slice(start, min(start + _TEST_BLOCK, test.n))
+        best = torch.empty(len(x), 0, device=x.device)
+        index = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
+        for first, block in train.blocks(_TRAIN_BLOCK):
+            near, where = largest(x @ block.T, min(width, len(block)))
+            # rows of earlier blocks come first, so that a stable sort prefers them
+            merged, order = torch.cat([best, near], dim=1).sort(dim=1, descending=True, stable=True)
+            best = merged[:, :width]
+            index = torch.cat([index, where + first], dim=1).gather(1, order[:, :width])
+        parts.append(NearestRows(index.cpu(), best.cpu()))
+        on_block(parts)
+    return joined(parts)
+
+
+def joined(parts: Sequence[NearestRows]) -> NearestRows:
+    """Return the neighbors of consecutive test rows as one."""
+    import torch
+
+    return NearestRows(torch.cat([p.index for p in parts]), torch.cat([p.similarity for p in parts]))
+
+
+def vote(
+    neighbors: NearestRows,
+    labels: torch.Tensor,
+    ks: Sequence[int],
+    *,
+    temperature: float | None,
+) -> dict[int, torch.Tensor]:
+    """Let the nearest neighbors vote.
+
+    Args:
+        neighbors: of the test rows.
+        labels: int64 ``(n,)``: classes of the training rows, 0 or more.
+        ks: numbers of neighbors, each at most as many as were found.
+        temperature: T of the weights exp(cosine / T); None for one vote each.
+
+    Returns:
+        For every k, the classes with most votes, int64 ``(m, 5)``, best first; -1 where fewer classes have votes.
+    """
+    import torch
+
+    n_classes = int(labels.max()) + 1
+    width = min(TOP, n_classes)
+    found: dict[int, list[torch.Tensor]] = {k: [] for k in ks}
+    classes = torch.arange(n_classes)
+    for part in torch.arange(len(neighbors.index)).split(_VOTE_BLOCK):
+        votes = labels[neighbors.index[part]]
+        weights = torch.ones(votes.shape, dtype=torch.float64)
+        if temperature is not None:
+            # divided by the largest weight of the row: exp(1 / T) overflows for a small T
+            similarity = neighbors.similarity[part].double()
+            weights = ((similarity - similarity[:, :1]) / temperature).exp()
+        table = torch.zeros(len(part), n_classes, dtype=torch.float64)
+        counted = 0
+        for k in sorted(ks):
+            # of two numbers of neighbors the larger one continues the count of the smaller one
+            table.scatter_add_(1, votes[:, counted:k], weights[:, counted:k])
+            counted = k
+            most, best = largest(table, width)
+            best = torch.where(most > 0, classes[best], -1)
+            found[k].append(torch.nn.functional.pad(best, (0, TOP - width), value=-1))
+    return {k: torch.cat(parts) for k, parts in found.items()}

@@ -1,0 +1,246 @@
+"""k-means by Lloyd's algorithm on all rows, with the clusters of float64 at the price of float32.
+
+Iterations, tolerance and treatment of empty clusters are those of scikit-learn's ``KMeans``. Rows for which rounding
+could decide are compared in float64. A row whose upper bound of the distance to its own center is at most its lower
+bound of the distance to all others stays uncompared (Hamerly 2010); bounds are loosened by how far the centers move.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from cog.analysis import seeding
+from cog.analysis.rows import SMALL_BLOCK, FeatureRows
+from cog.analysis.state_file import SAVE_SECONDS, StateFile
+from cog.runtime import signals
+from cog.runtime.progress import Progress
+
+#: Rows compared with all centers at a time.
+BLOCK, _GPU_BLOCK = 4096, 65536
+
+#: Rounding of a squared distance in float32, relative to the squared norms it is computed from; of a sum of bounds.
+_SQUARE_SLACK, _SUM_SLACK = 1e-6, 3e-7
+
+#: Relative to squared norms, in float64: centers this close to equally near are equally near (rows would go to and fro
+#: between them); rows this close to their center lie on it (starting centers are rows rounded to float32).
+_TIE, _COINCIDENT = 1e-12, 1e-13
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """A result of k-means; tensors are on the device of the rows."""
+
+    centers: torch.Tensor  # float32 (k, d)
+    labels: torch.Tensor  # int64 (n,): cluster of each row
+    inertia: float  # sum of the squared distances of the rows to their centers
+    iterations: int
+    ended_by: str  # "convergence" (no row moved), "tolerance" or "limit"
+    computed_frac: float  # distances computed, relative to those of the algorithm without bounds
+    n_empty: int  # clusters without rows (only with fewer than k different rows)
+
+
+def fit(
+    rows: FeatureRows,
+    k: int,
+    *,
+    seed: int,
+    max_iterations: int = 300,
+    tolerance: float = 1e-4,
+    centers: torch.Tensor | None = None,
+    store: StateFile | None = None,
+    label: str = "k-means",
+) -> Clustering:
+    """Cluster rows ``(n, d)``.
+
+    Args:
+        rows: the rows, at least ``k``.
+        k: number of clusters.
+        seed: seed of the starting centers; nothing else is random.
+        max_iterations: most iterations.
+        tolerance: share of the mean variance of the features under which the sum of the squared movements of the
+            centers ends the work (scikit-learn's ``tol``).
+        centers: float32 ``(k, d)`` to start from, instead of :func:`cog.analysis.seeding.initial_centers`.
+        store: keeps the state: interrupted work is continued with the same result bit by bit.
+        label: prefix of log lines.
+
+    Raises:
+        Interrupted: after a signal.
+    """
+    saved_at = time.monotonic()
+    lloyd = _Lloyd.continued(store.load() if store else None, rows.device)
+    if lloyd is None:
+        if centers is None:
+            centers = _starting_centers(rows, k, seed, label)
+        else:
+            centers = rows.shifted(centers.to(rows.device, torch.float64))
+        lloyd = _Lloyd.start(centers.double(), rows.n)
+    # of centered rows, the squares are the variance
+    threshold = tolerance * float(rows.squares.double().sum()) / (rows.n * rows.dim)
+    n_saved, ended_by = lloyd.iterations, "limit"
+    progress = Progress(None, label, unit="iterations", bar=False)
+
+    def on_block() -> None:
+        signals.check(f"{n_saved} iterations of {label} are saved")
+
+    while ended_by == "limit" and lloyd.iterations < max_iterations:
+        if store and (signals.requested() or time.monotonic() - saved_at >= SAVE_SECONDS):
+            store.save(_to(vars(lloyd), torch.device("cpu")))
+            saved_at, n_saved = time.monotonic(), lloyd.iterations
+        n_moved, movement = lloyd.iterate(rows, on_block)
+        progress.update()
+        if n_moved == 0 or movement <= threshold:
+            ended_by = "convergence" if n_moved == 0 else "tolerance"
+    if ended_by != "convergence":
+        lloyd.assign(rows, on_block)  # to the centers as they are now, like scikit-learn
+    centers = lloyd.means.float()
+    return Clustering(
+        centers=centers if rows.shift is None else centers + rows.shift,
+        labels=lloyd.labels,
+        inertia=float(lloyd.own_distances(rows).sum()),
+        iterations=lloyd.iterations,
+        ended_by=ended_by,
+        computed_frac=lloyd.computed / (lloyd.passes * rows.n * k),
+        n_empty=int((lloyd.counts == 0).sum()),
+    )
+
+
+def _starting_centers(rows: FeatureRows, k: int, seed: int, label: str) -> torch.Tensor:
+    total = seeding.n_blocks(rows, k)
+    with Progress(total, f"{label}: starting centers", unit="blocks of rows", bar=total > 0) as progress:
+
+        def on_block() -> None:
+            progress.update()
+            signals.check(f"nothing of {label} is saved yet")
+
+        return seeding.initial_centers(rows, k, np.random.default_rng(seed), on_block=on_block)
+
+
+@dataclass
+class _Lloyd:
+    """The state between two iterations, in the coordinates of centered rows."""
+
+    means: torch.Tensor  # float64 (k, d): the centers
+    sums: torch.Tensor  # float64 (k, d): sum of the rows of each cluster
+    counts: torch.Tensor  # int64 (k,): rows of each cluster
+    labels: torch.Tensor  # int64 (n,): cluster of each row, -1 at the start
+    upper: torch.Tensor  # float32 (n,): at least the distance to the own center, before drift
+    lower: torch.Tensor  # float32 (n,): at most the distance to any other center, before drift
+    drift: torch.Tensor  # float32 (k,): how far each center moved since the bounds were made
+    iterations: int = 0
+    computed: int = 0  # distances
+    passes: int = 0  # assignments of all rows
+
+    @classmethod
+    def start(cls, means: torch.Tensor, n: int) -> _Lloyd:
+        """Return the state before the first iteration."""
+        drift, lower = means.new_zeros(len(means)).float(), means.new_zeros(n).float()
+        sums, labels = torch.zeros_like(means), lower.long() - 1
+        return cls(means, sums, drift.long(), labels, lower + torch.inf, lower, drift)
+
+    @classmethod
+    def continued(cls, state: dict[str, Any] | None, device: torch.device) -> _Lloyd | None:
+        """Return a saved state; None where there is none of this form."""
+        names = {field.name for field in fields(cls)}
+        if state is not None and state.keys() == names | {"order", "sizes"}:  # before: centers by group
+            place = state.pop("order").argsort()
+            state |= {name: state[name][place] for name in ("means", "sums", "counts", "drift")}
+            state["labels"] = place.argsort()[state["labels"]]
+            state["lower"] = state["lower"].amin(dim=1)
+            del state["sizes"]
+        return cls(**_to(state, device)) if state is not None and state.keys() == names else None
+
+    def iterate(self, rows: FeatureRows, on_block: Callable[[], None]) -> tuple[int, float]:
+        """Assign all rows, move the centers, and return the rows that moved and the sum of squared movements."""
+        n_moved = self.assign(rows, on_block) + self._fill_empty(rows)
+        means = self.sums / self.counts.clamp(min=1)[:, None]
+        means = torch.where(self.counts[:, None] > 0, means, self.means)
+        drift = (means - self.means).norm(dim=1)
+        self.means, self.drift, self.iterations = means, drift.float(), self.iterations + 1
+        return n_moved, float(drift.square().sum())
+
+    def assign(self, rows: FeatureRows, on_block: Callable[[], None]) -> int:
+        """Assign every row to its nearest center, and return how many rows changed their cluster."""
+        scale = float(rows.squares.max()) + float(self.means.square().sum(dim=1).max())
+        # moving bounds rounds them, too
+        drift = torch.where(self.drift > 0, self.drift * (1 + 1e-6) + _SUM_SLACK * scale**0.5, 0.0)
+        self.upper += drift[self.labels]
+        self.lower -= drift.amax()
+        self.drift = torch.zeros_like(self.drift)
+        self.passes += 1
+        n_moved, overlapping = 0, (self.upper > self.lower).nonzero().squeeze(1)
+        for index in overlapping.split(BLOCK if rows.device.type == "cpu" else _GPU_BLOCK):
+            n_moved += self._assign_rows(rows, index, _SQUARE_SLACK * scale)
+            on_block()
+        return n_moved
+
+    def _assign_rows(self, rows: FeatureRows, index: torch.Tensor, slack: float) -> int:
+        old = self.labels[index]
+        new, best, second = self._compare(rows.take(index), self.means.float())
+        close = (second - best <= 2 * slack).nonzero().squeeze(1)
+        for part in close.split(SMALL_BLOCK):
+            found = self._compare(rows.exact(index[part]), self.means, stay=old[part])
+            new[part], best[part], second[part] = found[0], found[1].float(), found[2].float()
+        self.labels[index] = new
+        self.upper[index] = (best + slack).clamp_(min=0.0).sqrt_()
+        self.lower[index] = (second - slack).clamp_(min=0.0).sqrt_()
+        moved, left = new != old, (new != old) & (old >= 0)
+        self._add(rows, old[left], index[left], -1)
+        self._add(rows, new[moved], index[moved], 1)
+        return int(moved.sum())
+
+    def _compare(
+        self, x: torch.Tensor, centers: torch.Tensor, stay: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the nearest center of every row, its squared distance, and that of the nearest other one.
+
+        With ``stay``, rows keep these centers where no other is nearer by more than the rounding of float64.
+        """
+        center_squares, squares = centers.square().sum(dim=1), x.square().sum(dim=1)
+        scores = torch.addmm(center_squares, x, centers.T, alpha=-2.0)
+        self.computed += scores.numel()
+        best, new = scores.min(dim=1)
+        if stay is not None:
+            # relative to the nearest center, not the farthest: one outlier shall not make all others equally near
+            nearest = scores <= (best + _TIE * (squares + center_squares[new]))[:, None]
+            stays = nearest.gather(1, stay.clamp(min=0)[:, None])[:, 0] & (stay >= 0)
+            new = torch.where(stays, stay, nearest.byte().argmax(dim=1))
+            best = scores.gather(1, new[:, None])[:, 0]
+        second = scores.scatter_(1, new[:, None], torch.inf).amin(dim=1)
+        return new, best + squares, second + squares
+
+    def _add(self, rows: FeatureRows, labels: torch.Tensor, index: torch.Tensor, sign: int) -> None:
+        """Add the rows ``index`` to the sums of their clusters, or take them away."""
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)  # on CUDA, sums by index otherwise come in any order
+        for part, clusters in zip(index.split(SMALL_BLOCK), labels.split(SMALL_BLOCK), strict=True):
+            self.sums.index_add_(0, clusters, rows.exact(part), alpha=sign)
+        torch.use_deterministic_algorithms(before)
+        self.counts += sign * torch.bincount(labels, minlength=len(self.counts))
+
+    def _fill_empty(self, rows: FeatureRows) -> int:
+        """Give empty clusters the rows farthest from their centers (not those on them); return how many rows."""
+        empty = (self.counts == 0).nonzero().squeeze(1)
+        if len(empty) == 0:
+            return 0
+        distances = self.own_distances(rows)
+        far = distances.sort(descending=True, stable=True).indices[: len(empty)]
+        far = far[distances[far] > _COINCIDENT * rows.squares[far]]
+        self._add(rows, self.labels[far], far, -1)
+        self._add(rows, empty[: len(far)], far, 1)
+        self.labels[far], self.upper[far], self.lower[far] = empty[: len(far)], torch.inf, 0.0
+        return len(far)
+
+    def own_distances(self, rows: FeatureRows) -> torch.Tensor:
+        """Return the squared distance of every row to its center, float64 ``(n,)``."""
+        parts = torch.arange(rows.n, device=rows.device).split(SMALL_BLOCK)
+        return torch.cat([(rows.exact(i) - self.means[self.labels[i]]).square_().sum(dim=1) for i in parts])
+
+
+def _to(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in state.items()}

@@ -1,0 +1,107 @@
+"""Nearest-class-mean classifiers: a test image gets the class whose mean training feature is nearest.
+
+On l2-normalized features, in two ways: ``euclidean`` compares with the means as they are (scikit-learn's
+``NearestCentroid``), ``cosine`` with their directions. Of equally near classes the lower label is predicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
+from cog.analysis.rows import SMALL_BLOCK, FeatureRows, require_equal_dimensions
+from cog.analysis.task import (
+    BOTH_SPLITS,
+    Analysis,
+    AnalysisContext,
+    AnalysisOutcome,
+    AnalysisRequest,
+    AnalysisTask,
+)
+from cog.results.analysis_records import Number
+
+if TYPE_CHECKING:
+    import torch
+
+
+def plan(request: AnalysisRequest) -> list[AnalysisTask]:
+    """Return the one task; nothing of it can be set."""
+    return [AnalysisTask("ncm", BOTH_SPLITS, {}, _compute)]
+
+
+ANALYSIS = Analysis("ncm", "nearest-class-mean classifiers", plan)
+
+
+def _compute(job: AnalysisContext) -> AnalysisOutcome:
+    train, test = job.load("train"), job.load("test")
+    require_equal_dimensions(train, test, job.label)
+    labels, _, targets, unseen = train_classes(train, test, job.label)
+    means = fit(FeatureRows(train, job.device), train.y)
+    test_rows = FeatureRows(test, job.device)
+    values: dict[str, Number] = {}
+    for metric in ("cosine", "euclidean"):
+        ranked = predict(means, test_rows, metric=metric)
+        values[f"top1_{metric}"], values[f"top5_{metric}"] = accuracy(ranked, targets)
+    return AnalysisOutcome(values, details=describe_classes(train, test, labels, unseen))
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """Mean feature of every class.
+
+    Attributes:
+        labels: int64 ``(C,)``, ascending.
+        centers: float64 ``(C, d)``, on the device of the rows.
+    """
+
+    labels: torch.Tensor
+    centers: torch.Tensor
+
+
+def fit(train: FeatureRows, y: torch.Tensor) -> ClassMeans:
+    """Average the rows of every class, in float64.
+
+    Args:
+        train: ``(n, d)``.
+        y: int64 ``(n,)``.
+    """
+    import torch
+
+    labels, index = torch.unique(y, return_inverse=True)
+    sums = torch.zeros(len(labels), train.dim, dtype=torch.float64, device=train.device)
+    for start, x in train.blocks(SMALL_BLOCK):
+        here, members = index[start : start + len(x)].unique(return_inverse=True)
+        # a matrix product, and no sum by index: on a GPU, the latter's order is not fixed
+        onehot = torch.zeros(len(here), len(x), dtype=torch.float64)
+        onehot[members, torch.arange(len(x))] = 1.0
+        sums[here.to(sums.device)] += onehot.to(sums.device) @ x.double()
+    counts = torch.bincount(index).to(sums.device)
+    return ClassMeans(labels, sums / counts[:, None])
+
+
+def predict(means: ClassMeans, test: FeatureRows, *, metric: str) -> torch.Tensor:
+    """Return the nearest classes of every test row, int64 ``(m, 5)`` on the CPU, best first, -1 where there is none.
+
+    Args:
+        means: of the classes.
+        test: ``(m, d)``.
+        metric: ``"cosine"`` or ``"euclidean"``.
+    """
+    import torch
+
+    from cog.features.feature_files import unit_rows
+
+    # in float64: means of features that are all alike (of an untrained network) differ in their last digits only
+    centers = means.centers
+    offset = torch.zeros(len(centers), dtype=torch.float64, device=centers.device)
+    if metric == "cosine":
+        centers = unit_rows(centers)
+    else:
+        offset = -0.5 * centers.square().sum(dim=1)
+    width = min(TOP, len(centers))
+    ranked = []
+    for _, x in test.blocks(SMALL_BLOCK):
+        _, best = largest(torch.addmm(offset, x.double(), centers.T), width)
+        ranked.append(torch.nn.functional.pad(means.labels[best.cpu()], (0, TOP - width), value=-1))
+    return torch.cat(ranked)

@@ -1,0 +1,278 @@
+"""What ``analyze_features.py`` would do: requests, tasks, and which results are missing; ``--check``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yacs.config import CfgNode
+
+from cog import config, constants
+from cog.analysis import registry
+from cog.analysis.task import AnalysisRequest, AnalysisTask
+from cog.errors import CogError
+from cog.features.folder import FeatureFolder
+from cog.paths import ModelDir, check_dataset_name
+from cog.results import analysis_records
+from cog.results.analysis_records import RecordProblem
+from cog.runtime import atomic_dir, files, machine_checks
+from cog.runtime.atomic_dir import require_writable
+from cog.runtime.check_report import Report
+from cog.runtime.fingerprint import differences, plain
+from cog.runtime.locks import LockedError, locked
+from cog.runtime.resume_dir import SavedStates, sample_sha256
+
+logger = logging.getLogger(__name__)
+
+OUTPUT_FLAG = "the output folder"
+
+#: Of a result: its numbers, and tables beside it.
+_RESULT_BYTES = 64 << 20
+
+
+def plan_tasks(args: argparse.Namespace) -> Iterator[tuple[AnalysisRequest, AnalysisTask]]:
+    """Yield every task of every data set that the flags ask for.
+
+    Args:
+        args: flags of ``analyze_features.py``.
+
+    Raises:
+        CogError: flags that do not go together, or an input of a task that is not there.
+    """
+    cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
+    analyses = registry.get(args.analysis)
+    for request in _requests(args, cfg):
+        for analysis in analyses:
+            for task in registry.plan(analysis, request):
+                yield request, task
+
+
+def _requests(args: argparse.Namespace, cfg: CfgNode) -> list[AnalysisRequest]:
+    """Return one request per data set.
+
+    Raises:
+        CogError: flags that do not go together, or a models root that is not there.
+    """
+    datasets: list[str] = args.dataset or []
+    for dataset in datasets:
+        check_dataset_name(dataset)
+    if len(set(datasets)) < len(datasets):
+        raise CogError(f"--dataset names a data set twice: {' '.join(datasets)}")
+    given = {"train": args.train_features_dir, "test": args.test_features_dir}
+    if any(path is not None for path in given.values()):
+        return [_request_for_folders(args, cfg, given, datasets)]
+    if args.models_root_dir is None or args.model is None or not datasets:
+        raise CogError(
+            "no features: give --models_root_dir with --model and --dataset, or --train_features_dir and "
+            "--test_features_dir"
+        )
+    model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
+    requests = []
+    for dataset in datasets:
+        if args.output_dir is None:
+            output = model_dir.path / dataset
+        else:
+            output = Path(args.output_dir) / dataset if len(datasets) > 1 else Path(args.output_dir)
+        requests.append(
+            AnalysisRequest(
+                model=args.model,
+                dataset=dataset,
+                model_dir=model_dir,
+                features={split: model_dir.features(dataset, split) for split in constants.SPLITS},
+                output_root=output,
+                cfg=cfg,
+                args=args,
+            )
+        )
+    return requests
+
+
+def _request_for_folders(
+    args: argparse.Namespace, cfg: CfgNode, given: dict[str, str | None], datasets: list[str]
+) -> AnalysisRequest:
+    if len(datasets) > 1:
+        raise CogError(
+            "--train_features_dir and --test_features_dir are of one data set, and --dataset names "
+            f"{len(datasets)}; give --models_root_dir instead"
+        )
+    model_dir = None
+    dataset = datasets[0] if datasets else None
+    if args.models_root_dir is not None and args.model is not None:
+        model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
+    if args.output_dir is not None:
+        output = Path(args.output_dir)
+    elif model_dir is not None and dataset is not None:
+        output = model_dir.path / dataset
+    else:
+        raise CogError("nowhere to write: give --output_dir")
+    return AnalysisRequest(
+        model=args.model,
+        dataset=dataset,
+        model_dir=model_dir,
+        features={split: Path(path) for split, path in given.items() if path is not None},
+        output_root=Path(os.path.normpath(output)),
+        cfg=cfg,
+        args=args,
+    )
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """A task of a data set that has to be done.
+
+    Attributes:
+        request: of the data set.
+        task: what to do.
+        identity: what makes two results the same.
+    """
+
+    request: AnalysisRequest
+    task: AnalysisTask
+    identity: dict[str, Any]
+
+    @property
+    def output(self) -> Path:
+        """The folder of the result."""
+        return self.request.output(self.task.name)
+
+    @property
+    def label(self) -> str:
+        """Model and data set, for log lines."""
+        words = [word for word in (self.request.model, self.request.dataset) if word]
+        return f"[{' '.join(words)}] " if words else ""
+
+
+def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
+    """Return what makes two results the same: the settings, and the features by size, origin and samples."""
+    identity = dict(task.settings)
+    for split in task.splits:
+        identity[f"{split}_features"] = identify_features(request.features_file(split))
+    result: dict[str, Any] = plain(identity)
+    return result
+
+
+def identify_features(file: Path) -> dict[str, Any]:
+    """Return what tells the features of one file from others, without reading 9 GB."""
+    made = FeatureFolder(file.parent).metadata() or {}
+    return {
+        "bytes": file.stat().st_size,
+        "checkpoint_sha256": made.get("checkpoint_sha256"),
+        "image_list_sha256": made.get("image_list_sha256"),
+        "sample_sha256": sample_sha256(file),
+    }
+
+
+def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrite: bool) -> list[PlannedWork]:
+    """Return what has to be done; checks all input and output folders before anything is computed.
+
+    Results that are complete and were made the same way are skipped.
+
+    Raises:
+        CogError: a folder that holds another result or the beginning of one, unless ``overwrite``; one that cannot be
+            written to; features that are missing.
+    """
+    todo = []
+    outputs: dict[Path, str] = {}
+    for request, task in planned:
+        work = PlannedWork(request, task, identify(request, task))
+        if work.output in outputs:
+            raise CogError(f"{outputs[work.output]} and {task.name} would both be written to {work.output}")
+        outputs[work.output] = task.name
+        if atomic_dir.needs_recovery(work.output):
+            with locked(work.output, flag=OUTPUT_FLAG):
+                atomic_dir.recover(work.output)
+        if not overwrite and is_done(work):
+            _remove_resume(work)
+            logger.info("%s is complete, skipped", work.output)
+            continue
+        if not overwrite:
+            SavedStates(work.output, work.identity).check()
+        todo.append(work)
+    for work in todo:
+        require_writable(work.output, flag=OUTPUT_FLAG)
+    return todo
+
+
+def is_done(work: PlannedWork) -> bool:
+    """Whether the result is there.
+
+    Raises:
+        CogError: when another result is.
+    """
+    if not (work.output / analysis_records.RESULTS_FILE).exists():
+        return False
+    found = analysis_records.read(work.output)
+    if isinstance(found, RecordProblem):
+        raise CogError(f"{found.message}; add --overwrite to replace it")
+    changed = differences(found.identity, work.identity)
+    if changed:
+        raise CogError(
+            f"{work.output} holds a different result ({'; '.join(changed)}); add --overwrite to replace it"
+        )
+    return True
+
+
+def _remove_resume(work: PlannedWork) -> None:
+    """Remove the states of a process that died right after publication, unless someone is at work there."""
+    states = SavedStates(work.output, work.identity)
+    if states.path.is_dir():
+        with contextlib.suppress(LockedError), locked(work.output, flag=OUTPUT_FLAG):
+            states.remove()
+
+
+def check(args: argparse.Namespace) -> int:
+    """Look at everything that the analyses need, print a summary, and return the exit code.
+
+    Args:
+        args: flags of ``analyze_features.py``.
+    """
+    from cog.features import feature_files
+
+    report = Report()
+    planned = []
+    with report.step("input"):
+        for request_and_task in plan_tasks(args):
+            planned.append(request_and_task)
+    opened: dict[Path, float] = {}
+    todo = []
+    for request, task in planned:
+        before = report.n_problems
+        for split in task.splits:
+            with report.step("features"):
+                path = request.features_file(split)
+                if path not in opened:
+                    opened[path] = 0.0
+                    features = feature_files.open_file(path, mapped=True)
+                    opened[path] = 4.0 * features.x.numel()
+                    report.ok("features", f"{path}: {len(features.x):,} x {features.x.shape[1]}")
+        if report.n_problems > before:
+            continue
+        with report.step("output"):
+            work = PlannedWork(request, task, identify(request, task))
+            if not machine_checks.check_state(report, work.output):
+                continue
+            if not args.overwrite:
+                if is_done(work):
+                    report.ok("output", f"{work.output} is complete and would be skipped")
+                    continue
+                SavedStates(work.output, work.identity).check()
+            if machine_checks.check_writable(report, work.output):
+                todo.append(work)
+                report.ok("output", str(work.output))
+    if todo:
+        with report.step("disk"):
+            machine_checks.check_disk(report, [(work.output, _RESULT_BYTES) for work in todo])
+        with report.step("memory"):
+            most = sum(sorted(opened.values())[-2:])
+            machine_checks.check_memory(
+                report, most, "the features of a data set; larger ones stay in their file"
+            )
+    with report.step("device"):
+        machine_checks.check_device(report, args.device)
+    return report.finish()

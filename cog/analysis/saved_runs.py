@@ -1,0 +1,287 @@
+"""Saved classifier runs as input of an analysis: which seeds there are, what they predicted, their weights.
+
+Runs are read as :mod:`cog.results.run_reader` reads them, so those of the original toolkit count too. Nothing here
+imports torch before weights are read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cog import config
+from cog.errors import CogError
+from cog.paths import ModelDir, evaluation_folder, parse_seed_folder
+from cog.results import run_reader
+from cog.runtime import files
+from cog.runtime.safe_load import load_pickle, load_torch
+
+if TYPE_CHECKING:
+    import torch
+    from yacs.config import CfgNode
+
+logger = logging.getLogger(__name__)
+
+MODEL_FILE = "model.pth"
+PREDICTIONS_FILE = "preds.pkl"
+PCA_FILE = "pca.pth"
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """One complete run.
+
+    Attributes:
+        seed: of the run.
+        folder: with ``model.pth`` and ``preds.pkl``.
+        top1: test accuracy in percent.
+        record: results.json; empty for runs of the original toolkit.
+    """
+
+    seed: int
+    folder: Path
+    top1: float
+    record: Mapping[str, Any]
+
+    @property
+    def labels(self) -> list[int] | None:
+        """The original labels of the classes, where they are not 0..C-1."""
+        labels = self.record.get("labels")
+        return [int(label) for label in labels] if isinstance(labels, list) else None
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file beside the logs.
+
+        Raises:
+            CogError: when it is not there.
+        """
+        path = self.folder / name
+        if not path.is_file():
+            raise CogError(f"the run {self.folder.parent} has no {name}; run logreg.py again (--overwrite)")
+        return path
+
+
+def evaluation(cfg: CfgNode) -> tuple[str, int]:
+    """Return name and number of shots of the evaluation that a configuration describes."""
+    return config.evaluation_name(cfg), cfg.CLF.N_SHOT
+
+
+def evaluation_label(cfg: CfgNode) -> str:
+    """Return what tells results about one evaluation from those about another; empty for the protocol's own."""
+    folder = evaluation_folder(*evaluation(cfg))
+    protocol = evaluation_folder(config.default_cfg().EVAL.NAME, 0)
+    if folder.startswith(f"{protocol}_"):
+        return folder.removeprefix(protocol)
+    return "" if folder == protocol else folder.removeprefix("eval")
+
+
+def find_runs(
+    model_dir: ModelDir, dataset: str, cfg: CfgNode, *, seeds: Sequence[int] | None = None
+) -> list[SavedRun]:
+    """Return the complete runs of a model on a data set, by seed.
+
+    Args:
+        model_dir: the model's folder.
+        dataset: data set the classifiers were trained on.
+        cfg: names the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...).
+        seeds: of the runs; None: all that are there.
+
+    Raises:
+        CogError: no runs; a seed that is missing or cannot be read.
+    """
+    name, n_shot = evaluation(cfg)
+    folder = model_dir.evaluation(dataset, name=name, n_shot=n_shot)
+    runs = runs_in(folder, model=model_dir.model, dataset=dataset, n_shot=n_shot, seeds=seeds)
+    if not runs:
+        raise CogError(
+            f"there are no classifiers in {folder}; run logreg.py --model {model_dir.model} --dataset {dataset} first, "
+            "or check EVAL.NAME and CLF.N_SHOT"
+        )
+    return runs
+
+
+def runs_in(
+    folder: Path, *, model: str, dataset: str, n_shot: int | None = None, seeds: Sequence[int] | None = None
+) -> list[SavedRun]:
+    """Return the complete runs in a folder of seed folders; those that cannot be read are named in a warning.
+
+    Raises:
+        CogError: a run that ``seeds`` asks for is missing or cannot be read.
+    """
+    try:
+        entries = sorted(os.listdir(folder))
+    except OSError:
+        entries = []
+    found: dict[int, SavedRun] = {}
+    there = []
+    for entry in entries:
+        seed = parse_seed_folder(entry)
+        if seed is None or not (folder / entry).is_dir():
+            continue
+        there.append(seed)
+        if seeds is not None and seed not in seeds:
+            continue
+        try:
+            found.setdefault(
+                seed, read_run(folder / entry, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
+            )
+        except CogError as error:
+            if seeds is not None:
+                raise CogError(f"{folder / entry} cannot be used: {error}") from error
+            logger.warning("%s is left out: %s", folder / entry, error)
+    missing = [seed for seed in seeds or () if seed not in found]
+    if missing:
+        raise CogError(
+            f"{folder} has no run of seed {', '.join(map(str, missing))}; it has "
+            f"{', '.join(map(str, sorted(set(there)))) or 'none'}"
+        )
+    return [found[seed] for seed in sorted(found)]
+
+
+def read_run(path: Path, *, model: str, dataset: str, n_shot: int | None, seed: int) -> SavedRun:
+    """Read one seed folder.
+
+    Raises:
+        CogError: see :func:`cog.results.run_reader.read_run`.
+    """
+    run = run_reader.read_run(path, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
+    record: Any = {}
+    if (path / run_reader.RESULTS_FILE).is_file():
+        record = files.read_json(path / run_reader.RESULTS_FILE)
+    return SavedRun(seed, path / run.final_folder, run.top1, record)
+
+
+def predictions(run: SavedRun) -> np.ndarray:
+    """Return the labels predicted for the test set after the last epoch, int64 ``(n,)``; -1: none.
+
+    Raises:
+        CogError: a file of another form.
+    """
+    path = run.file(PREDICTIONS_FILE)
+    content = load_pickle(path)
+    last = content[-1] if isinstance(content, list | tuple) and len(content) else content
+    try:
+        found = np.asarray(last)
+    except (TypeError, ValueError):
+        found = np.empty(0)
+    if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
+        raise CogError(f"{path} holds no list of predicted classes; run logreg.py again (--overwrite)")
+    found = found.astype(np.int64)
+    if run.labels is not None:
+        known = np.asarray(run.labels, dtype=np.int64)
+        if found.max() >= len(known):
+            raise CogError(f"{path} predicts class {found.max()}, and the run has {len(known)} classes")
+        found = np.where(found >= 0, known[np.clip(found, 0, None)], -1)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class SavedClassifier:
+    """Weights of a run and what they expect.
+
+    Attributes:
+        layers: weight float32 ``(out, in)`` and bias ``(out,)`` of each layer, in order.
+        activation: between layers: ``"relu"`` or ``"none"``.
+        normalize: whether its features are l2-normalized.
+        projection: ``mean`` ``(D,)`` and ``components`` ``(d, D)`` of principal components, or None.
+    """
+
+    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    activation: str
+    normalize: bool
+    projection: tuple[torch.Tensor, torch.Tensor] | None
+
+    @property
+    def n_classes(self) -> int:
+        """C."""
+        return len(self.layers[-1][1])
+
+    @property
+    def feature_dim(self) -> int:
+        """Width of the features it takes."""
+        return self.layers[0][0].shape[1] if self.projection is None else self.projection[1].shape[1]
+
+    def to(self, device: torch.device) -> SavedClassifier:
+        """Return a copy on a device."""
+        return SavedClassifier(
+            [(weight.to(device), bias.to(device)) for weight, bias in self.layers],
+            self.activation,
+            self.normalize,
+            None
+            if self.projection is None
+            else (self.projection[0].to(device), self.projection[1].to(device)),
+        )
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Return float32 ``(n, C)`` for features as they are in the file, float32 ``(n, D)``."""
+        import torch
+
+        from cog.features import feature_files
+
+        if self.projection is not None:
+            x = (x - self.projection[0]) @ self.projection[1].T
+        if self.normalize:
+            x = feature_files.unit_rows(x)
+        for position, (weight, bias) in enumerate(self.layers):
+            if position and self.activation == "relu":
+                x = x.relu()
+            x = torch.addmm(bias, x, weight.T)
+        return x
+
+
+def load_classifier(run: SavedRun, *, normalize: bool) -> SavedClassifier:
+    """Read ``model.pth`` of a run: a linear layer, or the Sequential of an MLP; with ``pca.pth`` where there is one.
+
+    Args:
+        run: a complete run.
+        normalize: whether features are l2-normalized, where the run does not say (the original toolkit).
+
+    Raises:
+        CogError: a file of another form, or with values that are not finite.
+    """
+    import torch
+
+    path = run.file(MODEL_FILE)
+    content = load_torch(path)
+    state = content.get("model") if isinstance(content, dict) else None
+    layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+    if isinstance(state, dict):
+        prefixes = sorted(
+            (key.removesuffix("weight") for key in state if str(key).endswith("weight")),
+            key=lambda prefix: int(prefix.rstrip(".")) if prefix.rstrip(".").isdecimal() else -1,
+        )
+        layers = [
+            (state[f"{prefix}weight"], state[f"{prefix}bias"])
+            for prefix in prefixes
+            if f"{prefix}bias" in state
+        ]
+    if not layers or any(
+        not isinstance(weight, torch.Tensor)
+        or not isinstance(bias, torch.Tensor)
+        or weight.ndim != 2
+        or bias.shape != weight.shape[:1]
+        for weight, bias in layers
+    ):
+        raise CogError(f"{path} holds no linear layers, expected {{'model': {{'weight', 'bias'}}}}")
+    layers = [(weight.float(), bias.float()) for weight, bias in layers]
+    if not all(bool(torch.isfinite(tensor).all()) for layer in layers for tensor in layer):
+        raise CogError(f"{path} holds NaN or infinite weights: that training diverged; leave its seed out")
+    settings = run.record.get("configuration")
+    settings = settings if isinstance(settings, dict) else {}
+    recorded = settings.get("CLF.NORM_FTS")
+    projection = None
+    if (run.folder / PCA_FILE).is_file():
+        tensors = load_torch(run.folder / PCA_FILE)
+        projection = (tensors["mean"].float(), tensors["components"].float())
+    return SavedClassifier(
+        layers,
+        "none" if settings.get("CLF.TYPE") == "mlp_noact" else "relu",
+        recorded if isinstance(recorded, bool) else normalize,
+        projection,
+    )

@@ -1,0 +1,148 @@
+"""The input and the result of an analysis, and its declaration. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cog import constants
+from cog.errors import CogError
+from cog.paths import ModelDir, analysis_folder
+from cog.results.analysis_records import Number
+
+if TYPE_CHECKING:
+    import torch
+    from yacs.config import CfgNode
+
+    from cog.features.feature_files import FeatureSet
+    from cog.runtime.resume_dir import SavedStates
+
+
+#: Of a task that needs training and test features.
+BOTH_SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class AnalysisRequest:
+    """One data set that the command line asks to analyze; ``plan`` functions turn it into tasks.
+
+    Attributes:
+        model: ``<model_title>_<architecture_name>``, or None.
+        dataset: name, or None (with feature folders of the user's own).
+        model_dir: the model's folder; None without ``--models_root_dir`` and ``--model``.
+        features: expected folder or file of the features of each split.
+        output_root: folder that gets ``analysis_<name>/``.
+        cfg: the configuration, frozen and checked.
+        args: all flags.
+    """
+
+    model: str | None
+    dataset: str | None
+    model_dir: ModelDir | None
+    features: Mapping[str, Path]
+    output_root: Path
+    cfg: CfgNode
+    args: argparse.Namespace
+
+    def features_file(self, split: str) -> Path:
+        """Return the ``X_Y.pth`` of a split.
+
+        Raises:
+            CogError: when the file does not exist.
+        """
+        if split not in self.features:
+            raise CogError(f"no {split} features: give --{split}_features_dir")
+        path = self.features[split]
+        file = path / constants.FEATURES_FILE if path.is_dir() else path
+        if not file.is_file():
+            raise CogError(
+                f"there are no {split} features {file}; run extract_features.py first, or check the path"
+            )
+        return file
+
+    def output(self, name: str) -> Path:
+        """Return the folder of the result of an analysis."""
+        return self.output_root / analysis_folder(name)
+
+
+@dataclass(frozen=True)
+class AnalysisOutcome:
+    """The result of an analysis.
+
+    Attributes:
+        values: headline numbers, flat; None (or NaN) where undefined.
+        seeds: seeds of the repetitions, in order; empty where nothing is random.
+        per_seed: values of each repetition.
+        details: JSON values that explain the numbers: sizes, settings found, files written.
+        summary: one line for the terminal; empty: the values.
+    """
+
+    values: Mapping[str, Number]
+    seeds: Sequence[int] = ()
+    per_seed: Mapping[int, Mapping[str, Number]] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
+
+
+@dataclass(frozen=True)
+class AnalysisContext:
+    """The input of the computation of a task.
+
+    Attributes:
+        request: the data set.
+        device: device of the computation.
+        load: ``load(split, normalize=True)`` reads the features of a split, once for all tasks of the data set:
+            **they are shared and must not be changed**.
+        resume: hidden folder for states that survive an interruption.
+        stage: folder for large results; its files appear beside ``results.json``.
+        label: prefix of log and progress lines, ``"[<model> <dataset>] "``; may be empty.
+    """
+
+    request: AnalysisRequest
+    device: torch.device
+    load: Callable[..., FeatureSet]
+    resume: SavedStates
+    stage: Path
+    label: str
+
+
+@dataclass(frozen=True)
+class AnalysisTask:
+    """One result to compute.
+
+    Attributes:
+        name: name of the result; its folder is ``analysis_<name>``.
+        splits: splits whose features are used; the identity of these features is recorded.
+        settings: everything else that decides the result: options, digests of other inputs. JSON values.
+        compute: computes the result.
+        packages: packages whose versions are recorded.
+    """
+
+    name: str
+    splits: tuple[str, ...]
+    settings: dict[str, Any]
+    compute: Callable[[AnalysisContext], AnalysisOutcome]
+    packages: tuple[str, ...] = ("torch", "numpy")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The declaration of an analysis of ``analyze_features.py``.
+
+    Attributes:
+        name: as given to ``--analysis``.
+        help: one line.
+        plan: returns the tasks of a request. Checks everything that can be checked without reading features, and
+            imports no torch (:attr:`AnalysisTask.compute` may).
+        uses: flags that only some analyses have, among them this one.
+        in_all: whether ``--analysis all`` includes it: it needs nothing but the features of a data set.
+    """
+
+    name: str
+    help: str
+    plan: Callable[[AnalysisRequest], list[AnalysisTask]]
+    uses: tuple[str, ...] = ()
+    in_all: bool = True

@@ -1,0 +1,124 @@
+"""From the flags of print_results.py to what is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+from pathlib import Path
+
+from cog import config, paths
+from cog.commands.results_source_flags import given
+from cog.errors import CogError
+from cog.reporting.request import OutputRequest, ResultsRequest
+from cog.results import find, measures
+from cog.results.query import ResultQuery
+from cog.runtime import files
+
+logger = logging.getLogger(__name__)
+
+#: Flags of which one at most is given: each is a view of its own.
+_VIEWS = ("relative_to", "drop", "rank", "baseline", "analysis", "variants", "overview")
+
+
+def output_request(args: argparse.Namespace) -> OutputRequest:
+    """Return where results are to be written."""
+    return OutputRequest(
+        **{
+            flag: getattr(args, flag)
+            for flag in ("output", "export", "label", "report", "figures", "diagnostics")
+        },
+        figure_names=given(args.figure_names),
+        figure_formats=given(args.figure_formats),
+        overwrite=args.overwrite,
+        reads_runs=not args.published_only and bool(args.models_root_dir or args.logreg_root_dir),
+    )
+
+
+def results_request(args: argparse.Namespace) -> ResultsRequest:
+    """Return what is to be read and shown.
+
+    Raises:
+        CogError: flags that contradict each other, name nothing, or name what is not there.
+    """
+    if args.compare is not None:
+        if given(args.model) or args.baseline:
+            raise CogError("--compare MODEL BASELINE stands for --model and --baseline; leave those out")
+        args = argparse.Namespace(**vars(args) | {"model": [args.compare[0]], "baseline": args.compare[1]})
+    request = ResultsRequest(
+        ResultQuery(),
+        analysis=given(args.analysis),
+        variants=given(args.variants),
+        **{
+            flag: getattr(args, flag)
+            for flag in ("view", "relative_to", "drop", "rank", "baseline", "overview", "metric", "with_published",
+                         "paper", "format", "decimals", "labels", "width", "allow_mixed_epochs")
+        },
+    )  # fmt: skip
+    chosen = [flag for flag in _VIEWS if getattr(request, flag)]
+    views = [
+        *chosen,
+        *filter(None, (args.view, given(args.imports))),
+        *([True] if args.published_only else []),
+    ]
+    request = dataclasses.replace(request, per_seed=not views and not output_request(args).without_tables)
+    if args.view and request.shows_experiments:
+        chosen.insert(0, "view")
+    if len(chosen) > 1:
+        raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
+    if args.metric in ("top5", "both") and (args.overview or request.variants):
+        flag = "overview" if args.overview else "variants"
+        raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
+    return dataclasses.replace(request, selection=_select(args, request))
+
+
+def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
+    models, datasets, n_shots = given(args.model), given(args.dataset), given(args.n_shot)
+    for model in (*(models or ()), *filter(None, (args.relative_to, args.baseline))):
+        if not find.is_pattern(model) or model in (args.relative_to, args.baseline):
+            paths.split_model_name(model)
+    for dataset in datasets or ():
+        paths.check_dataset_name(dataset)
+    exact = models if models is not None and not any(map(find.is_pattern, models)) else None
+    one_model = exact[0] if exact is not None and len(exact) == 1 else None
+    cfg = config.get_cfg(model_name=one_model, opts=args.opts)
+    evaluation = config.evaluation_name(cfg)
+    common = ResultQuery(
+        imports=tuple(map(Path, given(args.imports) or ())),
+        paper=args.paper if args.with_published or args.published_only else None,
+        categories=given(args.category),
+        seeds=given(args.seeds),
+        eval_name=evaluation,
+        baseline=args.relative_to or args.baseline,
+        # With another evaluation than the protocol's, that one alone is exported, drawn and reported.
+        experiments=request.shows_experiments
+        or (evaluation == measures.LOGREG and any((args.export, args.figures, args.report))),
+    )
+    if args.published_only:
+        if args.logreg_root_dir or args.models_root_dir:
+            logger.warning("--published_only: the folders given are not read")
+    elif args.logreg_root_dir is not None:
+        if args.models_root_dir is not None or models or datasets or n_shots or common.categories:
+            logger.warning("--logreg_root_dir names the runs: other flags that select runs have no effect")
+        folder = files.require_dir(args.logreg_root_dir, "--logreg_root_dir")
+        # The folder says what its runs are, whatever the configuration.
+        parsed = paths.parse_evaluation_folder(folder.absolute().name)
+        if parsed is not None and parsed[0] != evaluation:
+            common = dataclasses.replace(common, eval_name=parsed[0], experiments=request.shows_experiments)
+        return dataclasses.replace(common, logreg_root_dir=folder)
+    elif args.models_root_dir is None and not common.imports and not args.with_published:
+        raise CogError(
+            "nothing to read: give --logreg_root_dir, or --models_root_dir, or --import, or --published_only "
+            "(see --help)"
+        )
+    from_cfg = "CLF.N_SHOT" in args.opts[::2]
+    if from_cfg and n_shots not in (None, [cfg.CLF.N_SHOT]):
+        raise CogError("--n_shot and CLF.N_SHOT disagree; give one of them")
+    if from_cfg or (n_shots is None and request.per_seed and one_model and len(datasets or ()) == 1):
+        n_shots = [cfg.CLF.N_SHOT]
+    root = None
+    if args.models_root_dir is not None and not args.published_only:
+        root = files.require_dir(args.models_root_dir, "--models_root_dir")
+    return dataclasses.replace(
+        common, models_root_dir=root, models=models, datasets=datasets, n_shots=n_shots
+    )

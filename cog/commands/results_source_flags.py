@@ -1,0 +1,90 @@
+"""Flags of print_results.py that say which results are read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cog import constants
+from cog.results import published, query
+from cog.runtime import cli as command_line
+
+
+def add(parser: command_line.Parser) -> None:
+    """Add the flags."""
+    add = parser.add_argument_group("where results come from").add_argument
+    add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
+    add("--models_root_dir", metavar="DIR", help="folder of all models")
+    add("--import", nargs="+", dest="imports", type=many(str), metavar="FILE", help="files of --export")
+    add("--with_published", action="store_true", help="add the paper's results of its 31 models")
+    add("--published_only", action="store_true", help="the paper's results, and no runs")
+    add(
+        "--paper",
+        choices=tuple(published.SOURCES),
+        default="v2",
+        help="which version's results: v2, the final one (default), or v1, of January 2021 (7 models, other levels)",
+    )
+
+    add = parser.add_argument_group("which of them").add_argument
+    add(
+        "--model",
+        nargs="+",
+        type=many(str),
+        metavar="NAME",
+        help="names, or quoted patterns such as 'deit_*'; default: all, in natural order, or the paper's where its "
+        "results are shown; tables keep the order given",
+    )
+    add(
+        "--category",
+        nargs="+",
+        type=many(_category),
+        metavar="GROUP",
+        help=f"groups of models: {', '.join(query.CATEGORIES)}",
+    )
+    add("--dataset", nargs="+", type=many(str), metavar="NAME", help="in1k, cog_l1, ...; default: all")
+    add(
+        "--n_shot",
+        nargs="+",
+        type=many(_shots),
+        metavar="N",
+        help="training images per class, `all` or 0 for all of them; default: every one found, or CLF.N_SHOT "
+        "with one --model and one --dataset",
+    )
+    add(
+        "--seeds",
+        nargs="+",
+        type=many(command_line.whole_number(0)),
+        metavar="SEED",
+        help="average these runs only and name those missing; default: all found, and the protocol's "
+        f"{' '.join(map(str, constants.SEEDS))} are expected unless others are found",
+    )
+    add(
+        "--allow_mixed_epochs",
+        action="store_true",
+        help="average seeds that were trained for different numbers of epochs, with a warning",
+    )
+
+
+def many(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a type for flags with several values in which ``None`` and ``null`` mean "not given"."""
+
+    def parse_one(text: str) -> Any:
+        return None if constants.is_unset(text) else parse(text)
+
+    return parse_one
+
+
+def _shots(text: str) -> int:
+    return 0 if text.lower() == "all" else command_line.whole_number(0)(text)
+
+
+def _category(text: str) -> str:
+    if text not in query.CATEGORIES:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(query.CATEGORIES)}")
+    return text
+
+
+def given(values: Sequence[Any] | None) -> list[Any] | None:
+    """Drop unset and repeated values; None when nothing is left."""
+    return list(dict.fromkeys(value for value in values or () if value is not None)) or None

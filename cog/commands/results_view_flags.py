@@ -1,0 +1,103 @@
+"""Flags of print_results.py that say what is shown, and where it goes."""
+
+from __future__ import annotations
+
+import argparse
+
+from cog.commands.results_source_flags import many
+from cog.reporting.show import DECIMALS, FINE_DECIMALS, TABLE_DECIMALS
+from cog.reporting.tables import experiments, pivot, writers
+from cog.results import exchange, labels, published
+from cog.runtime import cli as command_line
+
+
+def add(parser: command_line.Parser) -> None:
+    """Add the flags."""
+    add = parser.add_argument_group("what is shown").add_argument
+    add(
+        "--view",
+        choices=pivot.LAYOUTS,
+        help="datasets (default): models x data sets, a table per number of shots; shots: models x numbers of shots, "
+        "a table per data set (Tables 5-10); table: the latter, then models x data sets for all images (Fig. 3)",
+    )
+    add("--relative_to", metavar="MODEL", help="differences to a model, in points")
+    add("--drop", action="store_true", help="change since the model's own in1k accuracy, in percent of it")
+    add("--rank", action="store_true", help="ranks among the models shown, sorted by their mean")
+    add(
+        "--baseline",
+        metavar="MODEL",
+        help="state the difference of every model to this one: paired over seeds, with a 95%% confidence interval, "
+        "where seeds are known; and where their order changes over the levels",
+    )
+    add(
+        "--compare",
+        nargs=2,
+        metavar=("MODEL", "BASELINE"),
+        help="the same as --model MODEL --baseline BASELINE",
+    )
+    add("--metric", choices=(*labels.METRIC_LABELS, "both"), help="default: top1 in tables, else both")
+
+    add = parser.add_argument_group("other experiments").add_argument
+    add(
+        "--analysis",
+        nargs="+",
+        type=many(str),
+        metavar="NAME",
+        help="results of analyze_features.py: kmeans, alignment, knn, ncm, cross, distance, ... or all",
+    )
+    add(
+        "--variants",
+        nargs="+",
+        type=many(_variant),
+        metavar="NAME",
+        help="other classifiers beside the protocol's: mlp (CLF.TYPE mlp, mlp_noact), pca (CLF.PCA_DIM), balanced "
+        "(CLF.MAX_PER_CLASS), blurred (data set in1k_blurred), finetune (finetune.py), or all; one of them alone, as "
+        "every other table: give its keys at the end, such as CLF.PCA_DIM 256",
+    )
+    add("--overview", action="store_true", help="the main numbers of all experiments, a table per data set")
+
+    add = parser.add_argument_group("how").add_argument
+    add("--format", choices=writers.FORMATS, default="text", help="default: %(default)s")
+    add(
+        "--decimals",
+        type=command_line.whole_number(0, 15),
+        metavar="N",
+        help=f"default: {TABLE_DECIMALS}; {FINE_DECIMALS} for one evaluation and --baseline; {DECIMALS['csv']} in csv; "
+        "json has all",
+    )
+    add("--labels", choices=("name", "paper"), default="name", help="paper: its names of its 31 models")
+    add(
+        "--width",
+        type=command_line.whole_number(0),
+        default=writers.WIDTH,
+        metavar="N",
+        help="columns of the terminal; wider text tables continue below; 0: any width (default: %(default)s)",
+    )
+    add("--output", metavar="FILE", help="write there instead of to standard output")
+    add("--overwrite", action="store_true", help="let files be replaced")
+
+    add = parser.add_argument_group("instead of tables (which --output adds)").add_argument
+    add("--export", metavar="FILE", help="write what is selected as one file to share, see --import")
+    add("--label", type=_label, help="what names the runs in an exported file; default: its file name")
+    add("--figures", metavar="DIR", help="draw the paper's figures, with their data as CSV")
+    add("--figure_formats", nargs="+", type=many(str), metavar="FORMAT", help="pdf, png, svg; default: all")
+    add("--figure_names", nargs="+", type=many(str), metavar="NAME", help="fig3, fig4, ...; default: all")
+    add("--report", metavar="FILE", help="write a self-contained HTML page")
+    add("--diagnostics", metavar="DIR", help="draw search and training curves of every run")
+    command_line.add_check(parser.add_argument_group("beforehand"))
+
+
+def _variant(text: str) -> str:
+    if text not in (*experiments.VARIANTS, experiments.ALL):
+        known = ", ".join((*experiments.VARIANTS, experiments.ALL))
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {known}")
+    return text
+
+
+def _label(text: str) -> str:
+    try:
+        if text in published.SOURCES.values():
+            raise ValueError("it is reserved for published numbers")
+        return exchange.check_label(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None

@@ -1,0 +1,105 @@
+"""Flags of a study on SLURM."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from cog.errors import CogError
+from cog.runtime import cli as cli_tools
+from cog.study import slurm
+from cog.study.plan import EXTRACT, REPOSITORY, RESULTS
+from cog.study.slurm import Resources, SlurmOptions
+
+_OF_ALL_JOBS = ("partition", "account", "qos", "constraint")
+
+
+def words(text: str) -> list[str]:
+    """Return the arguments in a flag's value: the type of flags for further arguments."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+def add(parser: cli_tools.Parser) -> None:
+    """Add the flags."""
+    group = parser.add_argument_group("SLURM")
+    add = group.add_argument
+    add("--slurm", action="store_true", help="submit to SLURM")
+    for flag in (*_OF_ALL_JOBS, "mem", "extract_time", "logreg_time"):
+        add(f"--{flag}")
+    from_0, from_1 = cli_tools.whole_number(0), cli_tools.whole_number(1)
+    add("--gpus", type=from_0, default=1, help="per process (default: 1)")
+    add("--cpus", type=from_1, help="per process")
+    add(
+        "--ranks_per_task",
+        type=from_1,
+        default=1,
+        help="processes that share an extraction task (default: 1)",
+    )
+    add("--throttle", type=from_1, help="tasks of a kind at the same time")
+    add("--requeue", choices=("yes", "no"), default="yes")
+    add("--max_requeues", type=from_1, default=100)
+    add("--signal_seconds", type=from_0, default=120,
+        help="before the time limit, tasks are told to save (default: 120)")  # fmt: skip
+    add("--max_array_size", type=from_1, help="default: SLURM's MaxArraySize")
+    for flag in ("sbatch_args", "extract_sbatch_args", "logreg_sbatch_args", "results_sbatch_args"):
+        add(f"--{flag}", type=words, default=[], help="further arguments of sbatch")
+
+
+def options(args: argparse.Namespace, log_dir: Path) -> SlurmOptions:
+    """Return what all jobs of a study share.
+
+    Raises:
+        CogError: without a checkout, which has the script of the tasks; or a flag that needs ``--slurm``.
+    """
+    task_script = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
+    if not task_script.is_file():
+        raise CogError(f"{task_script} is not there; a study is run from a checkout, see README.md")
+    if args.ranks_per_task > 1 and not args.slurm:
+        raise CogError(
+            "--ranks_per_task is for SLURM; on one machine several tasks run at a time (--n_processes)"
+        )
+    return SlurmOptions(
+        log_dir=log_dir,
+        task_script=task_script,
+        throttle=args.throttle,
+        requeue=args.requeue == "yes",
+        max_requeues=args.max_requeues,
+        signal_seconds=args.signal_seconds,
+        more=tuple(args.sbatch_args),
+        **{flag: getattr(args, flag) for flag in _OF_ALL_JOBS},
+    )
+
+
+def resources(args: argparse.Namespace, kind: str) -> Resources:
+    """Return what the jobs of a kind ask for."""
+    more = tuple(getattr(args, f"{kind}_sbatch_args"))
+    if kind == RESULTS:
+        return Resources(more=more)
+    return Resources(
+        gpus=args.gpus,
+        cpus=args.cpus,
+        mem=args.mem,
+        time=getattr(args, f"{kind}_time"),
+        n_ranks=args.ranks_per_task if kind == EXTRACT else 1,
+        more=more,
+    )
+
+
+def launcher(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what starts the processes that share an extraction task."""
+    if args.ranks_per_task == 1:
+        return ()
+    # srun does not take the number of processors per task from the job, since SLURM 22.05.
+    return ("srun", *([f"--cpus-per-task={args.cpus}"] if args.cpus else []))
+
+
+def max_array_size(args: argparse.Namespace) -> int:
+    """Return how many tasks an array may have."""
+    if args.max_array_size is not None:
+        return int(args.max_array_size)
+    return slurm.max_array_size() if args.slurm else sys.maxsize

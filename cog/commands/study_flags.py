@@ -1,0 +1,74 @@
+"""Flags that say which study is meant."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cog import config, constants
+from cog.errors import CogError
+from cog.runtime import cli as cli_tools
+from cog.runtime import files
+from cog.study import units
+from cog.study.units import Study
+
+
+def add(parser: cli_tools.Parser) -> None:
+    """Add the flags."""
+    group = parser.add_argument_group("study")
+    group.add_argument("--models_root_dir", required=True, help="root of all models")
+    group.add_argument(
+        "--models",
+        nargs="+",
+        help="names, or patterns such as 'deit_*' for folders under the root (default: all of them)",
+    )
+    group.add_argument(
+        "--datasets",
+        "--dataset",
+        nargs="+",
+        help=f"default: {' '.join(constants.DATASETS)}, or what is there",
+    )
+    group.add_argument(
+        "--splits", nargs="+", choices=constants.SPLITS, default=list(constants.SPLITS), help="default: both"
+    )
+    group.add_argument(
+        "--seeds",
+        nargs="+",
+        type=cli_tools.whole_number(0),
+        default=list(constants.SEEDS),
+        metavar="SEED",
+        help=f"default: {' '.join(map(str, constants.SEEDS))}",
+    )
+    group.add_argument(
+        "--shots",
+        nargs="+",
+        type=cli_tools.whole_number(0),
+        default=[0, *constants.SHOTS],
+        metavar="N",
+        help=f"training images per class, 0 for all (default: 0 {' '.join(map(str, constants.SHOTS))})",
+    )
+
+
+def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | None = None) -> Study:
+    """Return the study that the flags describe.
+
+    Raises:
+        CogError: when a name is malformed or matches nothing.
+    """
+    for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--shots")):
+        if key in opts[::2]:
+            raise CogError(f"{key} is one run's; give the study's with {flag}")
+    root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
+    models = units.find_models(root, args.models)
+    cfg = config.get_cfg(config_file=config_file, opts=opts)
+    return Study(
+        root=root,
+        models=models,
+        datasets=tuple(dict.fromkeys(args.datasets or units.find_datasets(root, models))),
+        splits=tuple(dict.fromkeys(args.splits)),
+        seeds=tuple(dict.fromkeys(args.seeds)),
+        n_shots=tuple(dict.fromkeys(args.shots)),
+        evaluation=config.evaluation_name(cfg),
+    )

@@ -1,0 +1,70 @@
+"""Literals that flags, paths, bash scripts and documentation share.
+
+Everything a user types or finds on disk is spelled here once; a test compares the bash scripts
+and the README with it.
+"""
+
+from __future__ import annotations
+
+import re
+
+IN1K = "in1k"
+#: IN-1K with faces blurred (paper supplement C.4): the same classes and layout, 104 images fewer. None of the six
+#: data sets of the benchmark, so not in DATASETS.
+IN1K_BLURRED = "in1k_blurred"
+SPLITS = ("train", "test")
+
+#: ILSVRC-2012 keeps its official validation images in ``val``; the benchmark tests on them.
+IN1K_FOLDERS = {"train": "train", "test": "val"}
+
+N_LEVELS = 5
+COG_LEVELS = tuple(f"cog_l{level}" for level in range(1, N_LEVELS + 1))
+DATASETS = (IN1K, *COG_LEVELS)
+
+#: Seeds and shots of the paper's study (Sec. 4.1; the values are those of the original bash scripts).
+SEEDS = (22, 37, 45, 77, 93)
+SHOTS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+CHECKPOINT_FILE = "model.ckpt"
+FEATURES_FILE = "X_Y.pth"
+LEVELS_FILE = "cog_levels_mapping_file.pkl"
+SPLIT_FILE = "cog_concepts_split_file.pkl"
+
+#: Values of ``FT_EXTRACT.PROFILE``: what a model's authors do, or what the original toolkit's code does.
+PROFILES = ("authors", "reference-code")
+
+#: Values of ``CLF.PRECISION``: of the matrix products in training.
+PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+
+#: Values of ``CLF.TYPE``, and their configuration where nobody says otherwise: intervals and unnormalized input of the
+#: MLPs as in the first version of the paper (supplement C.3; its search intervals are those of its section B).
+CLASSIFIERS: dict[str, dict[str, object]] = {
+    "logreg": {},
+    "mlp": {"NORM_FTS": False, "LR_INTV": (1e-1, 1e2), "WD_INTV": (1e-8, 1e-4)},
+    "mlp_noact": {"NORM_FTS": False, "LR_INTV": (1e-2, 1e1), "WD_INTV": (1e-8, 1e-4)},
+}
+
+_COG_LEVEL = re.compile(r"cog_l([1-9][0-9]{0,5})")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+def cog_level(dataset: str) -> int | None:
+    """Return the 1-based level of ``cog_l<k>``, or None when ``dataset`` is not a level."""
+    match = _COG_LEVEL.fullmatch(dataset)
+    return int(match.group(1)) if match else None
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether ``name`` can be one folder name: letters, digits and ``._+-``, no leading dot."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
+def is_model_name(name: str) -> bool:
+    """Whether ``name`` has the form ``<model_title>_<architecture_name>``."""
+    title, _, architecture = name.partition("_")
+    return is_plain_name(title) and is_plain_name(architecture)
+
+
+def is_unset(value: str) -> bool:
+    """Return whether a bash driver passed an unset variable: ``None`` or ``null`` in any case."""
+    return value.strip().lower() in ("none", "null")

@@ -1,0 +1,16 @@
+"""WordNet ids of nouns, and the 1000 of ImageNet-1K."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_WNID = re.compile(r"n[0-9]{8}")
+
+#: The 1000 classes of ILSVRC-2012, one id per line.
+IN1K_LIST = Path(__file__).parent / "in1k_wnids.txt"
+
+
+def is_wnid(text: str) -> bool:
+    """Return whether ``text`` has the form of a noun id: ``n`` and the 8 digits of a byte offset."""
+    return _WNID.fullmatch(text) is not None

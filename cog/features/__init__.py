@@ -1,0 +1,1 @@
+"""Feature files (X_Y.pth): extraction and its shards, feature sets, PCA."""

@@ -1,0 +1,350 @@
+"""Feature files (``X_Y.pth``), and the three things done to features before a classifier sees them:
+l2 normalisation, the validation split, the few-shot draw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cog import constants
+from cog.errors import CogError
+from cog.runtime import files, random_streams
+from cog.runtime.safe_load import load_torch
+
+logger = logging.getLogger(__name__)
+
+#: Rows that are checked and normalised at a time: they stay in the processor's cache in between.
+_CHUNK_ROWS = 512
+
+#: Norms below this one may have lost digits in float32, where squares below 1e-38 do.
+_SMALLEST_NORM = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Features and labels of one split.
+
+    Attributes:
+        x: float32 ``(n, d)``.
+        y: int64 ``(n,)``.
+        name: ``<model>_<dataset>_<split>``.
+        norms: ``(n, 1)`` when ``x`` is memory-mapped: what its rows still have to be divided by; float32, or float64
+            where some norms are beyond float32's range (see :func:`row_norms`).
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    name: str
+    norms: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
+    """Write ``X_Y.pth`` (``X`` float32, ``Y`` int64, ``name``), whole or not at all.
+
+    Raises:
+        CogError: when it cannot be written.
+    """
+    with files.atomic_write(path) as handle:
+        torch.save(
+            {"X": features.x.contiguous(), "Y": features.y.contiguous(), "name": features.name}, handle
+        )
+
+
+def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool = False) -> FeatureSet:
+    """Read ``X_Y.pth``, written by this toolkit or by the original one.
+
+    Args:
+        path: the file, or the folder that holds it.
+        normalize: l2-normalise the rows.
+        mapped: leave the features in the file and map it, for features larger than memory; needs float32 in a file of
+            torch >= 1.6 (others are read).
+
+    Returns:
+        Features as float32 (float16, bfloat16 and float64 files are converted), labels as int64.
+
+    Raises:
+        CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
+            whole numbers, NaN or infinite values (the first rows are named).
+    """
+    found = open_file(path, mapped=mapped)
+    x, y = found.x, found.y
+    # detached and contiguous: they are normalised in place below
+    mapped = mapped and x.dtype == torch.float32 and x.is_contiguous()
+    x = x.detach().float().contiguous()
+    norms = _check_and_normalize_(x, str(found.path), normalize=normalize, in_place=not mapped)
+    return FeatureSet(x, y.long(), found.name, norms)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureFile:
+    """What a feature file holds, as it is there; values are not checked.
+
+    Attributes:
+        path: the file.
+        x: ``(n, d)``, any floating type.
+        y: ``(n,)``, any integer type.
+        name: ``<model>_<dataset>_<split>``.
+    """
+
+    path: Path
+    x: torch.Tensor
+    y: torch.Tensor
+    name: str
+
+
+def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
+    """Open ``X_Y.pth`` and check its form.
+
+    Args:
+        path: the file, or the folder that holds it.
+        mapped: see :func:`load`.
+
+    Raises:
+        CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / constants.FEATURES_FILE
+    if not path.is_file():
+        raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
+    data = _open(path, mapped=mapped)
+    if not isinstance(data, dict) or not {"X", "Y"} <= set(data):
+        found = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
+        raise CogError(f"{path} holds {found}, expected a dict with X and Y")
+    x, y = data["X"], data["Y"]
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
+        raise CogError(f"{path}: X and Y must be tensors, found {type(x).__name__} and {type(y).__name__}")
+    if any(t.layout != torch.strided or t.is_nested or t.is_meta or t.is_quantized for t in (x, y)):
+        raise CogError(f"{path}: X and Y must be plain dense tensors")
+    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
+        raise CogError(
+            f"{path}: X has shape {tuple(x.shape)} and Y {tuple(y.shape)}, expected (n, d) and (n,) with equal n"
+        )
+    if len(x) == 0 or x.shape[1] == 0:
+        raise CogError(f"{path}: X has shape {tuple(x.shape)}: there is nothing in it")
+    if not x.is_floating_point():
+        raise CogError(f"{path}: X is {x.dtype}, expected float32")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise CogError(f"{path}: Y is {y.dtype}, expected whole-number labels (int64)")
+    name = data.get("name")
+    return FeatureFile(path, x, y, name if isinstance(name, str) else path.parent.name)
+
+
+def _open(path: Path, *, mapped: bool) -> Any:
+    if mapped:
+        with contextlib.suppress(CogError):  # older containers cannot be mapped
+            return load_torch(path, mmap=True)
+    return load_torch(path)
+
+
+def row_norms(x: torch.Tensor) -> torch.Tensor:
+    """Return the l2 norm of every row of ``x`` ``(n, d)``, as ``(n, 1)``, correct for all finite rows.
+
+    In the type of ``x``, unless squares of some row leave the range of float32: then float64, which holds them all, and
+    in which the norms of the other rows have the values that they have in float32.
+    """
+    norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    beyond = ((norms < _SMALLEST_NORM) | torch.isinf(norms))[:, 0]
+    if x.dtype == torch.float32 and beyond.any():
+        exact = torch.linalg.vector_norm(x[beyond], dim=1, keepdim=True, dtype=torch.float64)
+        if exact.any():  # rows of zeros alone need no float64
+            norms = norms.double()
+            norms[beyond] = exact
+    return norms
+
+
+def unit_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return the rows of ``x`` ``(n, d)`` scaled to unit length, in its type; rows of zeros stay zero."""
+    return (x / _divisors(row_norms(x))).to(x.dtype)
+
+
+def _divisors(norms: torch.Tensor) -> torch.Tensor:
+    return norms.masked_fill(norms == 0, 1.0)
+
+
+def _check_and_normalize_(
+    x: torch.Tensor, source: str, *, normalize: bool, in_place: bool
+) -> torch.Tensor | None:
+    """Refuse NaN and infinite features, and scale rows to unit length (zero rows stay zero; paper Sec. 4.1).
+
+    Both in one pass over the memory and in place: the features of a level take 9 GB. A row is finite when its norm is.
+    Rows of zeros are warned of.
+
+    Returns:
+        With ``in_place`` False, ``(n, 1)`` to divide the rows by (ones when they shall stay as they are), see
+        :class:`FeatureSet`.
+
+    Raises:
+        CogError: naming how many rows are not finite, and the first ones.
+    """
+    bad: list[int] = []
+    n_zero = 0
+    divisors: list[torch.Tensor] = []
+    for start in range(0, len(x), _CHUNK_ROWS):
+        chunk = x[start : start + _CHUNK_ROWS]
+        norms = row_norms(chunk)
+        if not torch.isfinite(norms).all():
+            bad += [start + int(row) for row in (~torch.isfinite(norms[:, 0])).nonzero()]
+        n_zero += int((norms == 0).sum())
+        if normalize and in_place:
+            chunk /= _divisors(norms)
+        elif not in_place:
+            divisors.append(_divisors(norms) if normalize else torch.ones(len(chunk), 1))
+    if bad:
+        rows = ", ".join(map(str, bad[:5]))
+        raise CogError(
+            f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (rows {rows}"
+            f"{', ...' if len(bad) > 5 else ''}); extract these features again"
+        )
+    if n_zero:
+        logger.warning(
+            "%s: %d of %d rows of X are all zeros, which have no direction; they stay zeros",
+            source,
+            n_zero,
+            len(x),
+        )
+    return None if in_place else torch.cat(divisors)
+
+
+def check_and_normalize_(x: torch.Tensor, source: str, *, normalize: bool) -> None:
+    """Refuse NaN and infinite values in float32 ``x`` ``(n, d)``, and with ``normalize`` scale its rows to unit length.
+
+    Raises:
+        CogError: naming ``source``, how many rows are not finite, and the first ones.
+    """
+    _check_and_normalize_(x, source, normalize=normalize, in_place=True)
+
+
+def to_consecutive_labels(
+    train_y: torch.Tensor, test_y: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """Map labels to 0..C-1 in ascending order of the training labels.
+
+    Labels as extraction writes them come back unchanged.
+
+    Args:
+        train_y: int64 ``(n,)``, any values.
+        test_y: int64 ``(m,)``.
+
+    Returns:
+        Both label vectors in 0..C-1, and the C original labels.
+
+    Raises:
+        CogError: when the test set has a class without training images, or there is only one class.
+    """
+    labels = torch.unique(train_y)
+    untrained = [int(label) for label in torch.unique(test_y) if not (labels == label).any()]
+    if untrained:
+        raise CogError(
+            f"test labels {', '.join(map(str, untrained[:5]))} ({len(untrained)} in all) have no training features: no "
+            "classifier can be trained for them; extract both splits of the same data set"
+        )
+    if len(labels) < 2:
+        raise CogError(
+            f"all training features have label {int(labels[0])}; a classifier needs two classes or more"
+        )
+    untested = len(labels) - len(torch.unique(test_y))
+    if untested:
+        logger.warning(
+            "%d of %d classes have no test features; accuracy is over the others", untested, len(labels)
+        )
+    if labels[0] != 0 or labels[-1] != len(labels) - 1:
+        logger.warning("labels are not 0..%d; they are renumbered in ascending order", len(labels) - 1)
+    train_y, test_y = (torch.searchsorted(labels, y.contiguous()) for y in (train_y, test_y))
+    return train_y, test_y, labels.tolist()
+
+
+def split_train_val(
+    y: torch.Tensor, *, val_frac: float, rng: np.random.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hold out a random part of every class to score hyper-parameters on (paper Sec. 4.1).
+
+    ``int(n * val_frac)`` images of each class, as in the original toolkit, but at least one when the class
+    has two or more (the original code lost classes of fewer than ``1 / val_frac`` images from training); a
+    class with one image stays in training only.
+
+    Args:
+        y: int64 ``(n,)``.
+        val_frac: fraction held out.
+        rng: source of the random choice.
+
+    Returns:
+        Rows of the training and of the validation part, int64, grouped by class.
+
+    Raises:
+        CogError: when no class has two images: nothing could be held out.
+    """
+    train, val = [], []
+    for rows in _rows_by_class(y):
+        rows = rng.permutation(rows)
+        n_val = max(int(len(rows) * val_frac), 1) if len(rows) > 1 else 0
+        train.append(rows[: len(rows) - n_val])
+        val.append(rows[len(rows) - n_val :])
+    if not any(map(len, val)):
+        raise CogError(
+            "every class has a single training image, so none can be held out to tune hyper-parameters; give --lr "
+            "and --wd with CLF.N_TRIALS 0"
+        )
+    return torch.from_numpy(np.concatenate(train)), torch.from_numpy(np.concatenate(val))
+
+
+def draw_few_shot(
+    y: torch.Tensor, rows: torch.Tensor, *, n_shot: int, rng: np.random.Generator
+) -> tuple[torch.Tensor, int]:
+    """Draw ``n_shot`` random rows of every class (paper Sec. 4.2.2).
+
+    Args:
+        y: int64 ``(n,)``, labels of all rows.
+        rows: int64, the rows to draw from.
+        n_shot: images per class, 1 or more.
+        rng: source of the random choice.
+
+    Returns:
+        The drawn rows, int64, grouped by class, and the number of classes that had fewer than ``n_shot``
+        (all of their rows are taken).
+    """
+    drawn, short = [], 0
+    for local in _rows_by_class(y[rows]):
+        drawn.append(rng.permutation(local)[:n_shot])
+        short += len(local) < n_shot
+    return rows[torch.from_numpy(np.concatenate(drawn))], short
+
+
+def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
+    """Choose at most ``n`` random rows of every class (the paper's class-balanced variant, supplement B.1).
+
+    Part of the data set's definition, as the paper's choice of images is: the same for every seed and every model. Each
+    class has a random order of its own, of which the first ``n`` are taken: a smaller cap is a subset of a larger one,
+    and what is missing in one class changes no other.
+
+    Args:
+        y: int64 ``(n_rows,)``.
+        n: rows per class, 1 or more.
+
+    Returns:
+        The chosen rows, int64, ascending, and the number of classes that have fewer than ``n``.
+    """
+    chosen, short = [], 0
+    for position, rows in enumerate(_rows_by_class(y)):
+        chosen.append(random_streams.numpy_rng(position, "cap").permutation(rows)[:n])
+        short += len(rows) < n
+    return torch.from_numpy(np.sort(np.concatenate(chosen))), short
+
+
+def _rows_by_class(y: torch.Tensor) -> list[np.ndarray]:
+    """Rows of each class in ascending order of label, each list ascending."""
+    labels = y.numpy()
+    order = np.argsort(labels, kind="stable")
+    boundaries = np.flatnonzero(np.diff(labels[order])) + 1
+    return np.split(order, boundaries)

@@ -1,0 +1,190 @@
+"""Principal components of training features (``CLF.PCA_DIM``), exact and in bounded memory.
+
+The first version of the paper fits scikit-learn's PCA to the training features of each data set and trains on the first
+32 to 1024 components (its section 4.4). The same here, from the covariance: one pass over the rows, whose products are
+summed in float64 around the mean of the first rows (so that a large common offset cancels nothing), then the
+eigenvectors of a ``(D, D)`` matrix. The features are not l2-normalized before; what is left of them is afterwards,
+where ``CLF.NORM_FTS`` says so: the classifier sees the scale that its learning rates are made for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cog.errors import CogError
+from cog.runtime.device import exact_float32
+
+logger = logging.getLogger(__name__)
+
+#: Rows in float64 at a time: 2048 x 2048 of them are 34 MB.
+_CHUNK = 2048
+
+#: Columns of the covariance computed at a time. It is symmetric: blocks on and above the diagonal suffice.
+_BLOCK = 256
+
+#: Numbers of components whose share of the variance is recorded.
+_MILESTONES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+@dataclass(frozen=True, eq=False)
+class Pca:
+    """Principal components of ``n`` rows.
+
+    Attributes:
+        mean: float64 ``(D,)``.
+        components: float64 ``(D, D)``, one per row, by falling variance; the entry of largest magnitude of each is
+            positive (scikit-learn's convention).
+        variances: float64 ``(D,)`` along the components, with n - 1 in the denominator.
+        n_rows: n.
+    """
+
+    mean: torch.Tensor
+    components: torch.Tensor
+    variances: torch.Tensor
+    n_rows: int
+
+    @property
+    def rank(self) -> int:
+        """Components with a variance that is more than rounding."""
+        floor = self.variances[0] * len(self.mean) * torch.finfo(torch.float64).eps
+        return int((self.variances > floor).sum())
+
+    def explained(self, dim: int) -> float:
+        """Return the share of the variance along the first ``dim`` components, 0..1."""
+        return float(self.variances[:dim].sum() / self.variances.sum())
+
+    def as_dict(self, dim: int) -> dict[str, Any]:
+        """Return what results.json says of a projection on ``dim`` components."""
+        shares = {str(k): round(self.explained(k), 9) for k in (*_MILESTONES, dim) if k <= dim}
+        return {
+            "dim": dim,
+            "feature_dim": len(self.mean),
+            "rank": self.rank,
+            "rows": self.n_rows,
+            "explained_variance": round(self.explained(dim), 9),
+            "explained_variance_of_first": shares,
+        }
+
+    def tensors(self, dim: int) -> dict[str, torch.Tensor]:
+        """Return ``mean`` ``(D,)`` and ``components`` ``(dim, D)`` as float32, for ``pca.pth``."""
+        return {
+            "mean": self.mean.float().cpu(),
+            "components": self.components[:dim].float().cpu().contiguous(),
+        }
+
+
+@torch.no_grad()
+def fit(x: torch.Tensor, *, rows: torch.Tensor | None = None, device: torch.device | None = None) -> Pca:
+    """Find the principal components of the rows of ``x``.
+
+    Args:
+        x: float32 ``(n, D)`` on the CPU, in memory or mapped from a file; only read.
+        rows: int64, which ones count; None: all.
+        device: where to compute; it needs float64.
+    """
+    device = device or torch.device("cpu")
+    n_rows, dim = len(x) if rows is None else len(rows), x.shape[1]
+    starts = range(0, dim, _BLOCK)
+    # Block i: columns [256 i, 256 (i + 1)) against all from 256 i on.
+    blocks = [
+        torch.zeros(min(_BLOCK, dim - start), dim - start, dtype=torch.float64, device=device)
+        for start in starts
+    ]
+    sums = torch.zeros(dim, dtype=torch.float64, device=device)
+    shift: torch.Tensor | None = None
+    for start in range(0, n_rows, _CHUNK):
+        chunk = _take(x, rows, start).to(device, torch.float64)
+        if shift is None:
+            shift = chunk.mean(0)
+        chunk -= shift
+        sums += chunk.sum(0)
+        for block, first in zip(blocks, starts, strict=True):
+            block.addmm_(chunk[:, first : first + _BLOCK].T, chunk[:, first:])
+    assert shift is not None
+    covariance = torch.empty(dim, dim, dtype=torch.float64, device=device)
+    for block, first in zip(blocks, starts, strict=True):
+        covariance[first : first + _BLOCK, first:] = block
+        covariance[first:, first : first + _BLOCK] = block.T
+    mean = sums / n_rows
+    covariance.addr_(mean, mean, alpha=-n_rows).div_(max(n_rows - 1, 1))
+    variances, vectors = torch.linalg.eigh(covariance)
+    variances, components = variances.flip(0).clamp_min_(0), vectors.T.flip(0).contiguous()
+    largest = components.gather(1, components.abs().argmax(1, keepdim=True))
+    components *= torch.where(largest < 0, -1.0, 1.0)
+    return Pca((mean + shift).cpu(), components.cpu(), variances.cpu(), n_rows)
+
+
+@torch.no_grad()
+def project(
+    x: torch.Tensor,
+    pca: Pca,
+    dim: int,
+    *,
+    rows: torch.Tensor | None = None,
+    in_place: bool = False,
+    device: torch.device | None = None,
+) -> torch.Tensor:
+    """Return the first ``dim`` principal components of the rows, float32 ``(n, dim)`` on the CPU.
+
+    Args:
+        x: float32 ``(n, D)``, contiguous, on the CPU.
+        pca: from :func:`fit`.
+        dim: at most D.
+        rows: int64, ascending: which ones; None: all.
+        in_place: put the result at the beginning of the memory of ``x``, whose values are lost.
+        device: where to compute.
+    """
+    device = device or torch.device("cpu")
+    n_rows = len(x) if rows is None else len(rows)
+    basis = pca.components[:dim].T.float().contiguous().to(device)
+    mean = pca.mean.to(device)
+    # A row of the result ends before the row of x that it comes from does, and that has been read by then.
+    out = x.view(-1)[: n_rows * dim].view(n_rows, dim) if in_place else torch.empty(n_rows, dim)
+    with exact_float32():
+        for start in range(0, n_rows, _CHUNK):
+            chunk = _take(x, rows, start).to(device, torch.float64).sub_(mean).float()
+            out[start : start + _CHUNK] = chunk @ basis
+    return out
+
+
+def _take(x: torch.Tensor, rows: torch.Tensor | None, start: int) -> torch.Tensor:
+    return x[start : start + _CHUNK] if rows is None else x[rows[start : start + _CHUNK]]
+
+
+def require_rank(pca: Pca, dim: int, *, source: str) -> None:
+    """Refuse components that are arbitrary directions.
+
+    Raises:
+        CogError: when the rows do not vary in ``dim`` directions.
+    """
+    if pca.rank < dim:
+        what = "do not vary at all" if pca.rank == 0 else f"vary in {pca.rank} directions only"
+        todo = "leave it out" if pca.rank == 0 else f"set at most {pca.rank}"
+        raise CogError(f"CLF.PCA_DIM {dim}: the {pca.n_rows} rows of {source} {what}; {todo}")
+
+
+def timed_fit(
+    x: torch.Tensor, dim: int, *, rows: torch.Tensor | None, device: torch.device, source: str
+) -> Pca:
+    """Fit, refuse what is not there, and say what came out.
+
+    Raises:
+        CogError: when there are fewer than ``dim`` features, or directions in which they vary.
+    """
+    if dim > x.shape[1]:
+        raise CogError(
+            f"CLF.PCA_DIM {dim}: {source} has {x.shape[1]} dimensions; set at most that, or 0 for all of it"
+        )
+    start = time.monotonic()
+    pca = fit(x, rows=rows, device=device)
+    require_rank(pca, dim, source=source)
+    logger.info(
+        "first %d of %d principal components of %d rows: %.2f %% of the variance (%.1fs)",
+        dim, x.shape[1], pca.n_rows, 100 * pca.explained(dim), time.monotonic() - start,
+    )  # fmt: skip
+    return pca

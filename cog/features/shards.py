@@ -1,0 +1,513 @@
+"""Extraction in progress: finished row ranges on disk, so that no image has to be computed twice.
+
+::
+
+    features_<split>/.resume/
+        manifest.json                       what is being computed; a restart must want the same
+        rows-000000000-000008192.npy        features of the decoded images of these rows, float32 or float16
+        rows-000000000-000008192.json       the same range is done: failures, checksum, device; written after the data
+        unit-00003.lock                     some process computes unit 3 (only with several processes)
+
+A range begins at a multiple of the images per forward pass, so that its features do not depend on how the rows were cut
+into ranges, by whom and when. Every file appears whole or not at all; a range counts when its marker is there. Ranges
+that overlap (of a process that was taken for dead) hold the same numbers; one of them is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cog.errors import CogError
+from cog.runtime import files
+from cog.runtime.fingerprint import differences
+
+if TYPE_CHECKING:
+    from cog.features.extract import FeatureBatch
+
+logger = logging.getLogger(__name__)
+
+FOLDER = ".resume"
+MANIFEST_FILE = "manifest.json"
+
+_MARKER = re.compile(r"rows-([0-9]{9})-([0-9]{9})\.json")
+_TEMPORARY = re.compile(r"\.(rows-[0-9-]+\.(npy|json)|manifest\.json)\.[a-z0-9_]{8}\.tmp")
+
+# Finished ranges that are read at the same time in the end: hashing takes a processor, and lets go of Python's lock.
+_READERS = 4
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is being computed, and by whom.
+
+    Attributes:
+        work: random; ranges belong to the manifest whose ``work`` they carry.
+        identity: everything that decides the bits of the features; equal for all processes and restarts.
+        n_rows: images in the list.
+        unit_rows: rows that one of several processes claims at a time.
+        n_threads: of PyTorch, where the bits depend on it (on a CPU); 0 elsewhere.
+        overwrites: whether the work was begun with ``--overwrite``.
+        group: processes started together, see :class:`cog.runtime.ranks.Rank`.
+        leader: token of the lock of the one that publishes.
+    """
+
+    work: str
+    identity: dict[str, Any]
+    n_rows: int
+    unit_rows: int
+    n_threads: int
+    overwrites: bool
+    group: str
+    leader: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A finished range of rows.
+
+    Attributes:
+        work: see :class:`Manifest`.
+        first: first row.
+        stop: row after the last one.
+        n_features: number of decoded images.
+        dim: their dimension, 0 without images.
+        dtype: ``float32`` or ``float16``.
+        sha256: of the features' bytes.
+        failures: ``[row, reason]`` of the images that could not be decoded, in row order.
+        device: where it was computed.
+        seconds: how long that took.
+    """
+
+    work: str
+    first: int
+    stop: int
+    n_features: int
+    dim: int
+    dtype: str
+    sha256: str
+    failures: list[list[Any]]
+    device: str
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """Of its files, without suffix."""
+        return f"rows-{self.first:09d}-{self.stop:09d}"
+
+
+@dataclass(frozen=True, eq=False)
+class MergedShards:
+    """All rows.
+
+    Attributes:
+        x: float32 ``(n, d)``, one row per decoded image.
+        failures: ``(row, reason)`` of the others, in row order.
+        devices: names of the devices, in the order of their first rows.
+        seconds: computing time, added up over the processes.
+    """
+
+    x: np.ndarray
+    failures: list[tuple[int, str]]
+    devices: list[str]
+    seconds: float
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of the work in an output folder; None when there is none, or a damaged one."""
+    return _read(folder / FOLDER / MANIFEST_FILE, Manifest)
+
+
+def _read(path: Path, kind: type) -> Any:
+    """Read a dataclass from JSON; None when it is missing, damaged or of another form."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        entry = kind(**{field.name: data[field.name] for field in fields(kind)})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    types: dict[str, tuple[type, ...]] = {
+        "str": (str,),
+        "int": (int,),
+        "bool": (bool,),
+        "float": (int, float),
+    }
+    for item in fields(kind):
+        if not isinstance(getattr(entry, item.name), types.get(str(item.type), (object,))):
+            return None
+    return entry
+
+
+def check(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> bool:
+    """Tell whether unfinished work in an output folder would be continued.
+
+    Args:
+        folder: output folder.
+        identity: of what is asked for.
+        overwrite: whether the user allows to discard other work.
+
+    Returns:
+        Whether there is some to continue. Work that was begun without ``overwrite`` is not continued with it; but work
+        begun with it is: job schedulers repeat the command of an interrupted job.
+
+    Raises:
+        CogError: when there is work that was made differently.
+    """
+    stored = read_manifest(folder)
+    if stored is None:
+        return False
+    changed = differences(stored.identity, identity)
+    if changed and not overwrite and _markers(folder / FOLDER):
+        raise CogError(
+            f"{folder / FOLDER} holds unfinished work that was made differently ({'; '.join(changed)}); give the same "
+            "settings to continue it, or --overwrite to discard it"
+        )
+    return not changed and (stored.overwrites or not overwrite)
+
+
+def begin(
+    folder: Path,
+    manifest: Manifest,
+    *,
+    overwrite: bool,
+    stale_reason: Callable[[Shard], str | None] = lambda shard: None,
+) -> Shards:
+    """Continue the work in an output folder, or begin it; to be called with the folder's lock held.
+
+    Args:
+        folder: output folder.
+        manifest: of new work; of older work ``work``, ``n_threads`` and ``overwrites`` are kept.
+        overwrite: see :func:`check`.
+        stale_reason: returns why a finished shard has to be computed again; None keeps it.
+
+    Raises:
+        CogError: see :func:`check`, or when the folder cannot be written to.
+    """
+    path = folder / FOLDER
+    stored = read_manifest(folder)
+    if check(folder, manifest.identity, overwrite=overwrite):
+        assert stored is not None
+        manifest = replace(
+            manifest, work=stored.work, n_threads=stored.n_threads, overwrites=stored.overwrites
+        )
+    elif path.is_dir():
+        if stored is None and _markers(path):
+            logger.warning("%s has no readable %s; what is in it is lost", path, MANIFEST_FILE)
+        Shards(path, manifest).discard()
+    try:
+        path.mkdir(exist_ok=True)
+        for name in os.listdir(path):
+            if _TEMPORARY.fullmatch(name):
+                (path / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
+    shards = Shards(path, manifest)
+    shards.scan()
+    for shard in shards.used():
+        if (why := stale_reason(shard)) is not None:
+            shards.drop(shard, why)
+    files.write_json(path / MANIFEST_FILE, asdict(manifest))
+    return shards
+
+
+def _markers(path: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(path) if _MARKER.fullmatch(name))
+    except OSError:
+        return []
+
+
+class Shards:
+    """The finished ranges of one extraction.
+
+    Args:
+        path: the ``.resume`` folder.
+        manifest: what is computed there.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._known: dict[str, Shard] = {}
+
+    def scan(self) -> None:
+        """Take note of what has been finished since, by whichever process."""
+        names = _markers(self.path)
+        for name in self._known.keys() - set(names):
+            del self._known[name]
+        for name in names:
+            if name not in self._known and (shard := self._shard(name)) is not None:
+                self._known[name] = shard
+
+    def _shard(self, name: str) -> Shard | None:
+        shard: Shard | None = _read(self.path / name, Shard)
+        if shard is None or shard.work != self.manifest.work or f"{shard.name}.json" != name:
+            return None
+        if not 0 <= shard.first < shard.stop <= self.manifest.n_rows:
+            return None
+        return shard
+
+    def used(self, first: int = 0, stop: int | None = None) -> list[Shard]:
+        """Return the finished ranges that are used between two rows, in row order and without overlap."""
+        stop = self.manifest.n_rows if stop is None else stop
+        starts: dict[int, Shard] = {}
+        for shard in self._known.values():
+            if shard.first not in starts or shard.stop > starts[shard.first].stop:
+                starts[shard.first] = shard
+        chain: list[Shard] = []
+        row = 0
+        for start in sorted(starts):
+            if start >= row:
+                chain.append(starts[start])
+                row = starts[start].stop
+        return [shard for shard in chain if shard.first < stop and shard.stop > first]
+
+    def gaps(self, first: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+        """Return the ranges of rows between two rows that are not finished, in order."""
+        stop = self.manifest.n_rows if stop is None else stop
+        gaps = []
+        for shard in self.used(first, stop):
+            if shard.first > first:
+                gaps.append((first, shard.first))
+            first = shard.stop
+        return [*gaps, (first, stop)] if first < stop else gaps
+
+    def n_done(self) -> int:
+        """Return the number of finished rows."""
+        return sum(shard.stop - shard.first for shard in self.used())
+
+    def save(self, shard: Shard, blocks: Sequence[np.ndarray]) -> None:
+        """Write a finished range: the data, then the marker.
+
+        Args:
+            shard: what goes into the marker; ``sha256`` is filled in here.
+            blocks: ``(n, d)`` each, one after the other.
+
+        Raises:
+            CogError: when it cannot be written.
+        """
+        digest = hashlib.sha256()
+        if shard.n_features:
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(
+                header,
+                {
+                    "descr": np.lib.format.dtype_to_descr(np.dtype(shard.dtype)),
+                    "fortran_order": False,
+                    "shape": (shard.n_features, shard.dim),
+                },
+            )
+            with files.atomic_write(self.path / f"{shard.name}.npy") as handle:
+                handle.write(header.getvalue())
+                for block in blocks:
+                    data: Any = np.ascontiguousarray(block).view(np.uint8).reshape(-1)
+                    digest.update(data)
+                    handle.write(data)
+        files.write_json(self.path / f"{shard.name}.json", asdict(replace(shard, sha256=digest.hexdigest())))
+
+    def drop(self, shard: Shard, why: str) -> None:
+        """Forget a finished range, which has to be computed again."""
+        logger.warning(
+            "rows %d to %d of %s are computed again: %s", shard.first, shard.stop - 1, self.path.parent, why
+        )
+        try:
+            (self.path / f"{shard.name}.json").unlink(missing_ok=True)
+        except OSError as error:
+            raise CogError(f"cannot write into {self.path}: {error.strerror or error}") from error
+        self._known.pop(f"{shard.name}.json", None)
+
+    def merge(self) -> MergedShards | None:
+        """Read everything, when no row is missing.
+
+        Returns:
+            All features; None when ranges turned out to be damaged: they were dropped, and are gaps now.
+
+        Raises:
+            CogError: when a file cannot be read, or ranges have features of different dimensions.
+        """
+        used = self.used()
+        dims = sorted({shard.dim for shard in used if shard.n_features})
+        if len(dims) > 1:
+            raise CogError(
+                f"{self.path} holds features of {' and of '.join(map(str, dims))} dimensions: the network does not "
+                "always return the same number"
+            )
+        x = np.empty((sum(shard.n_features for shard in used), dims[0] if dims else 0), dtype=np.float32)
+        starts = np.cumsum([0, *(shard.n_features for shard in used)])
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="cog-merge") as pool:
+            problems = list(
+                pool.map(
+                    lambda shard, start: self._read_into(shard, x[start : start + shard.n_features]),
+                    used,
+                    starts[:-1],
+                )
+            )
+        damaged = [(shard, problem) for shard, problem in zip(used, problems, strict=True) if problem]
+        for shard, problem in damaged:
+            self.drop(shard, problem)
+        if damaged:
+            return None
+        return MergedShards(
+            x=x,
+            failures=[(int(row), str(reason)) for shard in used for row, reason in shard.failures],
+            devices=list(dict.fromkeys(shard.device for shard in used)),
+            seconds=sum(shard.seconds for shard in used),
+        )
+
+    def _read_into(self, shard: Shard, target: np.ndarray) -> str:
+        """Read the features of a range, and return what is wrong with them ("" if nothing is)."""
+        if not shard.n_features:
+            return ""
+        path = self.path / f"{shard.name}.npy"
+        try:
+            # read, not mapped: a mapped file that vanishes with its server kills the process
+            with open(path, "rb") as handle:
+                np.lib.format.read_magic(handle)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(handle)
+                if (shape, dtype.name) != ((shard.n_features, shard.dim), shard.dtype):
+                    return f"{path.name} holds {dtype.name} {shape}"
+                data: Any = target if shard.dtype == "float32" else np.empty(shape, dtype)
+                size = handle.readinto(memoryview(data).cast("B"))
+                if size != data.nbytes or handle.read(1):
+                    return f"{path.name} is not {data.nbytes} bytes of data"
+        except FileNotFoundError:
+            return f"{path.name} is missing"
+        except OSError as error:
+            raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+        except (ValueError, TypeError, SyntaxError, EOFError) as error:
+            return f"{path.name} is damaged ({' '.join(str(error).split()) or type(error).__name__})"
+        if hashlib.sha256(data).hexdigest() != shard.sha256:
+            return f"{path.name} is damaged (its checksum is another one)"
+        if data is not target:
+            target[:] = data
+        return ""
+
+    def discard(self) -> None:
+        """Remove everything, at once for whoever looks; stages of that name are removed by later starts."""
+        aside = self.path.with_name(f".partial-{secrets.token_hex(4)}")
+        try:
+            os.rename(self.path, aside)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CogError(f"cannot remove {self.path}: {error.strerror or error}") from error
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@dataclass(eq=False)
+class _Content:
+    """Rows that are not on disk yet."""
+
+    first: int
+    stop: int
+    blocks: list[np.ndarray] = field(default_factory=list)
+    failures: list[list[Any]] = field(default_factory=list)
+
+
+class Recorder:
+    """Cuts a stream of features into ranges and writes them, beside the computation.
+
+    Args:
+        shards: where to.
+        device: name of the device, for the markers.
+        max_rows: rows after which a range is written.
+        max_seconds: time after which it is; what a kill costs.
+
+    Attributes:
+        names: of the ranges written by this process.
+    """
+
+    def __init__(self, shards: Shards, *, device: str, max_rows: int, max_seconds: float) -> None:
+        self._shards = shards
+        self._device = device
+        self._max_rows = max_rows
+        self._max_seconds = max_seconds
+        self._content: _Content | None = None
+        self._writing: Future[None] | None = None
+        # A single writer: ranges appear in the order of the work, and at most two are in memory.
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="cog-shards")
+        self._since = time.monotonic()
+        self.names: set[str] = set()
+
+    def begin(self) -> None:
+        """Start the clock: the time before was not spent on features."""
+        self._since = time.monotonic()
+
+    def add(self, batch: FeatureBatch) -> None:
+        """Take the features of the next rows."""
+        if self._content is not None and self._content.stop != batch.first:
+            self.flush()
+        if self._content is None:
+            self._content = _Content(batch.first, batch.first)
+        content = self._content
+        content.stop = batch.first + batch.n
+        content.failures += [[row, reason] for row, reason in batch.failures]
+        if len(batch.rows):
+            content.blocks.append(batch.x.numpy())
+        if (
+            content.stop - content.first >= self._max_rows
+            or time.monotonic() - self._since >= self._max_seconds
+        ):
+            self.flush()
+
+    def flush(self, then: Callable[[], object] | None = None) -> None:
+        """Write what there is, and call ``then`` when it is on disk; returns before.
+
+        Raises:
+            CogError: when an earlier range could not be written.
+        """
+        self.wait()
+        content, self._content = self._content, None
+        now = time.monotonic()
+        seconds, self._since = now - self._since, now
+        self._writing = self._pool.submit(self._write, content, seconds, then)
+
+    def _write(self, content: _Content | None, seconds: float, then: Callable[[], object] | None) -> None:
+        if content is not None:
+            n_features = sum(map(len, content.blocks))
+            shard = Shard(
+                work=self._shards.manifest.work,
+                first=content.first,
+                stop=content.stop,
+                n_features=n_features,
+                dim=content.blocks[0].shape[1] if n_features else 0,
+                dtype=content.blocks[0].dtype.name if n_features else "float32",
+                sha256="",
+                failures=content.failures,
+                device=self._device,
+                seconds=round(seconds, 6),
+            )
+            self.names.add(shard.name)
+            self._shards.save(shard, content.blocks)
+        if then is not None:
+            then()
+
+    def wait(self) -> None:
+        """Wait until everything flushed is on disk.
+
+        Raises:
+            CogError: when it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """End the writer, and drop what was not flushed; an error is not raised."""
+        with contextlib.suppress(CogError):
+            self.wait()
+        self._pool.shutdown()

@@ -1,0 +1,212 @@
+"""The plan of a fine-tuning run: what is trained on which images, where it goes, and whether that can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cog import config, constants
+from cog.data import image_checks
+from cog.data.image_sources import ImageSources
+from cog.errors import CogError
+from cog.finetune import parallel, recipe
+from cog.finetune.recipe import FineTuneRecipe
+from cog.logreg.run_folder import RunFolder
+from cog.models.request import ModelRequest
+from cog.runtime import machine_checks
+from cog.runtime.atomic_dir import needs_recovery
+from cog.runtime.check_report import Report
+from cog.runtime.fingerprint import differences, plain
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+    from cog.data.image_lists import ImageList
+
+_SHOWN = 3
+
+#: Of a checkpoint's size: the state of the training (weights and momentum, the old one and the new one side by side).
+_STATE_FACTOR = 4
+
+#: Memory of a process beside weights, gradients and momentum, on a CPU: activations of a pass, decoded images.
+_PER_IMAGE = 100 << 20
+
+
+@dataclass(frozen=True)
+class FineTuneRequest:
+    """What one call of ``finetune.py`` asks for; fields are the values of its flags.
+
+    Attributes:
+        arguments: all flags by name, for the record.
+    """
+
+    model: ModelRequest
+    sources: ImageSources
+    dataset: str
+    device: str | None
+    n_processes: int
+    allow_failures: int
+    overwrite: bool
+    config_file: str | None
+    opts: Sequence[str]
+    arguments: Mapping[str, Any]
+
+    @cached_property
+    def cfg(self) -> CfgNode:
+        """The configuration."""
+        return self.model.config(self.config_file, self.opts)
+
+
+@dataclass(frozen=True, eq=False)
+class FineTunePlan:
+    """A checked request.
+
+    Attributes:
+        request: what was asked for.
+        train: training images.
+        test: test images.
+        output: folder of the run.
+        recipe: all that decides the run beside network and images.
+        identity: what makes two runs the same.
+    """
+
+    request: FineTuneRequest
+    train: ImageList
+    test: ImageList
+    output: Path
+    recipe: FineTuneRecipe
+    identity: dict[str, Any]
+
+    def is_done(self) -> bool:
+        """Whether the output folder holds this run, complete.
+
+        Raises:
+            CogError: it holds another run, and the request is not to overwrite it.
+        """
+        if self.request.overwrite:
+            return False
+        folder = RunFolder(self.output)
+        results = folder.results()
+        if results is None:
+            if folder.existing():
+                raise CogError(
+                    f"{self.output} holds a run of another kind ({', '.join(folder.existing()[:3])}); add --overwrite "
+                    "to replace it"
+                )
+            return False
+        changed = differences(results.get("identity") or {}, self.identity)
+        if changed:
+            raise CogError(
+                f"{self.output} holds a different run ({'; '.join(changed[:6])}); add --overwrite to replace it"
+            )
+        return True
+
+
+def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> FineTunePlan:
+    """Check everything that can be checked before a network is built.
+
+    Args:
+        request: what is asked for.
+        precision: what FINETUNE.PRECISION means on the device.
+        n_processes: number of processes that will share the work.
+
+    Raises:
+        CogError: input that cannot be worked with.
+    """
+    cfg, model = request.cfg, request.model
+    _, model_dir = model.paths
+    usual = config.default_cfg()
+    for key in ("N_SHOT", "MAX_PER_CLASS", "PCA_DIM", "TYPE"):
+        if cfg.CLF[key] != usual.CLF[key]:
+            raise CogError(
+                f"CLF.{key} is for classifiers of features; fine-tuning trains a linear classifier with the network, "
+                "on all training images; leave it out"
+            )
+    config.check_new_name(cfg, config.FINETUNE)
+    model.check_variant(cfg)
+    steps = recipe.from_config(cfg, precision=precision)
+    steps.passes_per_process(n_processes)
+    train, test = (request.sources.list_images(request.dataset, split) for split in constants.SPLITS)
+    if train.classes != test.classes:
+        differing = sorted(set(train.classes) ^ set(test.classes))
+        raise CogError(
+            f"{request.dataset} has {len(train.classes)} classes for training and {len(test.classes)} for testing, "
+            f"which differ in {', '.join(differing[:3])}; both need the same"
+        )
+    if len(train.classes) < 2:
+        raise CogError(
+            f"{request.dataset} has the single class {train.classes[0]}; a classifier needs two or more"
+        )
+    steps.steps_per_epoch(len(train))
+    if model.output_dir is not None:
+        output = Path(model.output_dir)
+    else:
+        assert model_dir is not None
+        name = config.FINETUNE if cfg.EVAL.NAME == usual.EVAL.NAME else cfg.EVAL.NAME
+        output = model_dir.run(request.dataset, name=name, n_shot=0, seed=cfg.EVAL.SEED)
+    identity = {
+        "model": model.model,
+        "checkpoint_sha256": model.description["checkpoint_sha256"],
+        "loader_sha256": model.description["loader_sha256"],
+        "profile": cfg.FT_EXTRACT.PROFILE,
+        "variant": cfg.FT_EXTRACT.VARIANT,
+        "dataset": request.dataset,
+        "train_images_sha256": train.digest(),
+        "test_images_sha256": test.digest(),
+    } | steps.as_dict()
+    return FineTunePlan(request, train, test, output, steps, plain(identity))
+
+
+def check(request: FineTuneRequest) -> int:
+    """Look at the plan and at the machine, print a summary, and return the exit code."""
+    report = Report()
+    plan: FineTunePlan | None = None
+    with report.step("device"):
+        machine_checks.check_device(report, request.device)
+    with report.step("input"):
+        precision = request.cfg.FINETUNE.PRECISION
+        plan = make_plan(
+            request,
+            precision="fp32" if precision == "auto" else precision,
+            n_processes=max(request.n_processes, parallel.place().size),
+        )
+    if plan is None:
+        return report.finish()
+    recipe = plan.recipe
+    report.ok(
+        "input",
+        f"{len(plan.train)} training and {len(plan.test)} test images of {len(plan.train.classes)} classes; "
+        f"{recipe.n_epochs} epochs of {recipe.steps_per_epoch(len(plan.train))} steps of {recipe.batch_size} images",
+    )
+    for images in (plan.train, plan.test):
+        with report.step("images"):
+            absent = image_checks.missing(images)
+            if absent:
+                report.problem(
+                    "images",
+                    f"{len(absent)} of {len(images)} {images.split} images are not below {images.root}: "
+                    f"{', '.join(absent[:_SHOWN])}",
+                )
+            else:
+                report.ok("images", f"all {len(images)} {images.split} images are there")
+    with report.step("output"):
+        if machine_checks.check_writable(report, plan.output) and machine_checks.check_state(
+            report, plan.output
+        ):
+            if needs_recovery(plan.output):
+                report.warn("output", f"{plan.output} holds what a killed process left; it will be tidied up")
+            report.ok("output", f"{plan.output}{' is complete: nothing to do' if plan.is_done() else ''}")
+    weights = request.model.n_bytes
+    with report.step("disk"):
+        machine_checks.check_disk(report, [(plan.output, _STATE_FACTOR * weights + (1 << 20))])
+    if request.device == "cpu":
+        with report.step("memory"):
+            area = (recipe.crop / 224) ** 2
+            needed = request.n_processes * (4 * weights + recipe.per_pass * area * _PER_IMAGE)
+            machine_checks.check_memory(
+                report, needed, f"{request.n_processes} process(es), passes of {recipe.per_pass} images"
+            )
+    return report.finish()

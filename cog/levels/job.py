@@ -1,0 +1,168 @@
+"""Build levels from a plan, and write everything that explains them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cog import constants
+from cog.data import split_files
+from cog.data.level_files import write_levels
+from cog.levels import builder, figures, image_folders, outputs
+from cog.levels.builder import BuiltLevels
+from cog.levels.plan import LevelsPlan, some
+from cog.levels.split_builder import BuiltSplit, build_split
+from cog.runtime import atomic_dir, files, provenance
+from cog.runtime.locks import locked
+
+logger = logging.getLogger(__name__)
+
+
+def run(plan: LevelsPlan) -> None:
+    """Build levels and splits, print a summary, and write everything into the output folder.
+
+    Raises:
+        CogError: bad input; nothing is written then.
+    """
+    limits = plan.cfg.LEVELS
+    if not plan.dry_run and plan.output_dir is not None and atomic_dir.needs_recovery(plan.output_dir):
+        with locked(plan.output_dir, flag="--output_dir"):
+            atomic_dir.recover(plan.output_dir)
+    folder = plan.folder
+    plan.check_flags()
+    is_done = plan.is_done
+    inputs = plan.inputs
+    if is_done:
+        plan.require_same_counts()
+        logger.info("%s is complete, skipped", folder)
+        return
+    built = builder.build(
+        plan.graph,
+        counts=inputs.counts,
+        seen=inputs.seen,
+        options=plan.options,
+        concepts=inputs.concepts,
+        pool=inputs.pool,
+    )
+    if built.seen_outside:
+        logger.info("seen but not among the concepts, left out: %s", some(built.seen_outside))
+    rows = outputs.level_facts(built, inputs.counts, n_test=limits.N_TEST, max_train=limits.MAX_TRAIN)
+    outputs.show(f"WordNet 3.0: {len(plan.graph):,} noun synsets, {plan.graph.source}")
+    outputs.show(outputs.describe(built, plan.graph, rows, plan.protocol))
+    if folder is None:
+        outputs.show("dry run: nothing was written")
+        return
+    split = _split(plan, built)
+    _write(folder, plan, built, split, _report(plan, built, rows, split))
+
+
+def _split(plan: LevelsPlan, built: BuiltLevels) -> BuiltSplit | None:
+    """Return the split of all concepts of the levels; None when there are no images to split."""
+    limits = plan.cfg.LEVELS
+    if plan.root is None:
+        logger.info(
+            "no %s: the names of the images are not known; add --imagenet_images_root DIR to split them",
+            constants.SPLIT_FILE,
+        )
+        return None
+    split = build_split(
+        plan.root,
+        (wnid for level in built.levels for wnid in level),
+        n_test=limits.N_TEST,
+        max_train=limits.MAX_TRAIN,
+        seed=plan.seed,
+        verify=plan.verify_images,
+        n_workers=limits.N_WORKERS,
+    )
+    counts = plan.inputs.counts or {}
+    changed = [wnid for wnid, n in split.n_found.items() if counts.get(wnid, n) != n]
+    if changed:
+        logger.warning(
+            "%d of %d concepts have another number of images on disk than in the counts: %s",
+            len(changed), len(split.split), some(changed),
+        )  # fmt: skip
+    if plan.verify_images:
+        logger.info(
+            "%d of %d images cannot be decoded and are left out",
+            len(split.unreadable), sum(split.n_found.values()),
+        )  # fmt: skip
+    few = [wnid for wnid, n in split.n_usable.items() if n < limits.MIN_IMAGES]
+    if few:
+        logger.warning(
+            "%d concepts have fewer than %d images to split: %s", len(few), limits.MIN_IMAGES, some(few)
+        )
+    return split
+
+
+def _write(
+    folder: Path, plan: LevelsPlan, built: BuiltLevels, split: BuiltSplit | None, report: dict[str, Any]
+) -> None:
+    """Write all files; they appear together, the report last."""
+    counts = plan.inputs.counts
+    with outputs.publishing(folder, marker=outputs.REPORT) as stage:
+        stage.replaces = plan.output_names
+        write_levels(stage.path / constants.LEVELS_FILE, built.levels)
+        if split is not None:
+            split_files.write_split(stage.path / constants.SPLIT_FILE, split.split)
+        outputs.write_levels_csv(stage.path / outputs.LEVELS_CSV, built, plan.graph, counts)
+        if built.selection is not None:
+            outputs.write_concepts_csv(stage.path / outputs.CONCEPTS_CSV, built, plan.graph, counts or {})
+        if plan.inputs.scanned:
+            image_folders.write_counts(stage.path / outputs.COUNTS_CSV, counts or {})
+        if split is not None and plan.verify_images:
+            rows = sorted(split.unreadable.items())
+            outputs.write_csv(stage.path / outputs.UNREADABLE_CSV, ("image", "error"), rows)
+        _draw_figures(stage.path, plan, built)
+        written = sorted(os.listdir(stage.path))
+        report["outputs"] = {name: {"sha256": files.sha256(stage.path / name)} for name in written}
+        files.write_json(stage.path / outputs.REPORT, report)
+    outputs.show(f"wrote {folder}: {', '.join([*written, outputs.REPORT])}")
+
+
+def _draw_figures(folder: Path, plan: LevelsPlan, built: BuiltLevels) -> None:
+    counts, limits = plan.inputs.counts, plan.cfg.LEVELS
+    if built.ranking.similarities is not None:
+        figures.save_similarity_figure(folder / outputs.SIMILARITY_FIGURE, built)
+    if counts is not None and all(wnid in counts for level in built.levels for wnid in level):
+        figures.save_images_figure(
+            folder / outputs.IMAGES_FIGURE,
+            built.levels,
+            counts,
+            n_test=limits.N_TEST,
+            max_train=limits.MAX_TRAIN,
+        )
+
+
+def _report(
+    plan: LevelsPlan, built: BuiltLevels, rows: list[dict[str, Any]], split: BuiltSplit | None
+) -> dict[str, Any]:
+    """Return everything needed to tell what was built from what, and how."""
+    selection = built.selection
+    return {
+        "created": provenance.now(),
+        "versions": provenance.versions(("numpy", "matplotlib", "pillow")),
+        "command": sys.argv,
+        **plan.made_from,
+        "seen": {
+            "concepts": len(built.seen),
+            "left_out_because_not_among_the_concepts": built.seen_outside,
+        },
+        "selection": None if selection is None else {
+            "concepts": selection.n_concepts,
+            "steps": [asdict(step) for step in selection.steps],
+            "eligible": len(selection.eligible),
+        },
+        "similarity": built.ranking.facts,
+        "levels": rows,
+        "concepts_in_gaps": built.level_of.count(None),
+        "split": None if split is None else {
+            "seed": plan.seed,
+            "training_images": sum(len(parts["train"]) for parts in split.split.values()),
+            "test_images": sum(len(parts["test"]) for parts in split.split.values()),
+            "unreadable_images": len(split.unreadable) if plan.verify_images else None,
+        },
+    }  # fmt: skip

@@ -1,0 +1,344 @@
+"""The plan of building levels: from what, how, into which folder, and whether that is done already."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cog import config, constants
+from cog.data.level_files import Levels, read_levels
+from cog.data.wnids import IN1K_LIST
+from cog.errors import CogError
+from cog.levels import image_folders, outputs, wordnet
+from cog.levels.builder import LevelOptions
+from cog.levels.selection import DISCARDED_LIST, read_wnids
+from cog.levels.wordnet.graph import NounGraph
+from cog.runtime import files, machine_checks
+from cog.runtime.check_report import Report
+from cog.runtime.fingerprint import differences, plain
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of all outputs together, at most: the split file of 5000 concepts has 680 MB.
+_MOST_BYTES = 800 << 20
+
+#: Flags that name an input file.
+_FILES = ("image_counts", "concepts", "seen_wnids", "discarded_wnids", "rerank", "embeddings")
+
+
+@dataclass(frozen=True)
+class LevelInputs:
+    """The input of a construction.
+
+    Attributes:
+        counts: wnid -> number of images; None when nothing is counted (only with ``pool``).
+        concepts: wnids of all concepts, if given.
+        seen: wnids the networks were trained on.
+        pool: wnids of the levels to rank again, ascending; None without ``--rerank``.
+        scanned: whether the images were counted now.
+    """
+
+    counts: dict[str, int] | None
+    concepts: list[str] | None
+    seen: list[str]
+    pool: list[str] | None
+    scanned: bool
+
+
+@dataclass(frozen=True)
+class LevelsPlan:
+    """Everything that one call of ``build_levels.py`` does; fields are the values of its flags.
+
+    Properties are computed, and checked, when they are first asked for.
+    """
+
+    imagenet_images_root: str | None
+    image_counts: str | None
+    concepts: str | None
+    seen_wnids: str | None
+    discarded_wnids: str | None
+    rerank: str | None
+    wordnet_dir: str | None
+    protocol: str
+    similarity: str
+    embeddings: str | None
+    n_levels: int | None
+    level_size: int | None
+    ties: str | None
+    max_train: int | None
+    seed: int
+    verify_images: bool
+    output_dir: str | None
+    overwrite: bool
+    dry_run: bool
+    config: str | None
+    opts: Sequence[str]
+
+    @cached_property
+    def cfg(self) -> CfgNode:
+        """The configuration."""
+        opts = list(self.opts)
+        if self.max_train is not None:
+            if "LEVELS.MAX_TRAIN" in opts[::2]:
+                raise CogError("--max_train and LEVELS.MAX_TRAIN say the same; give one of them")
+            opts += ["LEVELS.MAX_TRAIN", str(self.max_train)]
+        return config.get_cfg(config_file=self.config, opts=opts)
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """The output folder, in which nothing would be lost; None: a dry run.
+
+        A folder with a report may be complete, see :attr:`is_done`.
+        """
+        if self.dry_run:
+            return None
+        if self.output_dir is None:
+            raise CogError("no --output_dir was given; add it, or --dry_run to only see the numbers")
+        folder = Path(self.output_dir)
+        if folder.exists() and not folder.is_dir():
+            raise CogError(f"--output_dir {folder} is not a folder")
+        existing = [name for name in self.output_names if (folder / name).exists()]
+        if existing and outputs.REPORT not in existing and not self.overwrite:
+            raise CogError(
+                f"--output_dir {folder} already holds {some(existing)}; choose another folder or add --overwrite"
+            )
+        parent = machine_checks.existing(folder)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise CogError(f"cannot write into --output_dir {folder}: no permission in {parent}")
+        return folder
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of all files that may be written."""
+        names = [
+            constants.LEVELS_FILE, constants.SPLIT_FILE, outputs.LEVELS_CSV, outputs.CONCEPTS_CSV, outputs.REPORT,
+            outputs.UNREADABLE_CSV, outputs.SIMILARITY_FIGURE, outputs.IMAGES_FIGURE,
+        ]  # fmt: skip
+        return [*names, outputs.COUNTS_CSV] if self.image_counts is None else names
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """The input files by flag, after checking what the flags need of each other."""
+        if self.embeddings is not None and self.similarity != "embedding":
+            raise CogError(
+                f"--embeddings has no effect with --similarity {self.similarity}; add --similarity embedding"
+            )
+        if self.embeddings is None and self.similarity == "embedding":
+            raise CogError("--similarity embedding needs a file of word vectors: give --embeddings FILE")
+        if self.imagenet_images_root is None and self.image_counts is None and self.rerank is None:
+            raise CogError(
+                "nothing to build from: give --imagenet_images_root DIR, --image_counts FILE.csv, or "
+                "--rerank LEVELS.pkl"
+            )
+        if self.verify_images and self.imagenet_images_root is None:
+            raise CogError("--verify_images needs the images: give --imagenet_images_root DIR")
+        paths = {flag: getattr(self, flag) for flag in _FILES if getattr(self, flag) is not None}
+        return {flag: files.require_file(path, f"--{flag}") for flag, path in paths.items()}
+
+    @cached_property
+    def root(self) -> Path | None:
+        """The folder of the images, if given."""
+        if self.imagenet_images_root is None:
+            return None
+        return files.require_dir(self.imagenet_images_root, "--imagenet_images_root")
+
+    def check_flags(self) -> None:
+        """Check the configuration, the flags, and that the inputs exist, before anything is read."""
+        _ = self.cfg, self.files, self.root
+
+    @cached_property
+    def graph(self) -> NounGraph:
+        """The nouns of WordNet."""
+        return wordnet.load_wordnet(self.wordnet_dir)
+
+    @cached_property
+    def given_levels(self) -> Levels | None:
+        """The levels of ``--rerank``."""
+        return None if self.rerank is None else read_levels(self.rerank)
+
+    @cached_property
+    def options(self) -> LevelOptions:
+        """How levels are built."""
+        n_levels, level_size = self.n_levels or 5, self.level_size or 1000
+        if self.given_levels is not None:
+            sizes = sorted({len(level) for level in self.given_levels})
+            if self.level_size is None and len(sizes) > 1:
+                raise CogError(
+                    f"the levels of --rerank {self.rerank} have {sizes[0]:,} to {sizes[-1]:,} concepts; "
+                    f"give --level_size"
+                )
+            n_levels, level_size = self.n_levels or len(self.given_levels), self.level_size or sizes[0]
+        discarded = read_wnids(self.files.get("discarded_wnids", DISCARDED_LIST))
+        is_v2 = self.protocol == "v2"
+        return LevelOptions(
+            protocol=self.protocol,
+            similarity=self.similarity,
+            ties=self.ties or ("introsort" if is_v2 else "wnid"),
+            n_levels=n_levels,
+            level_size=level_size,
+            min_images=self.cfg.LEVELS.MIN_IMAGES,
+            excluded_roots=tuple(self.cfg.LEVELS.EXCLUDED_ROOTS),
+            discarded=tuple(discarded) if is_v2 else (),
+            embeddings=self.files.get("embeddings"),
+            seed=self.seed,
+        )
+
+    @cached_property
+    def made_from(self) -> dict[str, Any]:
+        """The settings and the inputs as the report has them."""
+        used = {"seen_wnids": IN1K_LIST, "discarded_wnids": DISCARDED_LIST} | self.files
+        if self.protocol != "v2" or self.rerank is not None:
+            del used["discarded_wnids"]
+        hidden = ("discarded", "embeddings")  # files, listed with the inputs
+        return {
+            "options": {
+                **{key: value for key, value in asdict(self.options).items() if key not in hidden},
+                "verify_images": self.verify_images,
+                "config": {
+                    key: value for key, value in config.flat(self.cfg).items() if key.startswith("LEVELS.")
+                },
+            },
+            "inputs": {
+                "wordnet": {
+                    "version": "3.0",
+                    "files": {str(path): {"sha256": files.sha256(path)} for path in self.graph.files},
+                },
+                **{
+                    flag: {"path": str(path), "sha256": files.sha256(path)}
+                    for flag, path in sorted(used.items())
+                },
+                **({"imagenet_images_root": {"path": str(self.root)}} if self.root else {}),
+            },
+        }
+
+    @cached_property
+    def is_done(self) -> bool:
+        """Whether the output folder holds what this plan makes, by its report; False when it holds no report.
+
+        Image counts are not compared, see :meth:`require_same_counts`.
+
+        Raises:
+            CogError: when it holds something else, and the plan is not to overwrite it.
+        """
+        if self.folder is None or self.overwrite or not (self.folder / outputs.REPORT).exists():
+            return False
+        report = files.read_json(self.folder / outputs.REPORT)
+        try:
+            changed = differences(_essence(report), _essence(plain(self.made_from)))
+            digests = {str(name): entry["sha256"] for name, entry in report["outputs"].items()}
+        except (KeyError, TypeError, AttributeError):
+            changed, digests = [f"{outputs.REPORT} is not one of this script"], {}
+        changed += [
+            f"{name} is missing or was changed"
+            for name, digest in digests.items()
+            if not (self.folder / name).is_file() or files.sha256(self.folder / name) != digest
+        ]
+        if changed:
+            raise CogError(
+                f"--output_dir {self.folder} already holds other levels ({some(changed)}); choose another folder or "
+                "add --overwrite"
+            )
+        return True
+
+    def require_same_counts(self) -> None:
+        """Check that the images counted now are as many as those of the complete folder.
+
+        Raises:
+            CogError: they are not.
+        """
+        assert self.folder is not None
+        counts_file = self.folder / outputs.COUNTS_CSV
+        if self.inputs.scanned and image_folders.read_counts(counts_file) != self.inputs.counts:
+            raise CogError(
+                f"--output_dir {self.folder} already holds levels from other numbers of images in {self.root}; "
+                "choose another folder or add --overwrite"
+            )
+
+    @cached_property
+    def inputs(self) -> LevelInputs:
+        """Everything that is read; what is quick to read and can be wrong comes before images are counted."""
+        _ = self.made_from
+        seen = read_wnids(self.files.get("seen_wnids", IN1K_LIST))
+        if not seen:
+            raise CogError(f"--seen_wnids {self.seen_wnids} lists no ids, expected at least one")
+        self.graph.indices(seen, f"--seen_wnids {self.seen_wnids or IN1K_LIST.name}")
+        concepts = read_wnids(self.files["concepts"]) if "concepts" in self.files else None
+        if concepts is not None:
+            if not concepts:
+                raise CogError(f"--concepts {self.concepts} lists no ids, expected at least one")
+            self.graph.indices(concepts, f"--concepts {self.concepts}")
+        self.graph.indices(self.cfg.LEVELS.EXCLUDED_ROOTS, "LEVELS.EXCLUDED_ROOTS")
+        pool = None
+        if self.given_levels is not None:
+            pool = sorted({wnid for level in self.given_levels for wnid in level})
+            self.graph.indices(pool, f"--rerank {self.rerank}")
+        if "image_counts" in self.files:
+            return LevelInputs(self._given_counts(concepts or []), concepts, seen, pool, scanned=False)
+        if self.root is not None:
+            return LevelInputs(
+                self._scanned_counts(self.root, concepts or []), concepts, seen, pool, scanned=True
+            )
+        return LevelInputs(None, concepts, seen, pool, scanned=False)
+
+    def _given_counts(self, concepts: list[str]) -> dict[str, int]:
+        counts = image_folders.read_counts(self.files["image_counts"])
+        self.graph.indices(counts, f"--image_counts {self.image_counts}")
+        absent = [wnid for wnid in concepts if wnid not in counts]
+        if absent:
+            raise CogError(
+                f"--image_counts {self.image_counts} has no row for {len(absent):,} of the {len(concepts):,} "
+                f"--concepts ({some(absent)}); add rows, with 0 where there are no images"
+            )
+        return counts
+
+    def _scanned_counts(self, root: Path, concepts: list[str]) -> dict[str, int]:
+        counts, others = image_folders.count_images(root, n_workers=self.cfg.LEVELS.N_WORKERS)
+        self.graph.indices(counts, f"--imagenet_images_root {root}")
+        if others:
+            logger.warning("not folders of a noun id, ignored in %s: %s", root, some(others))
+        absent = [wnid for wnid in concepts if wnid not in counts]
+        if absent:
+            logger.warning("%d concepts have no folder in %s and count as without images", len(absent), root)
+        return counts | dict.fromkeys(absent, 0)
+
+    def check(self) -> int:
+        """Look at every part of the plan and at the machine, print a summary, and return the exit code."""
+        report = Report()
+        with report.step("input") as step:
+            self.check_flags()
+            report.ok("wordnet", f"{len(self.graph):,} noun synsets, {self.graph.source}")
+            counts = self.inputs.counts or {}
+            total = f"{len(counts):,} concepts with {sum(counts.values()):,} images"
+            report.ok("input", total if counts else "levels")
+        with report.step("output"):
+            if self.folder is not None and step.ok and self.is_done:
+                self.require_same_counts()
+                report.ok("output", f"{self.folder} is complete, it would be skipped")
+            elif self.folder is not None and machine_checks.check_writable(report, self.folder):
+                report.ok("output", str(self.folder))
+                machine_checks.check_disk(report, [(self.folder, _MOST_BYTES)])
+        return report.finish()
+
+
+def _essence(made_from: dict[str, Any]) -> dict[str, Any]:
+    """Return what decides the result: contents instead of the places of files, no number of threads."""
+    options, inputs = dict(made_from["options"]), dict(made_from["inputs"])
+    options["config"] = {key: value for key, value in options["config"].items() if key != "LEVELS.N_WORKERS"}
+    root = inputs.pop("imagenet_images_root", {}).get("path")
+    synsets = sorted(entry["sha256"] for entry in inputs.pop("wordnet")["files"].values())
+    used = {flag: entry["sha256"] for flag, entry in inputs.items()}
+    return {**options, **used, "wordnet": synsets, "imagenet_images_root": root and os.path.abspath(root)}
+
+
+def some(items: Sequence[str], limit: int = 3) -> str:
+    """Return the first items as text, and how many there are beside them."""
+    more = f" and {len(items) - limit:,} more" if len(items) > limit else ""
+    return ", ".join(items[:limit]) + more

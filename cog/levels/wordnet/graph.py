@@ -1,0 +1,201 @@
+"""The graph of noun synsets: who is a kind (or an instance) of whom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from cog.data.wnids import is_wnid
+from cog.errors import CogError
+
+_EXAMPLE = re.compile(r'".*?"')
+_OTHER_PARTS = {"v": "a verb", "a": "an adjective", "s": "an adjective", "r": "an adverb"}
+
+
+class NounGraph:
+    """Noun synsets with their hypernym and instance-hypernym links.
+
+    Nodes are numbered ``0 .. len(graph) - 1`` in ascending order of their ids. The graph is a
+    directed acyclic graph: in WordNet 3.0 about 2 % of the synsets have more than one parent.
+
+    Args:
+        wnids: ids in strictly ascending order.
+        parents: per node the node numbers of its hypernyms, then of its instance hypernyms.
+        names: per node the NLTK name (``dog.n.01``); default: the ids.
+        lemmas: per node its words, with ``_`` for blanks; default: the ids.
+        glosses: per node definition and quoted examples; default: empty.
+        source: where the graph was read from, for reports.
+        files: the files it was read from.
+
+    Raises:
+        CogError: when the ids are not ascending or the links form a cycle.
+    """
+
+    def __init__(
+        self,
+        *,
+        wnids: Sequence[str],
+        parents: Sequence[Sequence[int]],
+        names: Sequence[str] | None = None,
+        lemmas: Sequence[tuple[str, ...]] | None = None,
+        glosses: Sequence[str] | None = None,
+        source: str = "",
+        files: tuple[Path, ...] = (),
+    ) -> None:
+        self.wnids = list(wnids)
+        if any(a >= b for a, b in zip(self.wnids, self.wnids[1:], strict=False)):
+            raise CogError("synset ids are not in ascending order without repetition")
+        self._parents = [tuple(dict.fromkeys(row)) for row in parents]
+        self._names = self.wnids if names is None else names
+        self._lemmas = lemmas
+        self._glosses = glosses
+        self._index = {wnid: node for node, wnid in enumerate(self.wnids)}
+        self._closures: dict[int, frozenset[int]] = {}
+        self.source = source
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.wnids)
+
+    def __contains__(self, wnid: object) -> bool:
+        return wnid in self._index
+
+    def index(self, wnid: str) -> int:
+        """Return the node number of ``wnid``.
+
+        Raises:
+            CogError: when it is not a noun synset of WordNet 3.0.
+        """
+        try:
+            return self._index[wnid]
+        except (KeyError, TypeError):
+            raise CogError(f"{wnid!r} {_why_unknown(wnid)}") from None
+
+    def indices(self, wnids: Iterable[str], what: str) -> np.ndarray:
+        """Return the node numbers (int64) of ``wnids``.
+
+        Args:
+            wnids: ids.
+            what: where they come from, for the error.
+
+        Raises:
+            CogError: naming the first unknown ids and how many there are.
+        """
+        wnids = list(wnids)
+        unknown = [wnid for wnid in wnids if wnid not in self._index]
+        if unknown:
+            more = f" (and {len(unknown) - 1} more unknown ids)" if len(unknown) > 1 else ""
+            raise CogError(f"{what}: {unknown[0]!r}{more} {_why_unknown(unknown[0])}")
+        return np.fromiter((self._index[wnid] for wnid in wnids), dtype=np.int64, count=len(wnids))
+
+    def parents(self, node: int) -> tuple[int, ...]:
+        """Return hypernyms, then instance hypernyms, each in the order of the file."""
+        return self._parents[node]
+
+    def name(self, node: int) -> str:
+        """Return the name NLTK gives the synset: first word, part of speech, sense number."""
+        return self._names[node]
+
+    def lemmas(self, node: int) -> tuple[str, ...]:
+        """Return the words of the synset, with ``_`` for blanks."""
+        return self._lemmas[node] if self._lemmas is not None else (self.wnids[node],)
+
+    def words(self, node: int) -> str:
+        """Return the words of the synset as people write them: ``Siberian husky, husky``."""
+        return ", ".join(self.lemmas(node)).replace("_", " ")
+
+    def gloss(self, node: int) -> str:
+        """Return the definition without its quoted examples, as NLTK's ``definition()`` does."""
+        text = self._glosses[node] if self._glosses is not None else ""
+        return _EXAMPLE.sub("", text).strip().strip("; ")
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """Per node the nodes it is a parent of, ascending."""
+        children: list[list[int]] = [[] for _ in self.wnids]
+        for node, above in enumerate(self._parents):
+            for parent in above:
+                children[parent].append(node)
+        return children
+
+    @cached_property
+    def topological_order(self) -> list[int]:
+        """All nodes, every parent before its children.
+
+        Raises:
+            CogError: when there is a cycle.
+        """
+        children = self.children
+        waiting = [len(above) for above in self._parents]
+        order = [node for node, count in enumerate(waiting) if count == 0]
+        for node in order:  # grows while it is read: every node enters after its last parent
+            for child in children[node]:
+                waiting[child] -= 1
+                if waiting[child] == 0:
+                    order.append(child)
+        if len(order) < len(self):
+            stuck = self.wnids[next(node for node, count in enumerate(waiting) if count > 0)]
+            raise CogError(
+                f"{self.source or 'the graph'} has a cycle of hypernyms near {stuck}; the files are corrupt"
+            )
+        return order
+
+    def _depths(self, choose: Callable[[Iterable[int]], int]) -> np.ndarray:
+        depths = [0] * len(self)
+        for node in self.topological_order:
+            if self._parents[node]:
+                depths[node] = 1 + choose(depths[parent] for parent in self._parents[node])
+        return np.array(depths, dtype=np.int64)
+
+    @cached_property
+    def max_depths(self) -> np.ndarray:
+        """Length of the longest path to a root, per node (int64); NLTK's ``max_depth()``."""
+        return self._depths(max)
+
+    @cached_property
+    def min_depths(self) -> np.ndarray:
+        """Length of the shortest path to a root, per node (int64); NLTK's ``min_depth()``."""
+        return self._depths(min)
+
+    def subsumers(self, node: int) -> frozenset[int]:
+        """Return ``node`` and its ancestors at any depth."""
+        known = self._closures
+        if node in known:
+            return known[node]
+        pending = [node]
+        while pending:  # no recursion: a chain may be longer than Python's stack
+            top = pending[-1]
+            missing = [parent for parent in self._parents[top] if parent not in known]
+            if missing and len(pending) <= len(self):
+                pending += missing
+                continue
+            if missing:
+                _ = self.topological_order  # raises: only a cycle can stack more nodes than there are
+            known[top] = frozenset((top,)).union(*(known[parent] for parent in self._parents[top]))
+            pending.pop()
+        return known[node]
+
+    def descendants(self, node: int) -> frozenset[int]:
+        """Return ``node`` and everything below it at any depth."""
+        found = {node}
+        pending = [node]
+        while pending:
+            for child in self.children[pending.pop()]:
+                if child not in found:
+                    found.add(child)
+                    pending.append(child)
+        return frozenset(found)
+
+
+def _why_unknown(wnid: object) -> str:
+    if not isinstance(wnid, str):
+        return f"is a {type(wnid).__name__}, expected a noun id such as 'n02084071'"
+    if re.fullmatch(r"[vasr][0-9]{8}", wnid):
+        return f"names {_OTHER_PARTS[wnid[0]]}, expected a noun id: 'n' and 8 digits"
+    if not is_wnid(wnid):
+        return "is not a noun id, expected 'n' and 8 digits such as 'n02084071'"
+    return "is not a noun synset of WordNet 3.0 (ids of other versions differ); check the id"

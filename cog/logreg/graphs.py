@@ -1,0 +1,171 @@
+"""Replaying SGD steps from CUDA graphs, where that gives the same bits as issuing every kernel.
+
+A graph saves the launches of a step, most of its time on a fast GPU. It is used only after it was checked on the
+user's device with the real sizes: for each size of a batch the first step is issued as usual (libraries set up what
+they cannot while a graph is captured), the next two are done both ways, from the same state, and compared bit for bit.
+What does not work or agree costs one warning, and training goes on without graphs from the state before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+from collections.abc import Callable, Iterator
+
+import torch
+
+from cog.logreg.learners import Learner
+
+logger = logging.getLogger(__name__)
+
+#: Environment variable that turns graphs off when it is 0.
+VARIABLE = "COG_CUDA_GRAPHS"
+
+#: Steps of each size that are done both ways.
+_COMPARED = 2
+
+
+class Graphs:
+    """Whether the steps of an engine are replayed; shared by all its trainings.
+
+    Args:
+        wanted: whether the device has graphs.
+
+    Attributes:
+        enabled: whether they are used, or may be.
+    """
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.enabled = wanted and os.environ.get(VARIABLE) != "0"
+
+    def give_up(self, reason: str) -> None:
+        """Go on without graphs, and say so once."""
+        if self.enabled:
+            self.enabled = False
+            logger.warning("CUDA graphs are not used: %s; training is correct, but slower", reason)
+
+
+class Stepper:
+    """Does the steps of a learner, from graphs once they have proved themselves.
+
+    Args:
+        learner: its :attr:`~Learner.tensors` are all that a step changes.
+        graphs: whether to try.
+        issuing: sets how matrices are multiplied while kernels are issued.
+
+    Attributes:
+        n_replays: steps that were replayed after the comparison.
+    """
+
+    def __init__(
+        self, learner: Learner, graphs: Graphs, issuing: Callable[[], contextlib.AbstractContextManager[None]]
+    ) -> None:
+        self._learner, self._graphs, self._issuing = learner, graphs, issuing
+        self._captured: dict[int, torch.cuda.CUDAGraph] = {}
+        self._done: dict[int, int] = {}
+        self.n_replays = 0
+
+    def step(self, b: int) -> None:
+        """Do a step on the ``b`` rows that were loaded."""
+        done = self._done.get(b, 0)
+        self._done[b] = done + 1
+        if not self._graphs.enabled or done == 0:
+            self._issue(b)
+        elif done <= _COMPARED:
+            self._compare(b)
+        else:
+            self._replay(b)
+
+    def _issue(self, b: int) -> None:
+        with self._issuing():
+            self._learner.step(b)
+
+    def _compare(self, b: int) -> None:
+        """Do a step both ways; keeps the state of the usual one when they differ."""
+        before = self._copies()
+        self._issue(b)
+        after = None if before is None else self._copies()
+        if before is None or after is None:
+            self._graphs.give_up("there is not enough memory to check them")
+            return
+        reason = ""
+        try:
+            _restore(self._learner, before)
+            if b not in self._captured:
+                with self._issuing():
+                    self._captured[b] = _capture(self._learner, b)
+            self._captured[b].replay()
+            if not all(map(_same_bits, self._learner.tensors, after)):
+                reason = "a replayed step does not give the same bits as an issued one"
+        except RuntimeError as error:  # running out of memory is one, too
+            reason = _first_line(error)
+        if reason:
+            self._graphs.give_up(reason)
+            _recover(self._learner)
+            _restore(self._learner, after)
+
+    def _copies(self) -> list[torch.Tensor] | None:
+        try:
+            return [tensor.clone() for tensor in self._learner.tensors]
+        except torch.OutOfMemoryError:
+            return None
+
+    def _replay(self, b: int) -> None:
+        try:
+            self._captured[b].replay()  # launches all or nothing
+            self.n_replays += 1
+        except RuntimeError as error:
+            self._graphs.give_up(_first_line(error))
+            _recover(self._learner)
+            self._issue(b)
+
+
+def _capture(learner: Learner, b: int) -> torch.cuda.CUDAGraph:
+    """Record a step; nothing is executed.
+
+    ``torch.cuda.graph`` would collect garbage, empty the cache and wait for the device before each graph, all for the
+    memory of much larger ones. Collection must only not happen in between: it could free a graph.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with _no_collection():
+        # thread_local: other runs may allocate memory meanwhile
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            learner.step(b)
+        finally:
+            graph.capture_end()
+    return graph
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _restore(learner: Learner, values: list[torch.Tensor]) -> None:
+    for tensor, value in zip(learner.tensors, values, strict=True):
+        tensor.copy_(value)
+
+
+def _recover(learner: Learner) -> None:
+    """Wait for the device, which raises when it can be used no more."""
+    if learner.device.type == "cuda":
+        torch.cuda.synchronize(learner.device)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Compare bit for bit, so that NaN equals NaN."""
+    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return torch.equal(a.view(kinds[a.element_size()]), b.view(kinds[b.element_size()]))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

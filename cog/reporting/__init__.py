@@ -1,0 +1,1 @@
+"""Views of records and nothing else: tables, figures and the report page."""

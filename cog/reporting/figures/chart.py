@@ -1,0 +1,214 @@
+"""What a figure shows, before it is drawn: charts of panels of series of points. No matplotlib here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cog.reporting.figures.style import CurveStyle
+from cog.results.cells import SeedAverage
+from cog.runtime.csv_text import csv_text
+
+#: Columns of the CSV file beside every figure: one row per point.
+CSV_COLUMNS = (
+    "figure",
+    "panel",
+    "model",
+    "label",
+    "group",
+    "source",
+    "dataset",
+    "n_shot",
+    "metric",
+    "quantity",
+    "unit",
+    "value",
+    "std",
+    "score",
+    "score_std",
+    "n_seeds",
+    "missing_seeds",
+    "reference",
+    "reference_source",
+    "reference_score",
+    "reference_std",
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a curve.
+
+    Attributes:
+        x: position on the panel's axis.
+        value: what is drawn, in the panel's unit.
+        std: length of the error bar to each side in the panel's unit: the spread of this score over seeds
+            (that of the reference is not in it); NaN where unknown.
+        cell: the score behind it.
+        reference: the score it is compared with, if any.
+    """
+
+    x: float
+    value: float
+    std: float
+    cell: SeedAverage
+    reference: SeedAverage | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: a model from one source.
+
+    Attributes:
+        model: name.
+        source: of its cells.
+        label: in the legend; short enough for it.
+        group: heading in the legend.
+        style: how it is drawn.
+        points: in the order of x.
+        own: whether it is one of the user's, to be highlighted.
+        baseline: whether the others are drawn relative to it.
+    """
+
+    model: str
+    source: str
+    label: str
+    group: str
+    style: CurveStyle
+    points: tuple[Point, ...]
+    own: bool = False
+    baseline: bool = False
+
+    @property
+    def key(self) -> str:
+        """Identifies the model and its source within a chart."""
+        return f"{self.source}|{self.model}"
+
+    def columns(self, ticks: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
+        """Return x, value and std at ``ticks``; NaN where there is no point, which interrupts the line."""
+        at = {point.x: point for point in self.points}
+        values = [at[x].value if x in at else math.nan for x in ticks]
+        return list(ticks), values, [at[x].std if x in at else math.nan for x in ticks]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        key: unique in the chart, usable in a file name.
+        title: above it.
+        quantity: ``absolute``, ``relative`` or ``drop``.
+        unit: of the values, for the CSV file.
+        y_label: of the axis.
+        x_label: of the axis.
+        ticks: positions on the x axis.
+        tick_labels: one per tick.
+        series: curves, first at the bottom.
+        y_group: panels with the same one share their y limits.
+        x_break: position of a thin vertical line, if any: what is right of it is of another kind.
+        plane: whether x is a measured number as well: points stand anywhere, not at the ticks.
+    """
+
+    key: str
+    title: str
+    quantity: str
+    unit: str
+    y_label: str
+    x_label: str
+    ticks: tuple[float, ...]
+    tick_labels: tuple[str, ...]
+    series: tuple[Series, ...]
+    y_group: str
+    x_break: float | None = None
+    plane: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure.
+
+    Attributes:
+        figure: its name, one of :data:`cog.reporting.figures.FIGURES`.
+        stem: of its files.
+        title: one line, for a heading or as a short description.
+        caption: what is to be seen, in words.
+        of_protocol: whether all numbers are of one metric of the protocol's classifier; else the data say which.
+        grid: rows of panels; None leaves a place empty.
+        lead: a panel left of the grid, as high as all its rows.
+        notes: lines below the figure: what is incomplete.
+        single: whether it is one panel at the width of a text column (3.3 inches), else a page's (7).
+    """
+
+    figure: str
+    stem: str
+    title: str
+    caption: str
+    of_protocol: bool
+    grid: tuple[tuple[Panel | None, ...], ...]
+    lead: Panel | None = None
+    notes: tuple[str, ...] = field(default=())
+    single: bool = False
+
+    def panels(self) -> Iterator[Panel]:
+        """Yield the panels, the lead first, then row by row."""
+        if self.lead is not None:
+            yield self.lead
+        for row in self.grid:
+            yield from (panel for panel in row if panel is not None)
+
+    def series(self) -> list[Series]:
+        """Return every curve once (from the first panel that has it), in order of appearance."""
+        found: dict[str, Series] = {}
+        for panel in self.panels():
+            for series in panel.series:
+                found.setdefault(series.key, series)
+        return list(found.values())
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """Yield the data, one row per point of every panel, with the keys of ``CSV_COLUMNS``."""
+        for panel in self.panels():
+            for series in panel.series:
+                for point in series.points:
+                    yield self._row(panel, series, point)
+
+    def _row(self, panel: Panel, series: Series, point: Point) -> dict[str, str]:
+        cell, other = point.cell, point.reference
+        return {
+            "figure": self.figure,
+            "panel": panel.key,
+            "model": cell.model,
+            "label": series.label,
+            "group": series.group,
+            "source": cell.source,
+            "dataset": cell.dataset,
+            "n_shot": str(cell.n_shot),
+            "metric": cell.metric if self.of_protocol else f"{cell.evaluation}/{cell.metric}",
+            "quantity": panel.quantity,
+            "unit": panel.unit,
+            "value": _number(point.value),
+            "std": _number(point.std),
+            "score": _number(cell.value),
+            "score_std": _number(cell.std),
+            "n_seeds": str(len(cell.seeds)) if cell.seeds else "",
+            "missing_seeds": " ".join(map(str, cell.missing_seeds)),
+            "reference": f"{other.model} {other.dataset}" if other is not None else "",
+            "reference_source": other.source if other is not None else "",
+            "reference_score": _number(other.value if other else None),
+            "reference_std": _number(other.std if other else None),
+        }
+
+    def csv(self) -> str:
+        """Return the data as a CSV file with a header."""
+        return csv_text(CSV_COLUMNS, ((row[column] for column in CSV_COLUMNS) for row in self.rows()))
+
+
+def std_of(average: SeedAverage) -> float:
+    """Return the deviation of an average; NaN where it is unknown."""
+    return math.nan if average.std is None else average.std
+
+
+def _number(value: float | None) -> str:
+    """Ten digits: far below any rounding of the scores, far above that of binary fractions."""
+    return "" if value is None or not math.isfinite(value) else f"{value + 0.0:.10g}"

@@ -1,0 +1,198 @@
+"""How runs found their learning rate and weight decay, and how the final training went.
+
+One page per model, data set and number of shots, with its seeds together: the trials over both
+hyper-parameters coloured by validation accuracy, the best accuracy so far, and the curves of the final
+training. Read from ``results.json`` (trials, intervals) and ``logs.pkl``; ``study.pkl`` is a pickled Optuna
+object, which cannot be read safely, so of runs of the original toolkit there are only curves.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cog.reporting.figures.saving as saving
+from cog.errors import CogError
+from cog.reporting.figures.curves import shorten
+from cog.reporting.figures.points import dataset_label
+from cog.reporting.tables.writers import printable
+from cog.results import search_history
+from cog.results.cells import Run
+from cog.results.labels import shots_label
+from cog.runtime.csv_text import csv_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRIAL_COLUMNS = (
+    "seed",
+    "trial",
+    "lr",
+    "wd",
+    "val_top1",
+    "best_so_far",
+    "diverged",
+    "pruned",
+    "chosen",
+    "seconds",
+)
+
+CURVES_SUFFIX = "_curves"
+
+
+@dataclass(frozen=True)
+class SearchPage:
+    """The runs of one model, data set and number of shots.
+
+    Attributes:
+        stem: of the files.
+        title: one line.
+        runs: sorted by seed.
+    """
+
+    stem: str
+    title: str
+    runs: tuple[Run, ...]
+
+
+def pages(runs: Iterable[Run]) -> list[SearchPage]:
+    """Sort runs into pages, in the order of the runs.
+
+    Raises:
+        CogError: when there is no run.
+    """
+    groups: dict[tuple[str, str, int], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.model, run.dataset, run.n_shot), []).append(run)
+    if not groups:
+        raise CogError("there is no run whose search could be drawn")
+    made = []
+    taken: set[str] = set()
+    for (model, dataset, n_shot), group in groups.items():
+        name = "_".join(part for part in ("search", model, dataset, f"N{n_shot}" if n_shot else "") if part)
+        stem = re.sub(r"[^A-Za-z0-9._+-]", "-", name)
+        number = 1
+        while stem.casefold() in taken:  # two names that differ in odd characters or case only
+            number += 1
+            stem = f"{re.sub(r'[^A-Za-z0-9._+-]', '-', name)}_{number}"
+        taken.add(stem.casefold())
+        what = [
+            shorten(printable(model), 60) or "unnamed model",
+            dataset_label(dataset),
+            shots_label(n_shot),
+        ]
+        group.sort(key=lambda run: run.seed)
+        made.append(SearchPage(stem, ", ".join(what), tuple(group)))
+    return made
+
+
+def write(
+    runs: Iterable[Run],
+    folder: str | os.PathLike[str],
+    *,
+    formats: Sequence[str] = saving.FORMATS,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Draw one page per model, data set and shots into ``folder``, with ``<stem>.csv`` and ``<stem>_curves.csv``.
+
+    Args:
+        runs: as :func:`cog.results.find.find_runs` returns them.
+        folder: created unless it exists.
+        formats: some of :data:`cog.reporting.figures.FORMATS`.
+        overwrite: whether existing files may be replaced.
+
+    Returns:
+        The files; ``search_<model>_<dataset>[_N<shots>]`` is their stem.
+
+    Raises:
+        CogError: no runs, unknown format, files that exist, a run that is gone.
+    """
+    made = [saving.FigureFile(page.stem, _drawer(page), ("", CURVES_SUFFIX)) for page in pages(runs)]
+    return saving.write_all(folder, made, formats=formats, overwrite=overwrite)
+
+
+def svg(page: SearchPage, *, prefix: str | None = None) -> str:
+    """Return a page as an ``<svg>`` element for an HTML page, see :func:`cog.reporting.figures.svg`.
+
+    Raises:
+        CogError: a run is gone.
+    """
+    from cog.reporting.figures import inline, search_drawing
+
+    searches = read(page)
+    with saving.drawing():
+        figure = search_drawing.draw(page.title, searches)
+        name = re.sub(r"[^A-Za-z0-9_.-]", "-", prefix or page.stem)
+        return inline.from_figure(figure, prefix=name, description=describe(page, searches), tooltips={})
+
+
+def describe(page: SearchPage, searches: Sequence[search_history.SearchRecord]) -> str:
+    """Return in words what a page shows."""
+    chosen = ", ".join(f"seed {one.seed}: lr {one.lr:.3g}, wd {one.wd:.3g}" for one in searches)
+    return f"Hyper-parameter search and final training of {page.title}. Chosen: {chosen}."
+
+
+def read(page: SearchPage) -> list[search_history.SearchRecord]:
+    """Read the runs of a page.
+
+    Raises:
+        CogError: when a run's files cannot be read any more.
+    """
+    return [search_history.read_search(run) for run in page.runs]
+
+
+def _drawer(page: SearchPage) -> Any:
+    def draw() -> tuple[Figure, dict[str, str]]:
+        import cog.reporting.figures.search_drawing as search_drawing
+
+        searches = read(page)
+        return search_drawing.draw(page.title, searches), {
+            "": trials_csv(searches),
+            CURVES_SUFFIX: curves_csv(searches),
+        }
+
+    return draw
+
+
+def trials_csv(searches: Sequence[search_history.SearchRecord]) -> str:
+    """Return the trials as CSV, one row each."""
+    rows = []
+    for search in searches:
+        chosen = search.chosen
+        for trial, best in zip(search.trials, search.best_so_far(), strict=True):
+            rows.append(
+                (
+                    search.seed,
+                    trial.number,
+                    _text(trial.lr),
+                    _text(trial.wd),
+                    _text(trial.val_top1),
+                    _text(best),
+                    int(trial.diverged),
+                    int(trial.pruned),
+                    int(trial is chosen),
+                    _text(trial.seconds),
+                )
+            )
+    return csv_text(TRIAL_COLUMNS, rows)
+
+
+def curves_csv(searches: Sequence[search_history.SearchRecord]) -> str:
+    """Return the curves as CSV, one row per seed and epoch (from 1)."""
+    rows = []
+    for search in searches:
+        for epoch in range(max((len(values) for values in search.curves.values()), default=0)):
+            values = (search.curves.get(key, ()) for key in search_history.CURVES)
+            rows.append(
+                (search.seed, epoch + 1, *(_text(v[epoch]) if epoch < len(v) else "" for v in values))
+            )
+    return csv_text(("seed", "epoch", *search_history.CURVES), rows)
+
+
+def _text(value: float) -> str:
+    return "" if math.isnan(value) else repr(value)

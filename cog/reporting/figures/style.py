@@ -1,0 +1,150 @@
+"""Colour, marker and line style of every curve.
+
+The paper gives each group of models a colour and each model of a group a marker (captions and legends of its
+Figs. 3 and 4); :mod:`cog.results.published` has both as facts. Line styles per group are added here: without them the
+groups cannot be told apart in print without colour. Models of one's own are thick, with hollow markers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cog.results import published
+
+#: The paper's colour names, darkened where the pure colour is hard to see on white.
+_SHADES = {"red": "#d62728", "orange": "#e8820c", "blue": "#1a4fa8", "purple": "#8e3fb0", "green": "#2a8a3a"}
+
+# Table 1 sets the reference on grey, and black is kept for the models of one's own.
+_REFERENCE = "#6e6e6e"
+
+#: Dashes in line widths (on, off, ...), by the paper's colour: both kinds of architectures differ.
+_DASHES: dict[str, tuple[float, ...] | None] = {
+    "red": (8, 1.2),
+    "orange": (3.2, 1.2),
+    "blue": None,
+    "purple": (1.1, 0.9),
+    "green": (4, 1, 1, 1),
+}
+
+# Dark, and apart from the paper's five: black, teal, magenta, brown, navy, olive.
+_OWN_COLOURS = ("#000000", "#00827f", "#d0107f", "#7a4a1e", "#15246b", "#767600")
+_OWN_MARKERS = ("o", "s", "^", "D", "v", "P", "<", "X", ">", "p", "h", "d")
+_OWN_DASHES: tuple[tuple[float, ...] | None, ...] = (None, (4, 1.2), (1.2, 1), (5, 1.2, 1, 1.2))
+
+#: More models of one's own than this would hide what they are compared with.
+MANY = 6
+
+#: Heading of the models of one's own, in legends and as a panel's title.
+OWN = "Own models"
+
+#: Groups of the paper's legend; architectures are in three of them, named here.
+_TRANSFORMERS = ("t2tvit_", "deit_")
+_LEGEND_ORDER = (
+    "ResNet",
+    "Transformer",
+    "NAS & other",
+    "Self-supervision",
+    "Web data",
+    "Regularization",
+)
+
+
+@dataclass(frozen=True)
+class CurveStyle:
+    """How one curve is drawn; lengths in points."""
+
+    colour: str
+    marker: str
+    dashes: tuple[float, ...] | None
+    line_width: float
+    marker_size: float
+    hollow: bool
+    zorder: float
+
+
+# Markers of one size in points differ in how large they look.
+_MARKER_SCALE = {"*": 1.35, "P": 1.1, "X": 1.1, "D": 0.82, "s": 0.9, "d": 1.05}
+
+
+def published_style(model: str) -> CurveStyle:
+    """Return the style of a model of the paper; KeyError for others."""
+    row = published.MODELS[model]
+    reference = row.category == "reference"
+    return CurveStyle(
+        colour=_REFERENCE if reference else _SHADES.get(row.colour, row.colour),
+        marker=row.marker,
+        dashes=None if reference else _DASHES.get(row.colour),
+        line_width=1.3 if reference else 0.9,
+        marker_size=4.2 * _MARKER_SCALE.get(row.marker, 1.0),
+        hollow=False,
+        zorder=3.5 if reference else 3.0,
+    )
+
+
+def own_style(position: int, *, total: int = 1) -> CurveStyle:
+    """Return the style of the ``position``-th (from 0) of ``total`` models of one's own.
+
+    Colour, marker and dashes repeat after 6, 12 and 24 models, so 24 are all different.
+    """
+    marker = _OWN_MARKERS[position % len(_OWN_MARKERS)]
+    return CurveStyle(
+        colour=_OWN_COLOURS[position % len(_OWN_COLOURS)],
+        marker=marker,
+        dashes=_OWN_DASHES[(position // len(_OWN_COLOURS)) % len(_OWN_DASHES)],
+        line_width=1.9 if total <= MANY else 1.2,
+        marker_size=(4.8 if total <= MANY else 4.2) * _MARKER_SCALE.get(marker, 1.0),
+        hollow=True,
+        zorder=5.0 - position * 0.01,
+    )
+
+
+def legend_group(model: str) -> str:
+    """Return the group of a model of the paper in its legend."""
+    category = published.MODELS[model].category
+    if category != "architecture":
+        return published.CATEGORY_LABELS[category]
+    if model.startswith(_TRANSFORMERS):
+        return "Transformer"
+    return "ResNet" if "resnet" in model else "NAS & other"
+
+
+def legend_key(group: str) -> tuple[int, str]:
+    """Sort key: the paper's order of groups, then others."""
+    order = _LEGEND_ORDER.index(group) if group in _LEGEND_ORDER else len(_LEGEND_ORDER)
+    return order, group
+
+
+def legend_label(model: str) -> str:
+    """Return the paper's name; architectures with their number of parameters, as in its legend."""
+    row = published.MODELS[model]
+    with_size = row.params_m is not None and row.category in ("architecture", "reference")
+    return f"{row.label} ({row.params_m:g}M)" if with_size else row.label
+
+
+#: Settings of matplotlib on top of its own defaults, so that a user's matplotlibrc changes nothing.
+RC: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same everywhere
+    "font.size": 7.0,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": "#333333",
+    "axes.unicode_minus": True,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.2,
+    "ytick.major.size": 2.2,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "xtick.major.pad": 2.0,
+    "ytick.major.pad": 2.0,
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "pdf.fonttype": 42,  # TrueType: text stays text, and publishers refuse type 3
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "imagenet-cog",  # else ids are random
+    "text.parse_math": False,  # names may hold dollar signs
+    "text.usetex": False,
+    "axes.facecolor": "none",
+    "path.simplify": False,  # every point stays
+}

@@ -1,0 +1,115 @@
+"""A report on results: one self-contained HTML page that answers first where models stand.
+
+The page loads nothing: style, script and figures are inside, and its Content-Security-Policy admits exactly
+those. What comes from folders and files is escaped. ``facts`` holds everything the page states as plain values.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import cog
+from cog.errors import CogError
+from cog.results.analysis_records import AnalysisRecord
+from cog.results.cells import Problem, Run, SeedAverage
+from cog.runtime import files
+from cog.runtime.provenance import now
+
+
+def check_output(path: str | os.PathLike[str], *, overwrite: bool, flag: str = "--report") -> Path:
+    """Return where to write, before any work is done.
+
+    Args:
+        path: what the user gave.
+        overwrite: whether an existing file may be replaced.
+        flag: how the user gave it, for messages.
+
+    Raises:
+        CogError: when it cannot be written there.
+    """
+    target = Path(os.path.realpath(path))  # atomic replacement would turn a link into a file
+    if target.is_dir():
+        raise CogError(f"{flag} {path} is a folder, expected a file such as report.html")
+    if not target.parent.is_dir():
+        raise CogError(f"the folder of {flag} {path} does not exist; create it first")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise CogError(f"cannot write into the folder of {flag} {path}; check its permissions")
+    if target.exists():
+        if not stat.S_ISREG(target.stat().st_mode):
+            raise CogError(f"{flag} {path} is not a regular file")
+        if not overwrite:
+            raise CogError(f"{flag} {path} exists; remove it or add --overwrite")
+    return target
+
+
+def write(
+    path: str | os.PathLike[str],
+    *,
+    runs: Sequence[Run] = (),
+    cells: Sequence[SeedAverage] = (),
+    published: Sequence[SeedAverage] = (),
+    problems: Sequence[Problem] = (),
+    measures: Sequence[SeedAverage] = (),
+    analyses: Sequence[AnalysisRecord] = (),
+    variants: Mapping[str, Sequence[Run]] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    created: str | None = None,
+) -> Path:
+    """Write the report.
+
+    Args:
+        path: the HTML file.
+        runs: of :func:`cog.results.find.find_runs`.
+        cells: their averages (:func:`cog.results.find.summarise`), and imported ones of other sources.
+        published: the paper's results (:func:`cog.results.published.cells`).
+        problems: folders that were not counted.
+        measures: numbers of all experiments, with what is derived among them (:func:`cog.results.measures.derive`).
+        analyses: results of analyses.
+        variants: runs of other evaluations, by the name of these.
+        root: the folder that was read, to name it.
+        overwrite: replace an existing file.
+        created: date and time to show; default: now.
+
+    Returns:
+        The file.
+
+    Raises:
+        CogError: when it exists and ``overwrite`` is not given, or cannot be written.
+    """
+    from cog.reporting.html import facts, page, pictures
+    from cog.reporting.html.experiments import Experiments
+    from cog.results.published import MODELS
+
+    target = check_output(path, overwrite=overwrite)
+    experiments = Experiments(measures, analyses, variants or {})
+    if experiments.present and not cells:  # the published classifiers are not what this is about
+        published = ()
+    found = facts.collect(
+        runs=runs,
+        cells=cells,
+        published=published,
+        problems=problems,
+        labels={name: model.label for name, model in MODELS.items()},
+        root=None if root is None else str(root),
+        experiments=experiments,
+    )
+    drawn, hint = pictures.draw(
+        cells,
+        published if found.compared or not cells else (),
+        found.experiments.measures,
+        found.experiments.analyses,
+    )
+    text = page.render(
+        found,
+        pictures=drawn,
+        pictures_hint=hint,
+        created=created or now(),
+        version=cog.__version__,
+        root=None if root is None else str(root),
+    )
+    files.write_text(target, text)
+    return target

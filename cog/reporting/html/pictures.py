@@ -1,0 +1,81 @@
+"""The figures of the paper with the own models in them, as pieces of the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cog.errors import CogError
+from cog.results.analysis_records import AnalysisRecord
+from cog.results.cells import SeedAverage
+from cog.results.measures import LOGREG
+
+# The others repeat these for every model or data set, and are large; --figures writes all.
+_WHICH = ("fig3", "fig4", "drop")
+
+# Of other experiments; those left out repeat these.
+_EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn", "distance")
+
+# With more own models than this every figure is crowded and large: the first must do.
+_MANY_MODELS = 8
+
+# A text column of a paper is 240 points wide.
+_WIDE_POINTS = 300
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure.
+
+    Attributes:
+        caption: what it shows.
+        svg: an ``<svg>`` element whose ids are its own.
+        wide: whether it has panels side by side, which a phone must not shrink.
+    """
+
+    caption: str
+    svg: str
+    wide: bool
+
+
+def draw(
+    cells: Sequence[SeedAverage],
+    published: Sequence[SeedAverage],
+    measures: Sequence[SeedAverage] = (),
+    analyses: Sequence[AnalysisRecord] = (),
+) -> tuple[list[Picture], str]:
+    """Draw the figures for which there are results.
+
+    Args:
+        cells: of own models.
+        published: of the paper; empty where they may not be compared.
+        measures: numbers of all experiments.
+        analyses: results of analyses.
+
+    Returns:
+        The figures; and a hint for the reader: why there are none, or "".
+    """
+    from cog.reporting import figures
+
+    pictures = []
+    reason = ""
+    many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
+    experiments = any(measure.evaluation != LOGREG for measure in measures)
+    wanted = (_WHICH[:1] if many else _WHICH) + (_EXPERIMENTS if experiments and not many else ())
+    for which in wanted:
+        try:
+            for chart in figures.charts(
+                cells, published, measures=measures, analyses=analyses, which=[which], singles=False
+            ):
+                svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
+                pictures.append(Picture(chart.caption, svg, _points_wide(svg) > _WIDE_POINTS))
+        except CogError as error:  # too few results for this one
+            reason = reason or f"There are no figures: {error}."
+    return pictures, "" if pictures else reason
+
+
+def _points_wide(svg: str) -> float:
+    """The width that the view box of a drawing gives, in points."""
+    found = re.search(r'viewBox="\S+ \S+ (\S+) ', svg)
+    return float(found[1]) if found else 0.0

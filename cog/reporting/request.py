@@ -1,0 +1,190 @@
+"""What is asked of the results: which tables, and which files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from cog.errors import CogError
+from cog.reporting.tables import writers
+from cog.results.query import ResultQuery
+
+
+@dataclass(frozen=True)
+class ResultsRequest:
+    """What is read, what tables show, and how; fields are called as the flags of ``print_results.py``.
+
+    At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``analysis``, ``variants`` and ``overview``
+    is set.
+
+    Attributes:
+        selection: which results are read.
+        allow_mixed_epochs: whether seeds that were trained for different numbers of epochs are averaged.
+        view: layout of tables of averages; None: ``datasets``.
+        relative_to: model whose averages are subtracted.
+        drop: change since the model's own accuracy on in1k.
+        rank: ranks among the models shown.
+        baseline: model that every other one is compared with.
+        analysis: names of analyses.
+        variants: other classifiers beside the protocol's.
+        overview: the main numbers of all experiments.
+        metric: ``top1``, ``top5`` or ``both``; None: depends on the view.
+        with_published: whether the paper's numbers stand beside.
+        paper: version of the paper.
+        format: one of ``writers.FORMATS``.
+        decimals: digits after the point; None: depends on the view.
+        labels: ``name`` or ``paper``.
+        width: columns of the terminal; 0: any.
+        per_seed: whether a single evaluation is shown seed by seed (as text).
+    """
+
+    selection: ResultQuery
+    allow_mixed_epochs: bool = False
+    view: str | None = None
+    relative_to: str | None = None
+    drop: bool = False
+    rank: bool = False
+    baseline: str | None = None
+    analysis: list[str] | None = None
+    variants: list[str] | None = None
+    overview: bool = False
+    metric: str | None = None
+    with_published: bool = False
+    paper: str = "v2"
+    format: str = "text"
+    decimals: int | None = None
+    labels: str = "name"
+    width: int = writers.WIDTH
+    per_seed: bool = False
+
+    @property
+    def shows_experiments(self) -> bool:
+        """Whether other experiments than those of one evaluation are shown."""
+        return bool(self.analysis or self.variants or self.overview)
+
+
+@dataclass(frozen=True)
+class OutputRequest:
+    """Where results are written; fields are called as the flags of ``print_results.py``.
+
+    Attributes:
+        output: file of the tables; None: standard output.
+        export: file to share.
+        label: names the runs in an exported file.
+        report: HTML page.
+        figures: folder of the paper's figures.
+        diagnostics: folder of search and training curves.
+        figure_names: figures that are wanted; None: all.
+        figure_formats: formats of figures and curves; None: all.
+        overwrite: whether files may be replaced.
+        reads_runs: whether there are runs whose curves can be drawn.
+    """
+
+    output: str | None = None
+    export: str | None = None
+    label: str | None = None
+    report: str | None = None
+    figures: str | None = None
+    diagnostics: str | None = None
+    figure_names: list[str] | None = None
+    figure_formats: list[str] | None = None
+    overwrite: bool = False
+    reads_runs: bool = True
+
+    @property
+    def without_tables(self) -> bool:
+        """Whether something is written instead of tables."""
+        return any((self.export, self.report, self.figures, self.diagnostics))
+
+
+@dataclass(frozen=True)
+class OutputPaths:
+    """Checked places to write; None: not asked for."""
+
+    table: Path | None
+    export: Path | None
+    report: Path | None
+    figures: Path | None
+    diagnostics: Path | None
+
+    @property
+    def all(self) -> list[Path]:
+        """Those that are asked for."""
+        paths = (self.table, self.export, self.report, self.figures, self.diagnostics)
+        return [path for path in paths if path is not None]
+
+
+def check_outputs(request: OutputRequest) -> OutputPaths:
+    """Check every place that would be written to, before anything is read.
+
+    Raises:
+        CogError: when something is there already, or cannot be written.
+    """
+    if request.label is not None and request.export is None:
+        raise CogError("--label names the runs in an exported file; add --export FILE")
+    _check_drawings(request)
+    paths = OutputPaths(
+        table=_check_file(request, "output"),
+        export=_check_file(request, "export"),
+        report=_check_file(request, "report"),
+        figures=_check_folder(request, "figures"),
+        diagnostics=_check_folder(request, "diagnostics"),
+    )
+    taken = [path for path in (paths.table, paths.export, paths.report) if path is not None]
+    if len(set(taken)) < len(taken):
+        raise CogError("--output, --export and --report name the same file; give each its own")
+    return paths
+
+
+def _check_drawings(request: OutputRequest) -> None:
+    names, formats = request.figure_names, request.figure_formats
+    if names and request.figures is None:
+        raise CogError("--figure_names chooses among --figures; add --figures DIR")
+    if formats and request.figures is None and request.diagnostics is None:
+        raise CogError("--figure_formats is for --figures and --diagnostics; add one of them")
+    if request.diagnostics is not None and not request.reads_runs:
+        raise CogError("--diagnostics needs runs: give --models_root_dir or --logreg_root_dir")
+    if names or formats:
+        from cog.reporting import figures
+
+        for flag, values, known in (
+            ("--figure_names", names, figures.FIGURES),
+            ("--figure_formats", formats, figures.FORMATS),
+        ):
+            for value in values or ():
+                if value not in known:
+                    raise CogError(f"{flag} {value} is not known, expected some of {', '.join(known)}")
+
+
+def _check_file(request: OutputRequest, flag: str) -> Path | None:
+    name = getattr(request, flag)
+    if name is None:
+        return None
+    path = Path(os.path.realpath(name))  # atomic replacement would turn a link into a file
+    if path.is_dir():
+        raise CogError(f"--{flag} {name} is a folder, expected a file")
+    if not path.parent.is_dir():
+        raise CogError(f"the folder of --{flag} {name} does not exist; create it first")
+    if path.exists():
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CogError(f"--{flag} {name} is not a regular file")
+        if not request.overwrite:
+            raise CogError(f"--{flag} {name} exists; remove it or add --overwrite")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise CogError(f"cannot write --{flag} {name}: no permission to create files in its folder")
+    return path
+
+
+def _check_folder(request: OutputRequest, flag: str) -> Path | None:
+    name = getattr(request, flag)
+    if name is None:
+        return None
+    path = Path(name)
+    if path.exists() and not path.is_dir():
+        raise CogError(f"--{flag} {name} is a file, expected a folder")
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise CogError(f"cannot write into --{flag} {name}: no permission to create files in {existing}")
+    return path

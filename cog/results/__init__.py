@@ -1,0 +1,1 @@
+"""Records of results: reading, querying, comparing, published numbers, exchange; imports no torch."""

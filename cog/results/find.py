@@ -1,0 +1,499 @@
+"""Result folders read into records, one :class:`Run` per seed.
+
+Printing never recomputes and reading never fails on one bad folder: whatever cannot be counted comes
+back as a :class:`Problem`. No torch here, so that tables appear at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cog import constants, paths
+from cog.errors import CogError
+from cog.results import analysis_records as analysis_records
+from cog.results.analysis_records import AnalysisRecord
+from cog.results.cells import (
+    RUNS,
+    Details,
+    Problem,
+    Run,
+    dataset_key,
+    default_seeds,
+    natural_key,
+    summarise,
+)
+from cog.results.run_reader import (
+    LEFTOVER,
+    LOGS_FILE,
+    METRICS,
+    RESULTS_FILE,
+    UnfinishedError,
+    check_finished,
+    read_run,
+)
+from cog.runtime import files
+
+__all__ = [
+    "LEFTOVER",
+    "LOGS_FILE",
+    "METRICS",
+    "RESULTS_FILE",
+    "RUNS",
+    "Details",
+    "Everything",
+    "Problem",
+    "Run",
+    "dataset_key",
+    "default_seeds",
+    "find_all",
+    "find_runs",
+    "is_pattern",
+    "list_models",
+    "natural_key",
+    "read_evaluation",
+    "read_run",
+    "summarise",
+]
+
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+# Threads do not make Python faster: on a local disk they neither help nor hurt. On a network file system, where every
+# file costs a round trip, they read as many times faster as there are of them. Processes gain nothing over
+# them, since the records have to be sent back.
+_THREADS = 8
+_SERIAL_BELOW = 64
+_CHUNK = 64
+
+# A record takes a few kB; bulky results lie beside it.
+_LARGEST_ANALYSIS = 1 << 26
+
+# Of folders that are not named like a model: those that a message names, and what is looked at inside on each level.
+_NAMED = 5
+_MOST_LOOKED_AT = 100
+
+_model_key = functools.lru_cache(4096)(natural_key)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A seed folder and what its place says about the run in it."""
+
+    model: str
+    dataset: str
+    n_shot: int | None  # None: the run must say
+    seed: int
+    path: Path
+    evaluation: str
+
+    @property
+    def identity(self) -> tuple[str, str, str, int | None, int]:
+        return self.model, self.dataset, self.evaluation, self.n_shot, self.seed
+
+
+@dataclass(frozen=True)
+class Everything:
+    """What there is below a models root.
+
+    Attributes:
+        runs: by the name of their evaluation, each sorted as :func:`find_runs` sorts.
+        analyses: results of analyses, sorted by model, data set and name.
+        problems: what cannot be counted, sorted by path.
+    """
+
+    runs: dict[str, list[Run]]
+    analyses: list[AnalysisRecord]
+    problems: list[Problem]
+
+
+def find_runs(
+    models_root_dir: str | os.PathLike[str],
+    *,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    n_shots: Iterable[int] | None = None,
+    eval_name: str = "logreg",
+    seeds: Iterable[int] | None = None,
+) -> tuple[list[Run], list[Problem]]:
+    """Find and read every run under ``models_root_dir``, in both spellings of the folder names.
+
+    Args:
+        models_root_dir: folder of the layout in ``cog/paths.py``.
+        models: names to look at, or patterns of names (``deit_*``); None: all (same for the other filters).
+        datasets: data sets to look at.
+        n_shots: training images per class, 0 = all images.
+        eval_name: ``EVAL.NAME`` of the runs.
+        seeds: seeds to look at.
+
+    Returns:
+        The runs, sorted by model (natural order), data set (:func:`dataset_key`), shots and seed; and
+        the folders that look like runs but cannot be counted, sorted by path. A seed found in two
+        folders (``seed-22`` and ``seed_22``) is ambiguous, so neither is counted.
+
+    Raises:
+        CogError: when ``models_root_dir`` is not a readable folder, or a name is not valid.
+    """
+    found = find_all(
+        models_root_dir,
+        models=models,
+        datasets=datasets,
+        n_shots=n_shots,
+        evaluation=eval_name,
+        seeds=seeds,
+        analyses=False,
+    )
+    return found.runs.get(eval_name, []), found.problems
+
+
+def find_all(
+    models_root_dir: str | os.PathLike[str],
+    *,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    n_shots: Iterable[int] | None = None,
+    evaluation: str | None = None,
+    seeds: Iterable[int] | None = None,
+    analyses: bool = True,
+) -> Everything:
+    """Find and read the runs of every evaluation, and the results of analyses, in one walk over the folders.
+
+    Args:
+        models_root_dir: see :func:`find_runs`, also for the other arguments.
+        models: names or patterns.
+        datasets: data sets.
+        n_shots: training images per class, of runs.
+        evaluation: the only one to look at; None: all.
+        seeds: of runs.
+        analyses: whether to look for analyses.
+
+    Raises:
+        CogError: when ``models_root_dir`` is not a readable folder, or a name is not valid.
+    """
+    root = files.require_dir(models_root_dir, "--models_root_dir")
+    wanted_datasets = None if datasets is None else {paths.check_dataset_name(name) for name in datasets}
+    wanted_shots = None if n_shots is None else set(n_shots)
+    wanted_seeds = None if seeds is None else set(seeds)
+    problems: list[Problem] = []
+
+    def list_model(item: tuple[str, Path]) -> tuple[list[_Candidate], list[_Analysis], list[Problem]]:
+        model, path = item
+        inside: list[Problem] = []
+        found, analysed = [], []
+        for dataset in _folders(path, inside, missing_ok=True):
+            if wanted_datasets is not None and dataset not in wanted_datasets:
+                continue
+            for folder in _folders(path / dataset, inside):
+                analysis = paths.parse_analysis_folder(folder) if analyses else None
+                if analysis is not None:
+                    analysed.append(_Analysis(model, dataset, analysis, path / dataset / folder))
+                parsed = paths.parse_evaluation_folder(folder)
+                if parsed is None or evaluation not in (None, parsed[0]):
+                    continue
+                if wanted_shots is None or parsed[1] in wanted_shots:
+                    for seed, seed_path in _seed_folders(path / dataset / folder, wanted_seeds, inside):
+                        found.append(_Candidate(model, dataset, parsed[1], seed, seed_path, parsed[0]))
+        return found, analysed, inside
+
+    if models is None:
+        problems += _misnamed(root)
+    candidates: list[_Candidate] = []
+    folders: list[_Analysis] = []
+    for found, analysed, inside in _map(
+        list_model, list(_model_folders(root, models, problems)), serial_below=8
+    ):
+        candidates += found
+        folders += analysed
+        problems += inside
+    records: list[AnalysisRecord] = []
+    for record in _map(_read_analysis, folders):
+        if isinstance(record, Problem):
+            problems.append(record)
+        else:
+            records.append(record)
+    records.sort(
+        key=lambda one: (
+            _model_key(one.model or ""),
+            dataset_key(one.dataset or ""),
+            natural_key(one.analysis),
+        )
+    )
+    runs, problems = _read_all(candidates, problems)
+    by_evaluation: dict[str, list[Run]] = {}
+    for run in runs:
+        by_evaluation.setdefault(run.evaluation, []).append(run)
+    return Everything(by_evaluation, records, problems)
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    """The folder of an analysis and what its place says."""
+
+    model: str
+    dataset: str
+    name: str
+    path: Path
+
+
+def _read_analysis(folder: _Analysis) -> AnalysisRecord | Problem:
+    """Return the result of an analysis, or why there is none; never raises, whatever the folder holds."""
+    path = folder.path
+    try:
+        entries = sorted(os.listdir(path))
+        if RESULTS_FILE not in entries:
+            check_finished(path, entries)
+            return Problem(path, f"no {RESULTS_FILE}: the analysis is unfinished or failed")
+        status = os.stat(path / RESULTS_FILE)
+        if not stat.S_ISREG(status.st_mode):
+            return Problem(path, f"{RESULTS_FILE} is not a regular file")
+        if status.st_size > _LARGEST_ANALYSIS:
+            return Problem(
+                path,
+                f"{RESULTS_FILE} is larger than {_LARGEST_ANALYSIS >> 20} MiB, not the record of an analysis",
+            )
+        record = analysis_records.read(path)
+    except UnfinishedError as error:
+        return Problem(path, str(error), error.state)
+    except OSError as error:
+        return Problem(path, f"cannot be read: {error.strerror or error}")
+    except (CogError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        return Problem(path, f"{RESULTS_FILE} is not the record of an analysis ({error})")
+    if not isinstance(record, AnalysisRecord):
+        return Problem(path, record.message.replace(f"{path}{os.sep}", ""))
+    if record.analysis != folder.name:
+        return Problem(
+            path,
+            f"{RESULTS_FILE} holds a result of {record.analysis}, the folder's name says {folder.name}",
+        )
+    odd = [name for name in record.values if not constants.is_plain_name(name)]
+    if odd:
+        return Problem(
+            path, f"{RESULTS_FILE} has a value named {odd[0][:40]!r}, expected letters, digits and ._+-"
+        )
+    return dataclasses.replace(record, model=folder.model, dataset=folder.dataset)
+
+
+def read_evaluation(
+    folder: str | os.PathLike[str], *, seeds: Iterable[int] | None = None
+) -> tuple[list[Run], list[Problem]]:
+    """Read the runs of one evaluation folder (``.../eval_logreg_N8``, or any folder of seed folders).
+
+    Model, data set and shots come from the path when it ends as the layout does; otherwise the names
+    are empty and the shots are those the runs record (original toolkit: those of the folder's name).
+
+    Raises:
+        CogError: when ``folder`` is not a readable folder.
+    """
+    folder = files.require_dir(folder, "--logreg_root_dir")
+    model, dataset, n_shot = _describe(folder)
+    parsed = paths.parse_evaluation_folder(Path(os.path.abspath(folder)).name)
+    evaluation = parsed[0] if parsed is not None else "logreg"
+    problems: list[Problem] = []
+    candidates = [
+        _Candidate(model, dataset, n_shot, seed, path, evaluation)
+        for seed, path in _seed_folders(folder, None if seeds is None else set(seeds), problems)
+    ]
+    return _read_all(candidates, problems)
+
+
+def _describe(folder: Path) -> tuple[str, str, int | None]:
+    """Model, data set and shots of an evaluation folder in the layout; empty and None elsewhere."""
+    parts = Path(os.path.abspath(folder)).parts[-4:]
+    parsed = paths.parse_evaluation_folder(parts[-1]) if parts else None
+    model = "_".join(parts[:2])
+    if parsed is None or len(parts) < 4 or not constants.is_model_name(model) or "_" in parts[0]:
+        return "", "", None
+    return model, parts[2], parsed[1]
+
+
+def _scan(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> list[os.DirEntry[str]]:
+    """List a folder in name order; an unreadable one becomes a problem."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        if not missing_ok:
+            problems.append(Problem(path, "vanished while the results were read"))
+    except NotADirectoryError:
+        pass
+    except OSError as error:
+        problems.append(Problem(path, f"cannot be read: {error.strerror or error}"))
+    return []
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere we may look
+        return False
+
+
+def _folders(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> Iterator[str]:
+    for entry in _scan(path, problems, missing_ok=missing_ok):
+        if not entry.name.startswith(".") and _is_dir(entry):
+            yield entry.name
+
+
+def list_models(models_root_dir: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the models that have a folder under ``models_root_dir``, in natural order."""
+    return sorted((model for model, _ in _model_folders(Path(models_root_dir), None, [])), key=natural_key)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether ``name`` is a pattern as shells have them (``deit_*``) rather than one name."""
+    return any(character in name for character in "*?[")
+
+
+def _model_folders(
+    root: Path, models: Iterable[str] | None, problems: list[Problem]
+) -> Iterator[tuple[str, Path]]:
+    wanted = None if models is None else list(dict.fromkeys(models))
+    if wanted is not None:
+        exact = [model for model in wanted if not is_pattern(model)]
+        for model in exact:
+            yield model, paths.ModelDir(root, model).path
+        patterns = [model for model in wanted if is_pattern(model)]
+        if not patterns:
+            return
+    for title in _folders(root, problems):
+        if "_" in title:  # no model's: names are split at the first underscore
+            continue
+        for architecture in _folders(root / title, problems):
+            model = f"{title}_{architecture}"
+            if not constants.is_model_name(model):
+                continue
+            if wanted is None or (
+                model not in exact and any(fnmatch.fnmatchcase(model, pattern) for pattern in patterns)
+            ):
+                yield model, root / title / architecture
+
+
+def _misnamed(root: Path) -> list[Problem]:
+    """Find folders that hold runs but are not named like a model, so that nobody looks inside; at most one problem."""
+    found: list[str] = []
+    for title in _folders(root, []):
+        if "_" in title or not constants.is_plain_name(title):
+            found += [title] * _holds_runs(root / title, above=2)
+            continue
+        for architecture in _folders(root / title, []):
+            if not constants.is_plain_name(architecture) and _holds_runs(
+                root / title / architecture, above=1
+            ):
+                found.append(f"{title}/{architecture}")
+    if not found:
+        return []
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    reason = (
+        f"runs in folders that are not named like a model: {', '.join(found[:_NAMED])}{more}; expected "
+        "<title>/<architecture> of letters, digits and ._+-, without _ in the title"
+    )
+    return [Problem(root, reason)]
+
+
+def _holds_runs(folder: Path, *, above: int) -> bool:
+    """Whether there is a finished run below a folder, as far as a quick look tells.
+
+    Args:
+        folder: where to look.
+        above: levels of folders between it and those of evaluations.
+    """
+    level = [folder]
+    for depth in range(above + 3):  # ... then evaluations, seeds, final trainings
+        inside = [path / name for path in level for name in _folders(path, [])]
+        if depth == above:
+            inside = [path for path in inside if paths.parse_evaluation_folder(path.name)]
+        elif depth == above + 1:
+            inside = [path for path in inside if paths.parse_seed_folder(path.name) is not None]
+        # A data set of images may lie here as well, with a thousand folders of a thousand files.
+        level = inside[:_MOST_LOOKED_AT]
+    return any(path.name.startswith("final") for path in level)
+
+
+def _seed_folders(
+    folder: Path, wanted: set[int] | None, problems: list[Problem]
+) -> Iterator[tuple[int, Path]]:
+    for entry in _scan(folder, problems):
+        hidden = entry.name.startswith(".")
+        if not (hidden or entry.name.startswith("seed")) or not _is_dir(entry):
+            continue
+        seed = None if hidden else paths.parse_seed_folder(entry.name)
+        path = folder / entry.name
+        if hidden:
+            problems.append(Problem(path, LEFTOVER))
+        elif seed is None:
+            problems.append(Problem(path, "not a seed folder, expected seed-<number>"))
+        elif wanted is None or seed in wanted:
+            yield seed, path
+
+
+def _read_all(candidates: Iterable[_Candidate], problems: list[Problem]) -> tuple[list[Run], list[Problem]]:
+    by_identity: dict[tuple[str, str, str, int | None, int], list[_Candidate]] = {}
+    for candidate in candidates:
+        by_identity.setdefault(candidate.identity, []).append(candidate)
+    single = []
+    for same in by_identity.values():
+        if len(same) == 1:
+            single += same
+            continue
+        for candidate in same:
+            others = ", ".join(str(other.path) for other in same if other is not candidate)
+            reason = f"seed {candidate.seed} is also in {others}; keep one of them"
+            problems.append(Problem(candidate.path, reason))
+    runs: list[Run] = []
+    for run, inside in _map(_read_one, single):
+        if run is not None:
+            runs.append(run)
+        problems += inside
+    runs.sort(key=_order)
+    return runs, sorted(problems, key=lambda problem: str(problem.path))
+
+
+def _order(run: Run) -> tuple[Any, ...]:
+    return _model_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
+
+
+def _map(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], *, serial_below: int = _SERIAL_BELOW
+) -> Iterator[_Result]:
+    """Apply ``function`` to all items, in threads when there are many, and yield the results in order."""
+    if len(items) < serial_below:
+        yield from map(function, items)
+        return
+    # A task for every item would cost more than the item.
+    size = max(1, min(_CHUNK, len(items) // _THREADS))
+    chunks = [items[start : start + size] for start in range(0, len(items), size)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for done in pool.map(lambda chunk: [function(item) for item in chunk], chunks):
+            yield from done
+
+
+def _read_one(candidate: _Candidate) -> tuple[Run | None, list[Problem]]:
+    """Return the run, and what was wrong in the folder."""
+    path = candidate.path
+    problems: list[Problem] = []
+    try:
+        run = read_run(
+            path,
+            model=candidate.model,
+            dataset=candidate.dataset,
+            n_shot=candidate.n_shot,
+            seed=candidate.seed,
+            problems=problems,
+        )
+    except UnfinishedError as error:
+        problems.append(Problem(path, str(error), error.state))
+        return None, problems
+    except CogError as error:
+        # Messages of the loader name the whole path, which the problem already says.
+        problems.append(Problem(path, str(error).replace(f"{path}{os.sep}", "")))
+        return None, problems
+    return dataclasses.replace(run, evaluation=candidate.evaluation), problems

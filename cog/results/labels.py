@@ -1,0 +1,26 @@
+"""How tables, figures, messages and pages call data sets, metrics and numbers of training images."""
+
+from __future__ import annotations
+
+from cog import constants
+
+METRIC_LABELS = {"top1": "top-1", "top5": "top-5"}
+
+
+def dataset_label(dataset: str) -> str:
+    """Return the paper's name of a data set: ``IN-1K``, ``L3``; others as they are."""
+    level = constants.cog_level(dataset)
+    known = {constants.IN1K: "IN-1K", constants.IN1K_BLURRED: "IN-1K-b", "cog_levels": "all levels"}
+    return known.get(dataset, dataset) if level is None else f"L{level}"
+
+
+def shots_label(n_shot: int) -> str:
+    """Return ``all training images`` or ``8 training images per class``."""
+    if n_shot == 0:
+        return "all training images"
+    return f"{n_shot} training image{'s' if n_shot != 1 else ''} per class"
+
+
+def shots_title(n_shot: int) -> str:
+    """Return ``all images`` or ``N = 8``."""
+    return f"N = {n_shot}" if n_shot else "all images"

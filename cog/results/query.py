@@ -1,0 +1,371 @@
+"""Which results are looked at: a selection, and everything it brings together from folders, files and the papers."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cog import constants, paths
+from cog.errors import CogError
+from cog.results import exchange, find, measures, official, published, search_history
+from cog.results.analysis_records import AnalysisRecord
+from cog.results.cells import Problem, Run, SeedAverage, natural_key
+from cog.results.labels import shots_label
+
+#: Groups of models: the paper's, and all others.
+CATEGORIES = (*published.CATEGORY_LABELS, "custom")
+
+
+# Settings (``Settings`` of cog.logreg.settings) that decide what is measured.
+_SAME_FOR_ALL_SEEDS = (
+    "n_trials",
+    "batch_size",
+    "momentum",
+    "val_frac",
+    "lr_interval",
+    "wd_interval",
+    "normalize",
+    "solver",
+    "pruner",
+    "classifier",
+    "mlp_hidden",
+    "mlp_layers",
+    "pca_dim",
+    "max_per_class",
+)
+
+
+@dataclass(frozen=True)
+class ResultQuery:
+    """Where results come from, and which of them are wanted.
+
+    Attributes:
+        logreg_root_dir: one evaluation folder, read whole; or None.
+        models_root_dir: folder of all models; or None.
+        imports: files of ``--export``.
+        paper: version of the published numbers (key of :data:`cog.results.published.SOURCES`); or None.
+        models: names and patterns; None: all (same for the other filters).
+        categories: some of ``CATEGORIES``.
+        datasets: names.
+        n_shots: training images per class, 0 = all.
+        seeds: of runs found on disk; they are then also the expected ones.
+        eval_name: ``EVAL.NAME`` of runs found on disk.
+        baseline: model that is read as well, whatever the filters by model say.
+        experiments: whether results of other evaluations and of analyses are wanted as well.
+    """
+
+    logreg_root_dir: Path | None = None
+    models_root_dir: Path | None = None
+    imports: tuple[Path, ...] = ()
+    paper: str | None = None
+    models: list[str] | None = None
+    categories: list[str] | None = None
+    datasets: list[str] | None = None
+    n_shots: list[int] | None = None
+    seeds: list[int] | None = None
+    eval_name: str = "logreg"
+    baseline: str | None = None
+    experiments: bool = False
+
+    @property
+    def reads_runs(self) -> bool:
+        """Whether folders are looked at."""
+        return self.logreg_root_dir is not None or self.models_root_dir is not None
+
+    @property
+    def exact_models(self) -> list[str] | None:
+        """The models, when all are named and none is a pattern."""
+        if self.models is None or any(map(find.is_pattern, self.models)):
+            return None
+        return self.models
+
+    def wants_model(self, model: str) -> bool:
+        """Whether a model is to be shown."""
+        if self.categories is not None and category(model) not in self.categories:
+            return False
+        return self.models is None or any(matches(model, pattern) for pattern in self.models)
+
+    def wants(self, average: SeedAverage) -> bool:
+        """Whether a number is to be shown; analyses have no number of shots, ``logreg_root_dir`` is not asked."""
+        return (
+            self.wants_model(average.model)
+            and (self.datasets is None or average.dataset in self.datasets)
+            and (
+                self.n_shots is None
+                or average.n_shot in self.n_shots
+                or not (average.evaluation == self.eval_name or measures.is_classifier(average.evaluation))
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a selection brings together.
+
+    Attributes:
+        runs: found on disk and wanted.
+        problems: folders that were not counted.
+        cells: wanted accuracies of one evaluation: of the runs, then imported, then published, each in its order.
+        others: those of the baseline that are not wanted themselves, of every data set and number of shots that
+            were read.
+        measures: wanted numbers of other experiments, as they were read.
+        all_measures: wanted numbers of all experiments, those of ``cells`` and what is derived among them.
+        analyses: wanted results of analyses found on disk.
+        variants: wanted runs of other evaluations, by the name of these.
+    """
+
+    runs: list[Run]
+    problems: list[Problem]
+    cells: list[SeedAverage]
+    others: list[SeedAverage]
+    measures: list[SeedAverage] = field(default_factory=list)
+    all_measures: list[SeedAverage] = field(default_factory=list)
+    analyses: list[AnalysisRecord] = field(default_factory=list)
+    variants: dict[str, list[Run]] = field(default_factory=dict)
+
+
+def category(model: str) -> str:
+    """Return the group of a model: the paper's, or ``custom``."""
+    known = published.MODELS.get(model)
+    return "custom" if known is None else known.category
+
+
+def matches(model: str, pattern: str) -> bool:
+    """Whether ``model`` is named by ``pattern``, a name or a pattern with ``*``, ``?`` and ``[...]``."""
+    return model == pattern or (find.is_pattern(pattern) and fnmatch.fnmatchcase(model, pattern))
+
+
+def gather(
+    selection: ResultQuery,
+    *,
+    on_problems: Callable[[Sequence[Problem]], None],
+    needs_in1k: bool = False,
+) -> Found:
+    """Read what a selection names.
+
+    Args:
+        selection: what is wanted.
+        on_problems: called with the folders that are not counted, before any error is raised.
+        needs_in1k: whether the IN-1K cells of wanted models are needed even if that data set is not wanted; they come
+            in ``others``.
+
+    Raises:
+        CogError: a folder or file that cannot be read, no finished run in a folder that was given, nothing left.
+    """
+    found = _read(selection, needs_in1k=needs_in1k)
+    on_problems(found.problems)
+    all_runs = dict(found.runs)
+    runs = all_runs.pop(selection.eval_name, [])
+    cells = find.summarise(runs, selection.seeds or find.default_seeds(runs))
+    cells = official.with_features(cells, search_history.features_of(runs))
+    own = selection.logreg_root_dir is not None
+    runs = [run for run in runs if own or _wants_run(selection, run)]
+    more = measures.of_runs(all_runs, expected_seeds=selection.seeds or ()) + measures.of_records(
+        found.analyses
+    )
+    others_are_read = selection.models is not None and bool(selection.imports or selection.paper)
+    if selection.reads_runs and not (runs or any(map(selection.wants, more)) or others_are_read):
+        raise CogError(_nothing_found(selection, found.problems))
+    imported = exchange.merge(*((str(path), exchange.load(path)) for path in selection.imports))
+    cells += [one for one in imported if exchange.is_cell(one)]
+    if selection.experiments:
+        more += [one for one in imported if not exchange.is_cell(one)]
+    if selection.paper is not None:
+        known = set(cells)
+        cells += [cell for cell in published.cells(selection.paper) if cell not in known]
+        if selection.experiments:
+            read = set(more)
+            more += [measure for measure in measures.of_paper(selection.paper) if measure not in read]
+    wanted_cells: list[SeedAverage] = []
+    others = []
+    for cell in cells:
+        if (own and cell.source == find.RUNS) or selection.wants(cell):
+            wanted_cells.append(cell)
+            continue
+        is_baseline = selection.baseline is not None and cell.model == selection.baseline
+        is_reference = needs_in1k and cell.dataset == constants.IN1K
+        if is_baseline or is_reference:
+            others.append(cell)
+    everything: list[SeedAverage] = []
+    if selection.experiments:
+        # What a wanted number is relative to need not be wanted itself.
+        base = [
+            cell for cell in cells if cell.source == find.RUNS and measures.is_classifier(cell.evaluation)
+        ]
+        base += [cell for cell in cells if cell.source != find.RUNS]
+        everything = measures.derive([*measures.without_single_std(base), *more])
+        everything = [measure for measure in everything if selection.wants(measure)]
+    if not wanted_cells and not everything:
+        if not cells and imported:
+            raise CogError(
+                f"--import {' '.join(map(str, selection.imports))}: only numbers of other experiments there; add "
+                "--overview, or --variants all, or --analysis all"
+            )
+        raise CogError(_nothing_left(selection, cells))
+    return Found(
+        runs,
+        found.problems,
+        wanted_cells,
+        others,
+        measures=[measure for measure in more if selection.wants(measure)],
+        all_measures=everything,
+        analyses=[record for record in found.analyses if _wants_record(selection, record)],
+        variants={
+            name: kept
+            for name, group in all_runs.items()
+            if (kept := [run for run in group if _wants_run(selection, run)])
+        },
+    )
+
+
+def _wants_record(selection: ResultQuery, record: AnalysisRecord) -> bool:
+    return selection.wants_model(record.model or "") and (
+        selection.datasets is None or record.dataset in selection.datasets
+    )
+
+
+def _wants_run(selection: ResultQuery, run: Run) -> bool:
+    return (
+        selection.wants_model(run.model)
+        and (selection.datasets is None or run.dataset in selection.datasets)
+        and (selection.n_shots is None or run.n_shot in selection.n_shots)
+    )
+
+
+def _read(selection: ResultQuery, *, needs_in1k: bool) -> find.Everything:
+    if selection.logreg_root_dir is not None:
+        runs, problems = find.read_evaluation(selection.logreg_root_dir, seeds=selection.seeds)
+        return find.Everything({selection.eval_name: runs}, [], problems)
+    if selection.models_root_dir is None:
+        return find.Everything({}, [], [])
+    models, datasets = selection.models, selection.datasets
+    if models is not None and selection.baseline is not None:
+        models = [*models, selection.baseline]
+    if datasets is not None and (needs_in1k or selection.experiments):
+        datasets = [*datasets, constants.IN1K]
+    return find.find_all(
+        selection.models_root_dir,
+        models=models,
+        datasets=datasets,
+        n_shots=selection.n_shots,
+        evaluation=None if selection.experiments else selection.eval_name,
+        seeds=selection.seeds,
+        analyses=selection.experiments,
+    )
+
+
+def mixed_settings(runs: Iterable[Run]) -> dict[str, list[tuple[str, str, int]]]:
+    """Find averages over runs with different settings, as far as these are recorded.
+
+    Returns:
+        For each setting in question, the (model, data set, number of shots) whose seeds disagree on it.
+    """
+    values: dict[tuple[str, str, int], dict[str, set[str]]] = {}
+    for run in runs:
+        place = values.setdefault((run.model, run.dataset, run.n_shot), {})
+        for key in _SAME_FOR_ALL_SEEDS:
+            if key in run.details.settings:
+                place.setdefault(key, set()).add(repr(run.details.settings[key]))
+    found: dict[str, list[tuple[str, str, int]]] = {}
+    for where, by_key in values.items():
+        for key, different in by_key.items():
+            if len(different) > 1:
+                found.setdefault(key, []).append(where)
+    return found
+
+
+def check_baseline(model: str, cells: Iterable[SeedAverage], *, flag: str) -> None:
+    """Refuse a baseline of which nothing is known, naming the nearest that is.
+
+    Raises:
+        CogError: when no cell is of ``model``.
+    """
+    models = {cell.model for cell in cells}
+    if model not in models:
+        raise CogError(f"{flag} {model}: no result of it among those read{_suggest(model, models)}")
+
+
+def _suggest(model: str, models: Iterable[str]) -> str:
+    near = difflib.get_close_matches(model, sorted(models), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
+    """Say which filter leaves nothing of what was read."""
+    models = {cell.model for cell in cells}
+    for model in selection.models or ():
+        if not any(matches(known, model) for known in models):
+            return (
+                f"--model {model} is none of the {len(models)} models with results{_suggest(model, models)}"
+            )
+    datasets = {cell.dataset for cell in cells}
+    for dataset in selection.datasets or ():
+        if dataset not in datasets:
+            known = " ".join(sorted(datasets, key=find.dataset_key))
+            return f"--dataset {dataset}: there are results on {known} only"
+    n_shots = {cell.n_shot for cell in cells}
+    for n_shot in selection.n_shots or ():
+        if n_shot not in n_shots:
+            known = " ".join(map(str, sorted(n_shots)))
+            return f"--n_shot {n_shot}: there are results with {known} only (0 = all)"
+    return "no result has the model, category, data set and number of shots asked for together"
+
+
+def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
+    """Say what was looked for and where, and what is there instead."""
+    seeds = f" with seeds {' '.join(map(str, selection.seeds))}" if selection.seeds else ""
+    refused = f" ({len(problems)} could not be counted, see above)" if problems else ""
+    if selection.logreg_root_dir is not None:
+        return (
+            f"no finished run{seeds} in --logreg_root_dir {selection.logreg_root_dir}{refused}; expected "
+            f"seed-<seed>/final-*/{find.LOGS_FILE}{_misplaced(selection.logreg_root_dir)}"
+        )
+    assert selection.models_root_dir is not None
+    models = " ".join(selection.models) if selection.models else "any model"
+    if selection.categories:
+        models += f" in {' '.join(selection.categories)}"
+    datasets = " ".join(selection.datasets) if selection.datasets else "any data set"
+    shots = f" with {', '.join(map(shots_label, selection.n_shots))}" if selection.n_shots is not None else ""
+    text = f"no finished run of {models} on {datasets}{shots}{seeds}"
+    exact = selection.exact_models
+    if exact and selection.datasets and len(exact) == len(selection.datasets) == 1:
+        model_dir = paths.ModelDir(selection.models_root_dir, exact[0])
+        n_shot = selection.n_shots[0] if selection.n_shots else 0
+        folder = model_dir.evaluation(selection.datasets[0], name=selection.eval_name, n_shot=n_shot)
+        other = _evaluations_beside(folder)
+        hint = f"; there is {other}: set EVAL.NAME and CLF.N_SHOT accordingly" if other else ""
+        return f"{text}: expected {folder}/seed-<seed>/final-*/{find.LOGS_FILE}{refused}{hint}"
+    known = find.list_models(selection.models_root_dir)
+    for model in selection.models or ():
+        if not any(matches(name, model) for name in known):
+            text += _suggest(model, known)
+            break
+    layout = f"<title>/<architecture>/<dataset>/eval_{selection.eval_name}[_N<shots>]/seed-<seed>"
+    return f"{text} under --models_root_dir {selection.models_root_dir}{refused}; expected {layout} there"
+
+
+def _misplaced(folder: Path) -> str:
+    """Return a hint when ``folder`` is one level too deep or too high."""
+    if paths.parse_seed_folder(folder.name) is not None:
+        return f"; this is the folder of one seed, give {folder.parent}"
+    inside = [name for name in _listing(folder) if paths.parse_evaluation_folder(name)]
+    return f"; did you mean its subfolder {inside[0]}?" if inside else ""
+
+
+def _evaluations_beside(folder: Path) -> str:
+    return ", ".join(
+        name
+        for name in _listing(folder.parent)
+        if name != folder.name and paths.parse_evaluation_folder(name)
+    )
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder), key=natural_key)
+    except OSError:
+        return []

@@ -1,0 +1,359 @@
+"""Where results stand among the published ones: ranks, neighbours, differences, and sentences about them.
+
+Ranks compare means at the precision of the paper (one decimal); equal means share the better rank. A rank
+alone promises more than five seeds can hold, so every rank comes with the span it could have if results within
+one combined standard deviation were taken as equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cog import constants
+from cog.results import comparison
+from cog.results.cells import SeedAverage, dataset_key
+from cog.results.labels import dataset_label, shots_label
+
+#: The paper's reference model.
+REFERENCE = "sup_resnet50"
+
+_DECIMALS = 1
+
+# Fewer places between seen and unseen concepts are not worth a statement: neighbours are often a tenth apart.
+_NOTABLE_RANKS = 5
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far one result is from another.
+
+    Attributes:
+        model: the other one.
+        other: its result.
+        points: own mean minus the other mean, in percentage points.
+        combined: combined standard deviation of both, in points; None when neither gives one.
+        clear: whether the difference is larger than that (see :func:`cog.results.comparison.within`).
+    """
+
+    model: str
+    other: SeedAverage
+    points: float
+    combined: float | None
+    clear: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """One result among the published ones of the same data set and number of shots.
+
+    Attributes:
+        cell: the result.
+        rank: 1 is best.
+        of: number of models ranked, this one included.
+        shared: whether a published model has the same mean at the paper's precision.
+        best_rank: if all within one combined deviation were equal, and this one the first of them.
+        worst_rank: the same, and this one the last of them.
+        above: the published model with the next higher mean; None for the best.
+        level_with: published models with the same mean at the paper's precision.
+        below: the published model with the next lower mean; None for the last.
+        about_equal: published models within one combined deviation, best first.
+        to_reference: difference to the published ResNet50.
+        to_published: difference to the published result of the same model, which is then not ranked.
+        field: the published means, best first.
+    """
+
+    cell: SeedAverage
+    rank: int
+    of: int
+    shared: bool
+    best_rank: int
+    worst_rank: int
+    above: Gap | None
+    level_with: tuple[str, ...]
+    below: Gap | None
+    about_equal: tuple[str, ...]
+    to_reference: Gap | None
+    to_published: Gap | None
+    field: tuple[float, ...]
+
+
+def gap(own: SeedAverage, other: SeedAverage) -> Gap:
+    """Compare two top-1 scores.
+
+    The combined deviation is the root of the summed variances over seeds: the spread of a single difference, not
+    the error of the mean. It needs no assumption beyond independent seeds, and errs on the side of "about equal".
+    The spread of a result with a single seed is unknown; the other's stands in for it.
+    """
+    deviations = [cell.std if not (len(cell.seeds) == 1 and not cell.std) else None for cell in (own, other)]
+    known = [value for value in deviations if value is not None]
+    combined = (
+        math.hypot(*(value if value is not None else known[0] for value in deviations)) if known else None
+    )
+    points = own.value - other.value
+    clear = combined is not None and not comparison.within(own.value, other.value, combined)
+    return Gap(other.model, other, points, combined, clear)
+
+
+def place(own: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
+    """Rank one result among published ones of its data set and number of shots; None without any.
+
+    Args:
+        own: the result.
+        published: any cells, of other data sets and shots as well. The one of the same model (a published
+            model run again) takes no rank of its own.
+    """
+    rivals = [c for c in published if (c.dataset, c.n_shot) == (own.dataset, own.n_shot)]
+    itself = next((c for c in rivals if c.model == own.model), None)
+    reference = next((c for c in rivals if c.model == REFERENCE), None)
+    rivals = sorted((c for c in rivals if c is not itself), key=lambda c: -c.value)
+    if not rivals:
+        return None
+    mean = round(own.value, _DECIMALS)
+    gaps = [(gap(own, cell), round(cell.value, _DECIMALS)) for cell in rivals]
+    higher = [g for g, other in gaps if other > mean]
+    lower = [g for g, other in gaps if other < mean]
+    level = [g.model for g, other in gaps if other == mean]
+    return Place(
+        cell=own,
+        rank=1 + len(higher),
+        of=1 + len(rivals),
+        shared=bool(level),
+        best_rank=1 + sum(g.clear and g.points < 0 for g, _ in gaps),
+        worst_rank=1 + len(rivals) - sum(g.clear and g.points > 0 for g, _ in gaps),
+        above=higher[-1] if higher else None,
+        level_with=tuple(level),
+        below=lower[0] if lower else None,
+        about_equal=tuple(g.model for g, _ in gaps if not g.clear),
+        to_reference=gap(own, reference) if reference is not None else None,
+        to_published=gap(own, itself) if itself is not None else None,
+        field=tuple(cell.value for cell in rivals),
+    )
+
+
+def places(own: Iterable[SeedAverage], published: Sequence[SeedAverage]) -> dict[tuple[str, int], Place]:
+    """Rank the results of one model; by data set and number of shots."""
+    rivals: dict[tuple[str, int], list[SeedAverage]] = {}
+    for cell in published:
+        rivals.setdefault((cell.dataset, cell.n_shot), []).append(cell)
+    found = {
+        (cell.dataset, cell.n_shot): place(cell, rivals.get((cell.dataset, cell.n_shot), ())) for cell in own
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _several(found: Sequence[str]) -> str:
+    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−").replace("+0.0", "0.0").replace("−0.0", "0.0")
+
+
+def _score(score: SeedAverage) -> str:
+    return f"{score.value:.1f} ± {score.std:.1f} %" if score.std is not None else f"{score.value:.1f} %"
+
+
+def _rank(found: Place) -> str:
+    shared = " (shared)" if found.shared else ""
+    return f"rank {found.rank} of {found.of}{shared}"
+
+
+def describe_places(
+    found: Mapping[tuple[str, int], Place], label: Mapping[str, str], *, n_shot: int = 0
+) -> list[str]:
+    """Say in plain sentences where a model stands with ``n_shot`` images per class.
+
+    Args:
+        found: of :func:`places`.
+        label: how to call the published models.
+        n_shot: training images per class, 0 = all.
+
+    Returns:
+        Up to three sentences; none when nothing can be ranked.
+    """
+    here = [found[key] for key in sorted(found, key=lambda key: dataset_key(key[0])) if key[1] == n_shot]
+    if not here:
+        return []
+    return [_describe_ranks(here, label, n_shot=n_shot), *_describe_reference(here), *_describe_trend(here)]
+
+
+def _describe_ranks(here: Sequence[Place], label: Mapping[str, str], *, n_shot: int) -> str:
+    seen = next((p for p in here if p.cell.dataset == constants.IN1K), None)
+    levels = [p for p in here if p.cell.dataset != constants.IN1K]
+    parts = []
+    for single in (seen, levels[0] if len(levels) == 1 else None):
+        if single is not None:
+            text = f"{_score(single.cell)} on {dataset_label(single.cell.dataset)}, {_rank(single)}"
+            if single.best_rank != single.worst_rank:
+                text += f" ({single.best_rank} to {single.worst_rank} within one combined deviation)"
+            parts.append(text)
+    if len(levels) > 1:
+        best, worst = min(levels, key=lambda p: p.rank), max(levels, key=lambda p: p.rank)
+        many = _levels([p.cell.dataset for p in levels])
+        if best.rank == worst.rank:
+            parts.append(f"rank {best.rank} of {best.of} on {many}")
+        else:
+            parts.append(
+                f"on {many} ranks from {best.rank} ({_where(levels, best.rank)}) to {worst.rank} "
+                f"({_where(levels, worst.rank)}) of {best.of}"
+            )
+    text = f"With {shots_label(n_shot)}: {'; '.join(parts)}."
+    first = [p for p in here if p.rank == 1 and not p.about_equal]
+    if first:
+        where = _several([dataset_label(p.cell.dataset) for p in first])
+        text += f" On {where} it is ahead of every published model."
+    return text
+
+
+def _levels(datasets: Sequence[str]) -> str:
+    if tuple(datasets) == constants.COG_LEVELS:
+        return "the levels L1 to L5"
+    return f"the levels {_several([dataset_label(name) for name in datasets])}"
+
+
+def _where(levels: Sequence[Place], rank: int) -> str:
+    return ", ".join(dataset_label(p.cell.dataset) for p in levels if p.rank == rank)
+
+
+def _describe_reference(here: Sequence[Place]) -> list[str]:
+    if here[0].cell.model == REFERENCE:
+        return []
+    gaps = {p.cell.dataset: p.to_reference for p in here if p.to_reference is not None}
+    groups = {
+        "higher": {d: g.points for d, g in gaps.items() if g.clear and g.points > 0},
+        "lower": {d: g.points for d, g in gaps.items() if g.clear and g.points < 0},
+        "about equal": {d: g.points for d, g in gaps.items() if not g.clear},
+    }
+    parts = [f"{verdict} on {_points(found)}" for verdict, found in groups.items() if found]
+    return [f"Against ResNet50, in percentage points: {'; '.join(parts)}."] if parts else []
+
+
+def _points(found: Mapping[str, float]) -> str:
+    """Name data sets with their differences; all five levels in short, by their smallest and largest."""
+
+    def one(dataset: str) -> str:
+        return f"{dataset_label(dataset)} ({_signed(found[dataset])})"
+
+    if not set(found).issuperset(constants.COG_LEVELS):
+        return _several([one(dataset) for dataset in found])
+    low = min(constants.COG_LEVELS, key=lambda dataset: found[dataset])
+    high = max(constants.COG_LEVELS, key=lambda dataset: found[dataset])
+    rest = [one(dataset) for dataset in found if dataset not in constants.COG_LEVELS]
+    ends = [_signed(found[low]), _signed(found[high])]
+    span = (
+        f"{ends[0]} on {dataset_label(low)} to {ends[1]} on {dataset_label(high)}"
+        if ends[0] != ends[1]
+        else ends[0]
+    )
+    return _several([*rest, f"all levels ({span})"])
+
+
+def _describe_trend(here: Sequence[Place]) -> list[str]:
+    """Compare the rank on seen concepts with those on unseen ones; a verdict only when no spans overlap."""
+    seen = next((p for p in here if p.cell.dataset == constants.IN1K), None)
+    levels = [p for p in here if constants.cog_level(p.cell.dataset) is not None]
+    if seen is None or len(levels) < constants.N_LEVELS:
+        return []
+    mean = sum(p.rank for p in levels) / len(levels)
+    notable = abs(mean - seen.rank) >= _NOTABLE_RANKS
+    if notable and all(p.worst_rank < seen.best_rank for p in levels):
+        verdict = "it stands better on unseen concepts than on those of IN-1K"
+    elif notable and all(p.best_rank > seen.worst_rank for p in levels):
+        verdict = "it stands worse on unseen concepts than on those of IN-1K"
+    else:
+        return [f"Mean rank {mean:.1f} on the levels, rank {seen.rank} on IN-1K."]
+    return [
+        f"Mean rank {mean:.1f} on the levels, rank {seen.rank} on IN-1K: among the published models {verdict}."
+    ]
+
+
+def describe_published(found: Mapping[tuple[str, int], Place]) -> list[str]:
+    """Say how results of a published model agree with its published ones (all images); none for other models."""
+    gaps = [
+        (dataset_label(key[0]), found[key].to_published)
+        for key in sorted(found, key=lambda key: dataset_key(key[0]))
+        if key[1] == 0
+    ]
+    known = [(name, g) for name, g in gaps if g is not None]
+    if not known:
+        return []
+    apart = [f"{name} ({_signed(g.points)})" for name, g in known if g.clear]
+    agree = [f"{name} ({_signed(g.points)})" for name, g in known if not g.clear]
+    parts = []
+    if agree:
+        parts.append(f"within one combined deviation on {_several(agree)}")
+    if apart:
+        parts.append(f"further apart on {_several(apart)}")
+    return [f"Against the published results of this same model (percentage points): {'; '.join(parts)}."]
+
+
+def describe_few_shot(found: Mapping[tuple[str, int], Place]) -> list[str]:
+    """Say how the ranks move from the fewest images to the most; none without few-shot results."""
+    shots = sorted({n_shot for _, n_shot in found}, key=lambda n: (n == 0, n))
+    if len(shots) < 2:
+        return []
+    ends = (shots[0], shots[-1])
+    parts = []
+    for name, datasets in (("IN-1K", (constants.IN1K,)), ("the levels", constants.COG_LEVELS)):
+        ranks = [[found[dataset, n].rank for dataset in datasets if (dataset, n) in found] for n in ends]
+        if all(ranks):
+            first, last = (str(min(r)) if min(r) == max(r) else f"{min(r)} to {max(r)}" for r in ranks)
+            parts.append(f"on {name} {first} with {_images(ends[0])}, {last} with {_images(ends[1])}")
+    return [f"Ranks by number of training images: {'; '.join(parts)}."] if parts else []
+
+
+def _images(n_shot: int) -> str:
+    return "all" if n_shot == 0 else f"{n_shot} per class"
+
+
+def describe_own(cells: Sequence[SeedAverage]) -> list[str]:
+    """Say how one model does on data of its own: the score on each data set and the fall from seen to unseen."""
+    if not cells:
+        return []
+    shown = 0 if any(cell.n_shot == 0 for cell in cells) else max(cell.n_shot for cell in cells)
+    by_dataset = {cell.dataset: cell for cell in cells if cell.n_shot == shown}
+    ordered = sorted(by_dataset.values(), key=lambda cell: dataset_key(cell.dataset))
+    scores = _several([f"{_score(c)} on {c.dataset or '(unnamed data)'}" for c in ordered])
+    texts = [f"With {shots_label(shown)}: {scores}."]
+    seen = by_dataset.get(constants.IN1K)
+    levels = [by_dataset[name] for name in by_dataset if constants.cog_level(name) is not None]
+    if seen is not None and levels and seen.value > 0:
+        last = max(levels, key=lambda cell: dataset_key(cell.dataset))
+        points = last.value - seen.value
+        share = 100 * points / seen.value
+        texts.append(
+            f"From the seen concepts (in1k) to the most distant level here ({last.dataset}): "
+            f"{_signed(points)} points, {_signed(share)} % of its score on in1k."
+        )
+    return texts
+
+
+def best_own(cells: Sequence[SeedAverage], label: Mapping[tuple[str, str], str]) -> list[str]:
+    """Say which of several models is best on which data set with all images; needs at least two models.
+
+    Args:
+        cells: of all models.
+        label: how to call them, by model and source.
+    """
+    by_dataset: dict[str, list[SeedAverage]] = {}
+    for cell in cells:
+        if cell.n_shot == 0:
+            by_dataset.setdefault(cell.dataset, []).append(cell)
+    won: dict[str, list[str]] = {}
+    close: list[str] = []
+    for dataset in sorted(by_dataset, key=dataset_key):
+        rivals = sorted(by_dataset[dataset], key=lambda cell: -cell.value)
+        if len(rivals) < 2:
+            continue
+        first, second = (label[cell.model, cell.source] for cell in rivals[:2])
+        found = comparison.difference(rivals[0], rivals[1])
+        if found is not None and found.sign > 0:
+            won.setdefault(first, []).append(dataset)
+        else:
+            close.append(f"{dataset} ({first}, {second})")
+    parts = [f"{model} is highest on {_several(where)}" for model, where in won.items()]
+    if close:
+        parts.append(f"the two highest are not told apart on {_several(close)}")
+    return [f"With all training images: {'; '.join(parts)}."] if parts else []

@@ -1,0 +1,327 @@
+"""Reading one seed folder: what makes a run complete, and what it says.
+
+The accuracies are those of ``logs.pkl``, which both toolkits write; ``results.json`` says that the run is
+complete, that it belongs where it lies, and how it was made. Both are read, so that a folder that was put
+together from two runs is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cog import paths
+from cog.errors import CogError
+from cog.results.cells import FAILED, INTERRUPTED, RUNNING, Details, Problem, Run
+from cog.runtime import failure_note, locks, safe_load
+from cog.runtime.json_fields import number, text, whole
+
+LOGS_FILE = "logs.pkl"
+RESULTS_FILE = "results.json"
+
+#: The logged accuracies (percent, one value per epoch), by the name the tables use.
+METRICS = {"top1": "test/top1", "top5": "test/top5"}
+
+#: Why a hidden folder is not counted.
+LEFTOVER = "a hidden folder, probably of a run that is unfinished or was interrupted"
+
+_FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
+
+# Accuracies computed in float32 may exceed 100 by rounding.
+_TOLERANCE_PERCENT = 1e-3
+
+# What cog.runtime.atomic_dir creates inside a seed folder until the run is complete.
+_STAGE_PREFIX = ".partial-"
+
+# Where a run keeps what it has done so far.
+_WORK_FOLDER = ".resume"
+
+# A record of 30 trials takes 8 kB.
+_LARGEST_RECORD = 1 << 24
+
+
+class UnfinishedError(CogError):
+    """An output folder without a result, which is no fault of the folder.
+
+    Attributes:
+        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` of :mod:`cog.results.cells`.
+    """
+
+    def __init__(self, message: str, state: str) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+def read_run(
+    path: str | os.PathLike[str],
+    *,
+    model: str,
+    dataset: str,
+    n_shot: int | None,
+    seed: int,
+    problems: list[Problem] | None = None,
+) -> Run:
+    """Read one seed folder.
+
+    A run of this toolkit is complete when ``results.json`` says so (it is written last); one of the
+    original toolkit, which has no such file, when its one ``final*/logs.pkl`` holds accuracies (older folders lack
+    the hyper-parameters in their name: any ``final*`` is read).
+
+    Args:
+        path: the seed folder.
+        model: what the folder's place says about the run (same for the next three).
+        dataset: data set.
+        n_shot: training images per class, 0 = all; None: as the run records it, else as the evaluation
+            folder's name has it.
+        seed: seed.
+        problems: receives leftovers inside the folder that do not make the run unusable.
+
+    Raises:
+        UnfinishedError: when the run has not finished.
+        CogError: when the run is ambiguous, its files contradict each other or cannot be read safely.
+    """
+    path = Path(path)
+    problems = [] if problems is None else problems
+    finals, stages = [], []
+    record: dict[str, Any] | None = None
+    entries = _list(path)
+    for name, is_dir in entries:
+        if name == RESULTS_FILE:
+            record = _read_record(path, seed=seed, n_shot=n_shot)
+        elif name.startswith("final") and is_dir:
+            finals.append(name)
+        elif name.startswith(_STAGE_PREFIX):
+            stages.append(name)
+    if record is None:
+        check_finished(path, [name for name, _ in entries], complete=bool(finals))
+    elif stages and locks.live_holder(path) is None:
+        problems += [Problem(path / name, LEFTOVER) for name in stages]
+    final = _choose_final(path, finals, record)
+    logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
+    where = f"{final}/{LOGS_FILE}"
+    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], where)
+    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], where)
+    if n_epochs != n_epochs_top5:
+        raise CogError(f"{where} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
+    recorded = record["final"] if record is not None else {}
+    for name, value in (("top1", top1), ("top5", top5)):
+        said = number(recorded.get(f"test_{name}"))
+        if said is not None and abs(said - value) > _TOLERANCE_PERCENT:
+            raise CogError(
+                f"{where} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
+                "them was changed; run this again with --overwrite"
+            )
+    if n_shot is None:
+        named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
+        n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
+    named = _hyper_parameters(final)
+    return Run(
+        model=model,
+        dataset=dataset,
+        n_shot=n_shot,
+        seed=seed,
+        top1=top1,
+        top5=top5,
+        n_epochs=n_epochs,
+        lr=number(recorded.get("lr", named.get("lr"))),
+        wd=number(recorded.get("wd", named.get("wd"))),
+        diverged=recorded.get("diverged") is True,
+        path=path,
+        final_folder=final,
+        details=Details() if record is None else read_details(record),
+    )
+
+
+def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False) -> None:
+    """Look for the traces of a run that is going on, failed or was interrupted.
+
+    Args:
+        path: an output folder without a result.
+        entries: the names in it.
+        complete: whether it may be a result of the original toolkit, which a later attempt that came to nothing left
+            as it was.
+
+    Raises:
+        UnfinishedError: when there are some.
+    """
+    if locks.LOCK_FILE in entries:
+        holder = locks.live_holder(path)
+        if holder is not None:
+            raise UnfinishedError(f"in progress: {holder}", RUNNING)
+    if failure_note.FAILURE_FILE in entries and not complete:
+        failure = failure_note.read_failure(path)
+        if failure is not None:
+            raise UnfinishedError(f"failed: {failure.message}", FAILED)
+    traces = [name for name in entries if name == _WORK_FOLDER or name.startswith(_STAGE_PREFIX)]
+    if locks.LOCK_FILE in entries and not complete:
+        traces.append(locks.LOCK_FILE)
+    if traces:
+        raise UnfinishedError(
+            f"{traces[0]} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted",
+            INTERRUPTED,
+        )
+
+
+def _list(path: Path) -> list[tuple[str, bool]]:
+    """Return the names in a folder, sorted, each with whether it is a folder."""
+    found = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                try:
+                    found.append((entry.name, entry.is_dir()))
+                except OSError:  # a link that leads nowhere we may look
+                    found.append((entry.name, False))
+    except FileNotFoundError:
+        raise CogError("vanished while the results were read") from None
+    except OSError as error:
+        raise CogError(f"cannot be read: {error.strerror or error}") from error
+    return sorted(found)
+
+
+def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]:
+    """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
+    try:
+        with open(os.path.join(path, RESULTS_FILE), "rb", opener=_open_without_waiting) as handle:
+            content = handle.read(_LARGEST_RECORD + 1)
+        if len(content) > _LARGEST_RECORD:
+            raise CogError(
+                f"{RESULTS_FILE} is larger than {_LARGEST_RECORD >> 20} MiB, not the record of a run"
+            )
+        record = json.loads(content)
+    except OSError as error:
+        raise CogError(f"cannot read {RESULTS_FILE}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
+    if not isinstance(record, dict) or not isinstance(record.get("final"), dict):
+        raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
+    if record.get("status") != "complete":
+        raise CogError(f"{RESULTS_FILE} says status {record.get('status')!r}, expected 'complete'")
+    for key, expected in (("seed", seed), ("n_shot", n_shot)):
+        if expected is not None and record.get(key, expected) != expected:
+            raise CogError(f"{RESULTS_FILE} says {key} {record[key]!r}, the folder's name {expected}")
+    if type(record.get("n_shot", 0)) is not int or record.get("n_shot", 0) < 0:
+        raise CogError(f"{RESULTS_FILE} says n_shot {record['n_shot']!r}, expected a whole number")
+    return record
+
+
+def _open_without_waiting(name: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes into must not stop the reading of all others."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] | None) -> str:
+    if record is not None:
+        folder = record["final"].get("folder")
+        if folder not in finals:
+            raise CogError(f"{RESULTS_FILE} names the final folder {folder!r}, which is not there")
+        return folder
+    if len(finals) > 1:
+        # As in the original toolkit only a folder with logs is a candidate.
+        finals = [name for name in finals if (path / name / LOGS_FILE).is_file()]
+    if not finals:
+        raise CogError(f"no final-*/{LOGS_FILE}: the run is unfinished or failed")
+    if len(finals) > 1:
+        raise CogError(f"{len(finals)} final folders ({', '.join(finals)}); keep the one that counts")
+    return finals[0]
+
+
+def _last_accuracy(logs: Any, key: str, where: str) -> tuple[float, int]:
+    """Return the last value (percent) of the list ``logs[key]`` and its length."""
+    if not isinstance(logs, dict):
+        raise CogError(f"{where} holds {type(logs).__name__}, expected a dict of lists")
+    values: Any = logs.get(key)
+    if hasattr(values, "tolist"):  # numpy
+        values = values.tolist()
+    if not isinstance(values, list | tuple):
+        raise CogError(f"{where} has no list {key}")
+    if not values:
+        raise CogError(f"{where} has an empty list {key}: no epoch was finished")
+    value = values[-1].tolist() if hasattr(values[-1], "tolist") else values[-1]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CogError(f"{where} has {type(value).__name__} in {key}, expected numbers")
+    if not is_percentage(value):
+        raise CogError(f"{where} ends with {key} = {value}, expected a percentage")
+    return float(value), len(values)
+
+
+def _hyper_parameters(final_folder: str) -> dict[str, float]:
+    """Read learning rate and weight decay from the name of the folder of the final training."""
+    match = _FINAL_FOLDER.fullmatch(final_folder)
+    found = {}
+    for key, text_ in match.groupdict().items() if match else ():
+        with contextlib.suppress(ValueError):
+            found[key] = float(text_)
+    return found
+
+
+def is_percentage(value: float) -> bool:
+    """Whether ``value`` is in [0, 100], up to rounding; also refuses NaN."""
+    return -_TOLERANCE_PERCENT <= value <= 100 + _TOLERANCE_PERCENT
+
+
+def read_details(record: Mapping[str, Any]) -> Details:
+    """Take from the content of ``results.json`` what is shown beside the accuracy.
+
+    Whatever is absent or of an unexpected type is left empty: old and foreign records count all the same.
+    """
+    identity = _mapping(record.get("identity"))
+    trials = [trial for trial in _sequence(record.get("trials")) if isinstance(trial, dict)]
+    best = record.get("best_trial")
+    by_number = {trial.get("number"): trial for trial in trials if type(trial.get("number")) is int}
+    best_trial = best if type(best) is int else None
+    return Details(
+        settings={
+            key: value
+            for key, value in identity.items()
+            if _is_plain(value)
+            or (isinstance(value, list) and len(value) <= 2 and all(map(_is_plain, value)))
+        },
+        train_features=_plain(identity.get("train_features")),
+        test_features=_plain(identity.get("test_features")),
+        train_features_file=text(record.get("train_features")),
+        test_features_file=text(record.get("test_features")),
+        n_classes=whole(record.get("n_classes")),
+        feature_dim=whole(record.get("feature_dim")),
+        rows={key: n for key, n in _mapping(record.get("rows")).items() if whole(n) is not None},
+        n_trials=len(trials),
+        n_trials_diverged=sum(trial.get("diverged") is True for trial in trials),
+        best_trial=best_trial,
+        best_val_top1=number(by_number.get(best_trial, {}).get("val_top1")),
+        seconds={
+            key: seconds
+            for key, value in _mapping(record.get("seconds")).items()
+            if (seconds := number(value)) is not None
+        },
+        versions={
+            key: value for key, value in _mapping(record.get("versions")).items() if isinstance(value, str)
+        },
+        device=text(record.get("device")),
+        finished=text(record.get("finished")),
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, str | bool | int)
+        or (isinstance(value, float) and math.isfinite(value))
+    )
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {key: item for key, item in _mapping(value).items() if _is_plain(item)}

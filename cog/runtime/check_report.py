@@ -1,0 +1,107 @@
+"""Findings of a check, in the order in which they were made."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cog.errors import CogError
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+
+
+@dataclass(frozen=True)
+class CheckFinding:
+    """One line of the summary.
+
+    Attributes:
+        level: ``ok``, ``warning`` or ``problem`` (the command cannot start, or could not finish).
+        subject: what was looked at, a word or two.
+        text: what was found, and what to do about it.
+    """
+
+    level: str
+    subject: str
+    text: str
+
+
+@dataclass
+class CheckStep:
+    """A block of checks.
+
+    Attributes:
+        ok: whether the block has ended without a problem.
+    """
+
+    ok: bool = False
+
+
+class Report:
+    """Collects findings."""
+
+    def __init__(self) -> None:
+        self.findings: list[CheckFinding] = []
+
+    def ok(self, subject: str, text: str) -> None:
+        """Note that something is as it should be."""
+        self._add(OK, subject, text)
+
+    def warn(self, subject: str, text: str) -> None:
+        """Note something that the user should know."""
+        self._add(WARNING, subject, text)
+
+    def problem(self, subject: str, text: str) -> None:
+        """Note something that has to be fixed first."""
+        self._add(PROBLEM, subject, text)
+
+    def _add(self, level: str, subject: str, text: str) -> None:
+        finding = CheckFinding(level, subject, " ".join(text.split()))
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    @contextlib.contextmanager
+    def step(self, subject: str) -> Iterator[CheckStep]:
+        """Turn errors of the block into problems, and the package's logged warnings into warnings."""
+        logger = logging.getLogger("cog")
+        handlers, propagate = logger.handlers, logger.propagate
+        logger.handlers, logger.propagate = [_Collector(self, subject)], False
+        step, before = CheckStep(), self.n_problems
+        try:
+            yield step
+            step.ok = self.n_problems == before
+        except CogError as error:
+            self.problem(subject, str(error))
+        except OSError as error:
+            where = f"cannot access {error.filename}: " if error.filename else ""
+            self.problem(subject, f"{where}{error.strerror or error}")
+        finally:
+            logger.handlers, logger.propagate = handlers, propagate
+
+    @property
+    def n_problems(self) -> int:
+        """Number of problems."""
+        return sum(finding.level == PROBLEM for finding in self.findings)
+
+    def finish(self) -> int:
+        """Print the summary and return the exit code: 0 when the command can start, else 2."""
+        width = max((len(finding.subject) for finding in self.findings), default=0)
+        for finding in self.findings:
+            print(f"{finding.level:<8} {finding.subject:<{width}}  {finding.text}")
+        n = self.n_problems
+        if n:
+            print(f"{n} problem{'s' if n > 1 else ''}: fix {'them' if n > 1 else 'it'} before starting")
+        else:
+            print("it can start")
+        return 2 if n else 0
+
+
+class _Collector(logging.Handler):
+    def __init__(self, report: Report, subject: str) -> None:
+        super().__init__(logging.WARNING)
+        self._report = report
+        self._subject = subject
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._report.warn(self._subject, record.getMessage())

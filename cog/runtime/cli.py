@@ -1,0 +1,350 @@
+"""What the scripts share: flag types, ``KEY VALUE`` options, logging, and clean errors."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NoReturn, TextIO, cast
+
+from cog import __version__
+from cog.constants import is_unset
+from cog.errors import CogError
+from cog.runtime import memory
+
+_CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
+
+#: Flags of earlier versions: what to do instead.
+_REMOVED_FLAGS = {"--no_index": "runs are always read from their folders, leave it out"}
+
+CONFIG_HELP = (
+    "KEY VALUE pairs anywhere on the command line override the configuration, for example "
+    "`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. "
+    "An argument given as None or null (any case) counts as not given."
+)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An argument parser without abbreviations that answers errors in one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+        self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {_message(' '.join(message.split()))} (see {self.prog} --help)\n")
+
+
+class Parser(OneLineParser):
+    """An argument parser that takes ``KEY VALUE`` options and answers errors in one line.
+
+    ``KEY VALUE`` pairs end up in ``args.opts`` (a flat list). Optional flags given as ``None`` or
+    ``null`` keep their defaults, because bash drivers pass unset variables that way.
+    """
+
+    def __init__(self, description: str, prog: str | None = None) -> None:
+        super().__init__(prog=prog, description=description, epilog=CONFIG_HELP)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
+        """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
+        argv = list(sys.argv[1:] if args is None else args)
+        valued = self._valued_flags()
+        flags, opts = split_opts(argv, self.error, takes_value=valued)
+        namespace, unknown = self.parse_known_args(self._drop_unset(flags, valued), namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        namespace.opts = opts
+        return namespace
+
+    def _valued_flags(self) -> set[str]:
+        return {
+            option
+            for action in self._actions
+            if action.nargs in (None, "+") and not isinstance(action, argparse._HelpAction)
+            for option in action.option_strings
+        }
+
+    def _hint(self, unknown: list[str]) -> str:
+        """Guess what the first unknown argument was meant to be."""
+        word = unknown[0].partition("=")[0]
+        if word in _REMOVED_FLAGS:
+            return f"; {_REMOVED_FLAGS[word]}"
+        if word.startswith("-"):
+            near = difflib.get_close_matches(word, list(self._option_string_actions), n=1, cutoff=0.7)
+            return f"; did you mean {near[0]}?" if near else ""
+        if "." in word:
+            return "; configuration keys are written in upper case, such as CLF.N_SHOT 8"
+        return ""
+
+    def _drop_unset(self, argv: list[str], valued: set[str]) -> list[str]:
+        """Remove ``--flag None``, ``--flag=None`` (any case, also ``null``) of flags that take a value.
+
+        An empty value (a shell variable that is not set) is an error: as a path it would mean the current
+        folder.
+        """
+        kept: list[str] = []
+        position = 0
+        while position < len(argv):
+            flag, has_value, value = argv[position].partition("=")
+            length = 1
+            if flag in valued and not has_value and position + 1 < len(argv):
+                value, has_value, length = argv[position + 1], "=", 2
+            if flag in valued and has_value and not value.strip():
+                self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
+            if not (flag in valued and has_value and is_unset(value)):
+                kept += argv[position : position + length]
+            position += length
+        return kept
+
+
+def split_opts(
+    argv: list[str], on_error: Callable[[str], NoReturn], *, takes_value: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Separate ``KEY VALUE`` pairs (dotted upper-case keys) from the flags of a command line.
+
+    Args:
+        argv: the command line.
+        on_error: called with a message for a key without a value.
+        takes_value: flags whose next word is their value whatever it looks like (``--ckpt_file MODEL.PTH``).
+
+    Returns:
+        The flags with their values, and the flat ``[KEY, VALUE, ...]`` list; pairs whose value is ``None`` or
+        ``null`` stay in it, for the configuration to check the key.
+    """
+    flags: list[str] = []
+    opts: list[str] = []
+    position = 0
+    while position < len(argv):
+        token = argv[position]
+        if token in takes_value:
+            flags += argv[position : position + 2]
+            position += 2
+            continue
+        if not _CONFIG_KEY.fullmatch(token):
+            flags.append(token)
+            position += 1
+            continue
+        if position + 1 >= len(argv):
+            on_error(f"option {token} has no value; expected KEY VALUE pairs")
+        opts += [token, argv[position + 1]]
+        position += 2
+    return flags, opts
+
+
+def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return an argparse type: an integer from ``minimum`` to ``maximum`` (None: any)."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"{value} is too small, expected {minimum} or more")
+        if maximum is not None and value > maximum:
+            raise argparse.ArgumentTypeError(f"{text} is too large, expected {maximum} or less")
+        return value
+
+    return parse
+
+
+def python_target(text: str) -> str:
+    """Argparse type: ``FILE.py:function``, returned as it is."""
+    file, _, function = text.rpartition(":")
+    if not file or not function.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form FILE.py:load_my_model")
+    return text
+
+
+def each_dataset(args: argparse.Namespace, *of_one: str) -> list[argparse.Namespace]:
+    """Return the flags of each data set that ``--dataset`` names: copies whose ``dataset`` is one name, or None.
+
+    Args:
+        args: flags; ``dataset`` is a list or None.
+        of_one: names of flags that belong to a single data set.
+
+    Raises:
+        CogError: several data sets with such a flag, or one data set twice.
+    """
+    datasets = args.dataset or [None]
+    if len(set(datasets)) < len(datasets):
+        raise CogError(f"--dataset names a data set twice: {' '.join(datasets)}")
+    for flag in of_one:
+        if len(datasets) > 1 and getattr(args, flag) is not None:
+            raise CogError(
+                f"--{flag} is of one data set, and --dataset names {len(datasets)}; give --models_root_dir alone, "
+                "or one data set at a time"
+            )
+    return [argparse.Namespace(**vars(args) | {"dataset": dataset}) for dataset in datasets]
+
+
+def add_common(group: argparse._ArgumentGroup) -> None:
+    """Add the flags of every script that writes an output folder."""
+    group.add_argument(
+        "--config", metavar="FILE", help="YAML file with configuration keys, such as CLF: {N_EPOCHS: 50}"
+    )
+    group.add_argument(
+        "--skip_complete",
+        action="store_true",
+        help="keep a complete output of the original toolkit, whose settings are not known (what this toolkit "
+        "has made the same way is skipped anyway)",
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace an existing output")
+
+
+def add_check(group: argparse._ArgumentGroup) -> None:
+    """Add the flag that asks whether the command can start."""
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="only look: inputs, images that are missing, output, disk, memory, GPU; exit code 0 when it can start, "
+        "else 2. Computes and writes nothing",
+    )
+
+
+# Longer lines of messages are cut: a name in a file can have a million characters.
+_LONGEST_LINE = 2000
+
+# Control characters but tabs and line ends, and those that turn the direction of writing.
+_CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]|\\r(?!\\n)"
+)
+
+
+def _harmless(text: str) -> str:
+    """Return text with what would steer a terminal escaped: it may come from anyone's files."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def _message(text: str) -> str:
+    """Return a message as it is shown: harmless, and no line of it too long."""
+    lines = [
+        line
+        if len(line) <= _LONGEST_LINE
+        else f"{line[:_LONGEST_LINE]}... ({len(line) - _LONGEST_LINE:,} more)"
+        for line in text.split("\n")
+    ]
+    return _harmless("\n".join(lines))
+
+
+class _Output:
+    """Standard output of a script, on which no name from a file steers the terminal.
+
+    Args:
+        stream: the real one.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text with its control characters escaped."""
+        return self._stream.write(_harmless(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Formatter(logging.Formatter):
+    """Plain messages; warnings and errors carry their level, colored on a terminal."""
+
+    def __init__(self, *, color: bool) -> None:
+        super().__init__()
+        self._color = color
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = _message(record.getMessage())
+        if record.levelno < logging.WARNING:
+            return message
+        label = record.levelname.lower()
+        if self._color:
+            from termcolor import colored
+
+            label = colored(label, "yellow" if record.levelno == logging.WARNING else "red", force_color=True)
+        return f"{label}: {message}"
+
+
+class _Console(logging.StreamHandler):
+    """Standard error; a line goes above the progress bar, if there is one, and not into it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm = sys.modules.get("tqdm")  # imported only once a bar is shown
+        if tqdm is None:
+            super().emit(record)
+        else:
+            with tqdm.tqdm.external_write_mode(file=self.stream):
+                super().emit(record)
+
+
+def set_up_logging() -> None:
+    """Send the package's log to standard error, once."""
+    logger = logging.getLogger("cog")
+    if not any(isinstance(handler, _Console) for handler in logger.handlers):
+        handler = _Console(sys.stderr)
+        handler.setFormatter(_Formatter(color=sys.stderr.isatty() and "NO_COLOR" not in os.environ))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a script's ``main`` and exit: 0, or a ``CogError``'s one line and its exit code.
+
+    Lack of memory ends in one line and exit code 2, too.
+
+    Set the environment variable ``COG_DEBUG=1`` to see the traceback behind an error.
+    """
+    set_up_logging()
+    if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
+    stdout = sys.stdout
+    sys.stdout = cast(TextIO, _Output(stdout))
+    try:
+        code = main(argv) or 0
+        sys.stdout.flush()
+    except CogError as error:
+        if os.environ.get("COG_DEBUG") == "1":
+            traceback.print_exc()
+        logging.getLogger("cog").error("%s", error)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        logging.getLogger("cog").error("interrupted")
+        code = 130
+    except (MemoryError, RuntimeError) as error:
+        if not memory.is_exhausted(error):
+            raise
+        if os.environ.get("COG_DEBUG") == "1":
+            traceback.print_exc()
+        what = f"{os.path.basename(sys.argv[0])} was running"
+        todo = "do less at a time (fewer seeds and shots, smaller batches)"
+        logging.getLogger("cog").error("%s", memory.explain(error, what=what, todo=todo))
+        code = 2
+    except BrokenPipeError:
+        # The reader of our output (`| head`) went away; leave quietly as other tools do.
+        _discard_output()
+        code = 141
+    except OSError as error:
+        # What the checks above it did not foresee: permissions, links that lead in circles, full disks.
+        if os.environ.get("COG_DEBUG") == "1":
+            traceback.print_exc()
+        where = f"cannot access {error.filename}" if error.filename else "input or output failed"
+        logging.getLogger("cog").error("%s", CogError(f"{where}: {error.strerror or error}"))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()
+        code = 2
+    finally:
+        sys.stdout = stdout
+    sys.exit(code)
+
+
+def _discard_output() -> None:
+    """Send what is still buffered for standard output nowhere, so that Python's exit does not fail on it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

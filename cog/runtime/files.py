@@ -1,0 +1,184 @@
+"""Writing files so that they appear whole or not at all, and reading what identifies them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import pickle
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from cog.errors import CogError
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open a temporary file beside ``path`` that replaces ``path`` when the block succeeds.
+
+    The data reach the disk (``fsync``) before the name does, so a crash leaves the previous file or
+    the new one, never a part. When the block raises, ``path`` is untouched and the temporary file
+    is gone.
+
+    Args:
+        path: final name; its parent folder must exist.
+        mode: ``"wb"`` or ``"w"`` (UTF-8 text).
+
+    Raises:
+        CogError: when the file cannot be written (missing folder, no permission, full disk).
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        # os.replace would put a regular file in the place of a device such as /dev/null.
+        raise CogError(f"cannot write {path}: it exists and is not a regular file")
+    tmp_name = ""
+    try:
+        descriptor, tmp_name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        # mkstemp creates 0600; shared result folders need the permissions open() would have given.
+        os.chmod(tmp_name, 0o666 & ~_umask())
+        # surrogateescape: file names that are not UTF-8 are written as the bytes they are.
+        text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
+        with os.fdopen(descriptor, mode, **text) as handle:
+            try:
+                yield handle
+            except RuntimeError as error:
+                # torch.save reports a full disk as a RuntimeError of its archive writer
+                if "PytorchStreamWriter" not in str(error) and "unexpected pos" not in str(error):
+                    raise
+                raise OSError(errno.EIO, "the data could not be written completely (disk full?)") from error
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(tmp_name, path)
+    except OSError as error:
+        raise CogError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            if tmp_name:
+                os.unlink(tmp_name)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a regular file for reading, without waiting for what is none.
+
+    Raises:
+        OSError: when it cannot be opened, or is a folder, a pipe or a device.
+    """
+    # A pipe that nobody writes into would hold open() for ever, and not even a signal ends it.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder, expected a file", str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write UTF-8 ``text`` atomically."""
+    with atomic_write(path, "w") as handle:
+        handle.write(text)
+
+
+def write_json(path: str | os.PathLike[str], data: Any) -> None:
+    """Write ``data`` as indented JSON, atomically.
+
+    Everything beyond ASCII is escaped: bytes of paths that are not UTF-8 would make a file that is not JSON.
+    """
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=True) + "\n")
+
+
+def write_pickle(path: str | os.PathLike[str], data: Any) -> None:
+    """Write ``data`` as a pickle of protocol 4 (readable since Python 3.4), atomically."""
+    with atomic_write(path) as handle:
+        pickle.dump(data, handle, protocol=4)
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        CogError: when it is missing, unreadable or not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8", errors="surrogateescape"))
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CogError(f"{path} is not valid JSON ({error})") from error
+
+
+def sha256(*paths: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file, or of several one after the other, as 64 hexadecimal digits.
+
+    Raises:
+        CogError: when one cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with open(path, "rb") as handle:
+                while chunk := handle.read(1 << 22):
+                    digest.update(chunk)
+        except OSError as error:
+            raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    return digest.hexdigest()
+
+
+def require_file(path: str | os.PathLike[str], flag: str) -> Path:
+    """Return ``path`` as a Path when it is a readable file.
+
+    Args:
+        path: what the user gave.
+        flag: how the user gave it (``--ckpt_file``), named in the error.
+    """
+    path = Path(path)
+    if os.path.isdir(path):
+        raise CogError(f"{flag} {path} is a folder, expected a file")
+    if not os.path.isfile(path):
+        raise CogError(f"{flag} {path} does not exist; check the path")
+    if not os.access(path, os.R_OK):
+        raise CogError(f"{flag} {path} cannot be read; check its permissions")
+    return path
+
+
+def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
+    """Return ``path`` as a Path when it is a readable folder; see :func:`require_file`."""
+    path = Path(path)
+    if os.path.isfile(path):
+        raise CogError(f"{flag} {path} is a file, expected a folder")
+    if not os.path.isdir(path):
+        raise CogError(f"{flag} {path} does not exist; check the path")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise CogError(f"{flag} {path} cannot be read; check its permissions")
+    return path
+
+
+def ensure_writable_dir(path: str | os.PathLike[str], flag: str) -> Path:
+    """Create the folder ``path`` if needed and prove that files can be written there.
+
+    Raises:
+        CogError: when it cannot be created or written to.
+    """
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise CogError(f"cannot write into {flag} {path}: {error.strerror or error}") from error
+    return path

@@ -1,0 +1,122 @@
+"""Disks, memory, GPUs and output folders, looked at without touching them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from cog.errors import CogError
+from cog.runtime.check_report import Report
+from cog.runtime.failure_note import read_failure
+from cog.runtime.locks import live_holder
+from cog.runtime.memory import available_memory
+
+#: Memory beside the features: interpreter, PyTorch, network, batches of images.
+BASE_MEMORY = 2 << 30
+
+
+def size(n_bytes: float) -> str:
+    """Return bytes in a readable unit."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if n_bytes >= unit:
+            return f"{n_bytes / unit:.3g} {name}"
+    return f"{n_bytes / 1e3:.3g} kB"
+
+
+def existing(path: Path) -> Path:
+    """Return ``path``, or the nearest folder above it that exists."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def check_writable(report: Report, folder: Path) -> bool:
+    """See whether ``folder`` can be written to, or created; a problem if not."""
+    there = existing(folder)
+    if not there.is_dir():
+        report.problem("output", f"{there} is not a folder, and {folder} cannot be created")
+        return False
+    try:
+        read_only = bool(os.statvfs(there).f_flag & os.ST_RDONLY)
+    except OSError as error:
+        report.problem("output", f"cannot access {there}: {error.strerror}")
+        return False
+    if read_only:
+        report.problem("output", f"{there} is on a file system that is mounted read-only")
+    elif not os.access(there, os.W_OK | os.X_OK):
+        report.problem("output", f"no permission to write into {there}")
+    else:
+        return True
+    return False
+
+
+def check_state(report: Report, folder: Path) -> bool:
+    """See whether someone is at work in an output folder (a problem), and how the last attempt ended."""
+    holder = live_holder(folder)
+    if holder is not None:
+        report.problem("output", f"{folder} is being written by {holder}; wait for it to end")
+        return False
+    failure = read_failure(folder)
+    if failure is not None:
+        report.warn("output", f"the last attempt at {folder} failed ({failure.when}): {failure.message}")
+    return True
+
+
+def check_disk(report: Report, needs: Iterable[tuple[Path, float]]) -> None:
+    """Compare what will be written with the space that is free on each file system.
+
+    Args:
+        report: gets one line per file system.
+        needs: output folder and bytes.
+    """
+    by_device: dict[int, tuple[Path, float]] = {}
+    for folder, n_bytes in needs:
+        there = existing(folder)
+        device = os.stat(there).st_dev
+        by_device[device] = (there, by_device.get(device, (there, 0.0))[1] + n_bytes)
+    for there, needed in by_device.values():
+        free = shutil.disk_usage(there).free
+        text = f"{there}: about {size(needed)} will be written, {size(free)} are free"
+        if free < needed:
+            report.problem("disk", f"{text}; make room for {size(needed - free)} more")
+        elif free < 1.1 * needed:
+            report.warn("disk", f"{text}: that is tight")
+        else:
+            report.ok("disk", text)
+        if os.statvfs(there).f_files and not os.statvfs(there).f_favail:
+            report.problem("disk", f"{there}: no file can be created any more (no free inodes); delete some")
+
+
+def check_memory(report: Report, needed: float, what: str) -> None:
+    """Compare the memory that is needed with what is available to this process."""
+    available = available_memory()
+    text = f"about {size(needed + BASE_MEMORY)} are needed ({what})"
+    if available is None:
+        report.ok("memory", text)
+    elif needed + BASE_MEMORY > available:
+        report.warn("memory", f"{text}, {size(available)} are available here; run it where there is more")
+    else:
+        report.ok("memory", f"{text}, {size(available)} are available")
+
+
+def check_device(report: Report, name: str | None) -> None:
+    """See whether the device is there and computes, as the command will (:func:`cog.runtime.device.resolve_device`).
+
+    Args:
+        report: gets one line.
+        name: value of ``--device``.
+    """
+    from cog.runtime.device import resolve_device
+
+    try:
+        device = resolve_device(name)
+    except CogError as error:
+        report.problem("device", str(error))
+        return
+    if name is None and device.type == "cpu":
+        report.warn("device", "no GPU is visible here; it would run on the CPU")
+    else:
+        report.ok("device", f"{device}{', as asked for' if name else ''}")

@@ -1,0 +1,69 @@
+"""What every run notes about itself: versions, time, a log file."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.metadata
+import logging
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cog
+
+_PACKAGES = ("torch", "torchvision", "pillow", "numpy", "optuna")
+
+
+def versions(packages: tuple[str, ...] = _PACKAGES) -> dict[str, str | None]:
+    """Return the versions of Python, of this toolkit and of ``packages`` (None: not installed)."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Keep quiet about a full disk: the result files say so, in one line instead of one per message."""
+
+
+def bracketed(text: str) -> re.Match[str] | None:
+    """Match the ``[label] `` at the start of a log line of one run among several."""
+    return re.match(r"\[[^]]+\] ", text)
+
+
+@contextlib.contextmanager
+def log_file(path: Path, *, label: str = "") -> Iterator[None]:
+    """Copy the package's log into ``path`` (appending) while the block runs, command line first.
+
+    Args:
+        path: file to write.
+        label: of one run among several that are computed side by side (``"[seed 22] "``): lines that begin with
+            the label of another one are left out.
+    """
+    handler = _LogFile(path, mode="a", encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    if label:
+        handler.addFilter(lambda line: (text := line.getMessage()).startswith(label) or not bracketed(text))
+    logger = logging.getLogger("cog")
+    logger.addHandler(handler)
+    handler.handle(
+        logging.LogRecord("cog", logging.INFO, __file__, 0, "command: %s", (" ".join(sys.argv),), None)
+    )
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        with contextlib.suppress(OSError):
+            handler.close()

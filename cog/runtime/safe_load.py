@@ -1,0 +1,226 @@
+"""The only place where the toolkit opens serialized objects: checkpoints, features, pickles.
+
+Files from the internet are hostile until checked. Unpickling can import any module and call any
+function, so nothing here unpickles without restriction:
+
+* torch files go through ``torch.load(weights_only=True)`` with a named allow-list per model;
+* plain pickles (level mapping, concept split, logs) go through :func:`load_pickle`, which reads
+  lists, tuples, dicts, sets, strings, numbers and numpy arrays with names from a closed table
+  (:mod:`cog.runtime.safe_pickle`). The readers of other checkpoint containers (:mod:`cog.models.formats`) use the same
+  reader.
+
+What is not data is refused before it costs time or memory: pickles by :func:`cog.runtime.safe_pickle.check`, archives
+by :func:`require_stored`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from cog.errors import CogError, UnsafeFileError
+from cog.runtime import files, safe_pickle
+
+#: Levels, logs and predictions take less; split files more.
+LARGEST_PICKLE = 1 << 26
+
+#: What to do about the tar container, whose own reader unpickles without restriction.
+TORCH_0_1 = (
+    "is in the container of torch 0.1 (tar), which is not read; download the re-released file of the same weights "
+    "(torchvision: resnet50-0676ba61.pth, resnet152-394f9c45.pth), or load and save it again with a newer torch"
+)
+
+# Smaller files are read, larger ones mapped.
+_SMALL = 1 << 20
+
+# 100,000 records.
+_LARGEST_DIRECTORY = 1 << 23
+
+# Pickles at the start of a file of torch before 1.6: magic number, version, system, contents, keys of the storages.
+_LEGACY_PICKLES = 5
+
+
+def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) -> Any:
+    """Read a pickle of lists, tuples, dicts, sets, strings, numbers and numpy arrays.
+
+    Files written with numpy 1 and numpy 2 and any pickle protocol are read; see
+    :func:`cog.runtime.safe_pickle.load`.
+
+    Args:
+        path: a pickle file.
+        largest: size of the largest file to read, in bytes.
+
+    Raises:
+        UnsafeFileError: when the file names any other class or function (the name is in the message;
+            nothing of it is imported or called).
+        CogError: when the file is missing, too large or not a complete pickle.
+    """
+    try:
+        with contents(path, "pickle", largest) as content:
+            return safe_pickle.load(content)
+    except UnsafeFileError as error:
+        raise UnsafeFileError(
+            f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "
+            "strings, numbers and numpy arrays. Get the file from its authors again"
+        ) from None
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    except safe_pickle.MALFORMED as error:
+        raise CogError(
+            f"{path} is not a readable pickle ({type(error).__name__}: {str(error)[:200]}); is it complete?"
+        ) from None
+
+
+@contextmanager
+def contents(
+    path: str | os.PathLike[str], kind: str, largest: int | None = None
+) -> Iterator[bytes | mmap.mmap]:
+    """Yield the bytes of a regular file that is not empty.
+
+    Raises:
+        CogError: for anything else.
+    """
+    try:
+        handle = files.open_regular(path)
+    except (OSError, ValueError) as error:
+        raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    with handle:
+        size = os.fstat(handle.fileno()).st_size
+        if size == 0:
+            raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
+        if largest is not None and size > largest:
+            raise CogError(
+                f"{path} has {size:,} bytes, expected a {kind} of at most {largest:,}; is it the right file?"
+            )
+        # A map is closed with the last reference to it: what was read may still refer to it.
+        yield handle.read() if size <= _SMALL else mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def require_small_directory(archive: IO[bytes]) -> None:
+    """Refuse a zip archive whose directory would fill the memory; leaves the file at its beginning.
+
+    Raises:
+        UnsafeFileError: the directory is too large.
+        zipfile.BadZipFile: there is none.
+    """
+    end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
+    if end is None:
+        raise zipfile.BadZipFile("the file ends early")
+    if end[5] > _LARGEST_DIRECTORY:
+        raise UnsafeFileError(f"a directory of {end[5]:,} bytes, expected at most {_LARGEST_DIRECTORY:,}")
+    archive.seek(0)
+
+
+def require_stored(archive: IO[bytes]) -> IO[bytes]:
+    """Refuse a zip archive that can become larger than it is: torch and numpy's ``savez`` compress nothing.
+
+    The exception is the code of a TorchScript archive, which nothing here reads.
+
+    Args:
+        archive: the file; only its directory is read.
+
+    Returns:
+        The file, at its beginning.
+
+    Raises:
+        UnsafeFileError: a record is compressed, or records overlap.
+        zipfile.BadZipFile: the directory is damaged.
+    """
+    require_small_directory(archive)
+    with zipfile.ZipFile(archive) as opened:
+        records = opened.infolist()
+    records = [record for record in records if record.filename.split("/")[1:2] != ["code"]]
+    compressed = [record.filename for record in records if record.compress_type != zipfile.ZIP_STORED]
+    if compressed:
+        raise UnsafeFileError(f"a compressed record {compressed[0]}")
+    if sum(record.file_size for record in records) > archive.seek(0, os.SEEK_END):
+        raise UnsafeFileError("records that announce more bytes than the file has")
+    archive.seek(0)
+    return archive
+
+
+def _check_torch(path: Path) -> None:
+    """Judge a torch file before torch reads it.
+
+    Raises:
+        UnsafeFileError: see :func:`require_stored`, :func:`cog.runtime.safe_pickle.check`.
+        Exception: a broken file.
+    """
+    with contents(path, "torch file") as content:
+        try:
+            if content[:4] == b"PK\x03\x04":
+                with open(path, "rb") as handle, zipfile.ZipFile(require_stored(handle)) as archive:
+                    for name in archive.namelist():
+                        if name.endswith("/data.pkl"):
+                            safe_pickle.check(archive.read(name))
+            elif content[:2] == b"\x80\x02":
+                position = 0
+                for _ in range(_LEGACY_PICKLES):
+                    position = safe_pickle.check(content, position) if position < len(content) else position
+        except UnsafeFileError as error:
+            raise UnsafeFileError(
+                f"refused to read {path}: it contains {error}; expected a file of torch.save"
+            ) from None
+
+
+def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
+    """Read a torch file with ``weights_only=True``, on the CPU.
+
+    Args:
+        path: a file of ``torch.save``.
+        allow: classes the file may name beside tensors and plain containers, for this call only
+            (entries as ``torch.serialization.safe_globals`` takes them).
+        mmap: map the file instead of reading it (files of torch >= 1.6 only).
+
+    Returns:
+        What was saved; tensors are on the CPU.
+
+    Raises:
+        UnsafeFileError: when the file names a class outside the allow-list (named in the message).
+        CogError: when the file is missing, truncated, or in a format that cannot be read safely.
+    """
+    import torch
+
+    path = Path(path)
+    try:
+        _check_torch(path)
+        with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # hints to programmers; what matters to a user is an error here
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap or None)
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    except CogError:
+        raise
+    except Exception as error:  # torch documents no list, and broken files raise nearly everything
+        raise _torch_error(path, error) from None
+
+
+def _torch_error(path: Path, error: Exception) -> CogError:
+    """Put the many lines of a failed ``torch.load`` into one that says what to do."""
+    text = str(error)
+    named = re.search(r"(?:GLOBAL|global) (\S+) was not an allowed global", text) or re.search(
+        r"Trying to (?:load|call|instantiate) (?:un(?:supported|safe) )?(?:GLOBAL|global|class|function)? ?(\S+)",
+        text,
+    )
+    if "legacy .tar" in text or "tarfile" in text.lower():
+        return UnsafeFileError(f"{path} {TORCH_0_1}")
+    if "TorchScript" in text:
+        return UnsafeFileError(f"{path} is a TorchScript archive, expected a file of torch.save")
+    if named:
+        return UnsafeFileError(
+            f"refused to read {path}: it contains {named.group(1).rstrip('.,')}, which is not on the "
+            "allow-list; expected only tensors in plain containers"
+        )
+    if isinstance(error, pickle.UnpicklingError) and "weights" in text.lower():
+        detail = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0].strip() or "unsafe content"
+        return UnsafeFileError(f"refused to read {path}: {detail[:200]}")
+    detail = text.strip().split("\n")[0][:200] or type(error).__name__
+    return CogError(f"{path} is not a readable torch file ({detail}); is the download complete?")

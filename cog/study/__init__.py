@@ -1,0 +1,1 @@
+"""Many tasks over models and data sets: units, tasks, SLURM, local workers."""

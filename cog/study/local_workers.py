@@ -1,0 +1,362 @@
+"""The tasks of a study on one machine: N at a time, each with a GPU of its own or a part of the processors."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from cog.errors import CogError
+from cog.runtime.signals import EXIT_CODE
+from cog.study.plan import StudyPlan
+from cog.study.slurm import Array, command_line
+from cog.study.units import DONE, RUNNING, Status, Study, Unit, survey
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+
+#: Between two looks at a task that another process works on.
+_LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class LocalTask:
+    """One command.
+
+    Attributes:
+        name: name of the task, such as ``extract 0``.
+        label: description of the task for log lines.
+        command: program and arguments.
+        needs: names of tasks that must have succeeded before.
+        log: file that receives the output.
+        units: units that the task works on.
+    """
+
+    name: str
+    label: str
+    command: list[str]
+    needs: tuple[str, ...]
+    log: Path
+    units: tuple[Unit, ...] = ()
+
+
+@dataclass
+class LocalSummary:
+    """The end of all tasks.
+
+    Attributes:
+        codes: exit codes of the tasks that were run, by name.
+        skipped: names of the tasks that were not run because a task they need failed.
+        signal: signal that ended all tasks early; None: there was none.
+    """
+
+    codes: dict[str, int] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    signal: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0; 130 or 75 after a signal; else the code of the tasks that failed, 2 when their codes differ."""
+        if self.signal is not None:
+            return 130 if self.signal == signal.SIGINT else EXIT_CODE
+        codes = {code for code in self.codes.values() if code}
+        return 0 if not codes else codes.pop() if len(codes) == 1 else 2
+
+
+def tasks_of(arrays: Sequence[Array], log_dir: Path) -> list[LocalTask]:
+    """Return the tasks of arrays, in order."""
+    tasks = []
+    for array in arrays:
+        for number, command in array.commands.items():
+            units = array.units[number]
+            more = f" and {len(units) - 1} more" if len(units) > 1 else ""
+            tasks.append(
+                LocalTask(
+                    name=f"{array.name} {number}",
+                    label=f"{units[0]}{more}",
+                    command=command,
+                    needs=tuple(f"{name} {number}" for name in array.after),
+                    log=log_dir / "logs" / f"{array.name}_{number}.log",
+                    units=tuple(units),
+                )
+            )
+    return tasks
+
+
+def run_plan(
+    study: Study,
+    plan: StudyPlan,
+    log_dir: Path,
+    *,
+    n_processes: int | None,
+    gpu_ids: Sequence[str] | None,
+    dry_run: bool,
+    show_results: Callable[[], None] | None,
+) -> int:
+    """Run the tasks of a plan on this machine, then make the table.
+
+    Args:
+        study: the units that are wanted.
+        plan: tasks of the study.
+        log_dir: folder of logs and results.
+        n_processes: tasks at a time; None: one per GPU, one without GPUs.
+        gpu_ids: GPUs to use, in turn; None: all that are visible.
+        dry_run: only print the tasks.
+        show_results: makes and prints the table; None: no table is made.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CogError: a folder that cannot be written to, or nothing for the table although no task failed.
+    """
+    tasks = tasks_of(plan.arrays, log_dir)
+    gpus = list(gpu_ids or find_gpus(os.environ))
+    n_processes = n_processes or max(1, len(gpus))
+    if dry_run:
+        for task in tasks:
+            print(
+                f"# {task.name}: {task.label}" + (f" (after {', '.join(task.needs)})" if task.needs else "")
+            )
+            print(command_line(task.command))
+        print(f"# {n_processes} at a time, GPUs: {' '.join(gpus) or 'none'}")
+        return 0
+    try:
+        (log_dir / "logs").mkdir(exist_ok=True)
+    except OSError as error:
+        raise CogError(f"cannot write into --log_dir {log_dir}: {error.strerror or error}") from error
+
+    def look(task: LocalTask) -> list[Status]:
+        model, dataset = task.units[0].model, task.units[0].dataset  # all are of one pair
+        statuses = survey(dataclasses.replace(study, models=(model,), datasets=(dataset,)))
+        return [statuses[unit] for unit in task.units]
+
+    summary = run(tasks, n_processes=n_processes, gpus=gpus, environment=os.environ, look=look)
+    if summary.signal is not None:
+        n_done = sum(code == 0 for code in summary.codes.values())
+        name = summary.signal.name
+        logger.error(
+            "ended by %s: %d of %d tasks are done; the same command continues", name, n_done, len(tasks)
+        )
+        return summary.exit_code
+    n_failed = sum(code != 0 for code in summary.codes.values())
+    if n_failed:
+        logger.error(
+            "%d of %d tasks failed, %d were not begun, for the reasons above; the same command repeats only these",
+            n_failed, len(tasks), len(summary.skipped),
+        )  # fmt: skip
+    if show_results is not None:
+        try:
+            show_results()
+        except CogError as error:
+            if not n_failed:
+                raise
+            logger.error("%s", error)
+    return summary.exit_code
+
+
+def find_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return the GPUs that may be used, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.split() if done.returncode == 0 else []
+
+
+def place(slot: int, n_processes: int, gpus: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the tasks of one slot: its GPU, in turn; its share of the processors."""
+    result = dict(environment)
+    if gpus:
+        result["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+    if "OMP_NUM_THREADS" not in environment:
+        result["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // n_processes))
+    return result
+
+
+class _Signals:
+    """Notes signals, and passes them on to the processes that run."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._previous: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> _Signals:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            self._previous[number] = signal.signal(number, self._received)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        again = self.first is not None and number == signal.SIGINT
+        self.first = self.first or signal.Signals(number)
+        # A first ^C lets the tasks save, like SIGTERM; a second one ends them where they are.
+        self.pass_on(signal.SIGINT if again else signal.SIGTERM)
+
+    def pass_on(self, number: signal.Signals) -> None:
+        for process in self.running.values():
+            if process.poll() is None:
+                process.send_signal(number)
+
+
+class _Others:
+    """Tasks that processes outside this study work on: they wait until these have ended."""
+
+    def __init__(self, look: Callable[[LocalTask], Sequence[Status]]) -> None:
+        self._look = look
+        self._looked: dict[str, float] = {}  # when tasks that wait were last looked at
+        self._repeated: set[str] = set()
+
+    def work_on(self, task: LocalTask) -> bool:
+        """Whether others do; says so once."""
+        last = self._looked.get(task.name)
+        if last is not None and time.monotonic() - last < _LOOK_SECONDS:
+            return True
+        holders = [status.detail for status in self._look(task) if status.state == RUNNING]
+        if not holders:
+            self._looked.pop(task.name, None)
+            return False
+        if last is None:
+            logger.info("%s waits, since another process is at work on it: %s", task.name, holders[0])
+        self._looked[task.name] = time.monotonic()
+        return True
+
+    def explain(self, task: LocalTask) -> bool:
+        """Whether a task that failed has to be repeated: others were, or are, at work on it."""
+        if self.work_on(task):
+            return True
+        found = self._look(task)
+        if task.name in self._repeated or not found or any(status.state != DONE for status in found):
+            return False
+        self._repeated.add(task.name)  # done in the meantime: by the same settings, or it fails again
+        return True
+
+
+def run(
+    tasks: Sequence[LocalTask],
+    *,
+    n_processes: int,
+    gpus: Sequence[str],
+    environment: Mapping[str, str],
+    look: Callable[[LocalTask], Sequence[Status]],
+) -> LocalSummary:
+    """Run tasks, at most ``n_processes`` at a time, each as soon as the tasks it needs have succeeded.
+
+    A task that fails stops only the tasks that need it. A task that another process works on waits until that has
+    ended, and then finds its units done, or does them. After SIGINT, SIGTERM or SIGUSR1 the running tasks save and
+    end, and no further task starts.
+
+    Args:
+        tasks: tasks to run.
+        n_processes: largest number of tasks at a time.
+        gpus: GPUs as :func:`find_gpus` returns them.
+        environment: environment variables of the tasks.
+        look: returns the statuses of a task's units.
+
+    Raises:
+        CogError: when a program cannot be started or a log not be written.
+    """
+    summary = LocalSummary()
+    waiting = list(tasks)
+    slots: dict[str, int] = {}
+    by_name = {task.name: task for task in tasks}
+    began: dict[str, float] = {}
+    others = _Others(look)
+    with _Signals() as signals:
+        try:
+            while waiting or signals.running:
+                if signals.first is not None:
+                    waiting.clear()
+                task = _next(waiting, summary, others) if len(signals.running) < n_processes else None
+                if task is not None:
+                    waiting.remove(task)
+                    slot = min(set(range(n_processes)) - set(slots.values()))
+                    logger.info("[%d/%d] %s: %s", len(summary.codes) + len(signals.running) + 1, len(tasks), task.name,
+                                task.label)  # fmt: skip
+                    began[task.name] = time.monotonic()
+                    signals.running[task.name] = _start(task, place(slot, n_processes, gpus, environment))
+                    slots[task.name] = slot
+                    if (
+                        signals.first is not None
+                    ):  # it came while the process was made, which has not heard of it
+                        signals.running[task.name].send_signal(signal.SIGTERM)
+                    continue
+                time.sleep(_POLL_SECONDS)
+                for name in [name for name, process in signals.running.items() if process.poll() is not None]:
+                    code = signals.running.pop(name).returncode
+                    code = code if code >= 0 else 128 - code
+                    del slots[name]
+                    if code and signals.first is None and others.explain(by_name[name]):
+                        waiting.insert(0, by_name[name])
+                        continue
+                    summary.codes[name] = code
+                    seconds = time.monotonic() - began[name]
+                    if code == 0:
+                        logger.info("%s: done in %.0f s", name, seconds)
+                    elif signals.first is None or code not in (EXIT_CODE, 130, 128 + signal.SIGTERM):
+                        last = _last_line(by_name[name].log)
+                        logger.error("%s: exit code %d: %s (%s)", name, code, last, by_name[name].log)
+        finally:
+            signals.pass_on(signal.SIGTERM)
+            for process in signals.running.values():
+                process.wait()
+        summary.signal = signals.first
+    return summary
+
+
+def _next(waiting: list[LocalTask], summary: LocalSummary, others: _Others) -> LocalTask | None:
+    """Return the first task that can begin; those that never can are moved to ``summary.skipped``."""
+    for task in list(waiting):
+        lost = [need for need in task.needs if summary.codes.get(need) or need in summary.skipped]
+        if lost:
+            waiting.remove(task)
+            summary.skipped.append(task.name)
+            logger.error("%s: not begun, since %s failed (%s)", task.name, lost[0], task.label)
+    for task in waiting:
+        if all(need in summary.codes for need in task.needs) and not others.work_on(task):
+            return task
+    return None
+
+
+def _start(task: LocalTask, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        with open(task.log, "ab") as log:
+            log.write(f"{command_line(task.command)}\n".encode("utf-8", "surrogateescape"))
+            log.flush()
+            # A session of its own: ^C reaches this process alone, which tells the others to save.
+            return subprocess.Popen(
+                task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        raise CogError(
+            f"cannot start {task.name} with the log {task.log}: {error.strerror or error}"
+        ) from error
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with open(log, "rb") as handle:
+            handle.seek(max(0, log.stat().st_size - 4096))
+            lines = handle.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

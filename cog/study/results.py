@@ -1,0 +1,67 @@
+"""The results of a study in its log folder: table, report, and how far the study is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cog.errors import CogError
+from cog.runtime import files
+from cog.study import status, units
+from cog.study.units import Study, TrainingUnit
+
+logger = logging.getLogger(__name__)
+
+TABLE_FILE = "results.txt"
+REPORT_FILE = "report.html"
+STATUS_FILE = "status.txt"
+
+
+def write_results(
+    study: Study, log_dir: Path, opts: Sequence[str], print_results: Callable[[Sequence[str]], int]
+) -> None:
+    """Write the results of ``study``, with what is missing from them.
+
+    Args:
+        study: the units that were wanted.
+        log_dir: where to write.
+        opts: the configuration's ``KEY VALUE`` pairs.
+        print_results: runs ``print_results.py`` with arguments.
+
+    Raises:
+        CogError: when there is no finished run, or a file cannot be written.
+    """
+    statuses = units.survey(study)
+    files.write_text(log_dir / STATUS_FILE, status.draw(study, statuses))
+    states = [found.state for unit, found in statuses.items() if isinstance(unit, TrainingUnit)]
+    n_done = states.count(units.DONE)
+    if not n_done:
+        raise CogError(
+            f"no classifier run is finished, so there is no table; {log_dir / STATUS_FILE} shows what failed"
+        )
+    which = [
+        "--models_root_dir", str(study.root), "--model", *study.models, "--dataset", *study.datasets,
+        "--n_shot", *map(str, study.n_shots), "--seeds", *map(str, study.seeds), *opts,
+    ]  # fmt: skip
+    table, report = log_dir / TABLE_FILE, log_dir / REPORT_FILE
+    # Named explicitly: without a view, a single cell would be shown seed by seed instead of as a table.
+    print_results([*which, "--view", "datasets", "--output", str(table), "--overwrite"])
+    n_missing = len(states) - n_done
+    if n_missing:
+        text = table.read_text(encoding="utf-8", errors="surrogateescape")
+        line = (
+            f"{n_missing} of {len(states)} classifier runs are missing from these tables; "
+            f"{STATUS_FILE} shows which"
+        )
+        files.write_text(table, f"{text}\n{line}\n")
+        logger.warning("%s", line)
+    print_results([*which, "--report", str(report), "--overwrite"])
+
+
+def show_results(
+    study: Study, log_dir: Path, opts: Sequence[str], print_results: Callable[[Sequence[str]], int]
+) -> None:
+    """Write the results of a study as :func:`write_results` does, and print the table."""
+    write_results(study, log_dir, opts, print_results)
+    print((log_dir / TABLE_FILE).read_text(encoding="utf-8"), end="")

@@ -1,0 +1,369 @@
+"""Job arrays for SLURM, their dependencies, and the tasks of earlier submissions that are still to end.
+
+Of every submission a folder ``<log_dir>/submissions/<number>/`` remains: the task lists (one command per line, line
+n + 1 for task n) and ``jobs.json``, which says which output folders each task works on. With ``squeue`` these tell what
+must not be submitted again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cog.errors import CogError
+from cog.runtime import files
+from cog.study.units import ExtractionUnit, TrainingUnit, Unit
+
+JOBS_FILE = "jobs.json"
+
+#: SLURM's own default; asked for where ``scontrol`` answers.
+MAX_ARRAY_SIZE = 1001
+
+_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The resources that one task of a kind requests; None: the partition's default.
+
+    Attributes:
+        gpus: GPUs per process; 0 requests none.
+        cpus: processors per process.
+        mem: memory, as ``--mem`` takes it.
+        time: time limit, as ``--time`` takes it.
+        n_ranks: number of processes that share a task.
+        more: further arguments of ``sbatch``.
+    """
+
+    gpus: int = 0
+    cpus: int | None = None
+    mem: str | None = None
+    time: str | None = None
+    n_ranks: int = 1
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """The options that all jobs of a study share.
+
+    Attributes:
+        log_dir: folder of logs and submissions.
+        task_script: ``bash-scripts/slurm/task.sh``.
+        partition: partition (same for the next three, as ``sbatch`` takes them); None: the default.
+        throttle: largest number of tasks of a kind at the same time; None: unlimited.
+        requeue: whether interrupted tasks are queued again.
+        max_requeues: how often a task is queued again.
+        signal_seconds: seconds before the time limit at which a task is told to save; 0: never.
+        more: further arguments of ``sbatch``.
+    """
+
+    log_dir: Path
+    task_script: Path
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    throttle: int | None = None
+    requeue: bool = True
+    max_requeues: int = 100
+    signal_seconds: int = 120
+    more: tuple[str, ...] = ()
+
+
+@dataclass
+class Array:
+    """A job array.
+
+    Attributes:
+        name: unique within a submission; names its task list.
+        kind: ``extract`` or ``logreg``: names the job.
+        resources: resources of each task.
+        commands: command by task number.
+        units: output folders that each task writes, by task number.
+        after: arrays whose task of the same number must have succeeded before a task begins.
+        after_jobs: arrays of earlier submissions, likewise, by their job's number.
+        after_tasks: tasks of earlier submissions (``"12_3"``) that must have succeeded before any begins.
+        throttle: largest number of tasks at the same time.
+    """
+
+    name: str
+    kind: str
+    resources: Resources
+    commands: dict[int, list[str]] = field(default_factory=dict)
+    units: dict[int, list[Unit]] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    after_jobs: tuple[str, ...] = ()
+    after_tasks: tuple[str, ...] = ()
+    throttle: int | None = None
+
+    def task_list(self) -> str:
+        """Return the content of the task list: line n + 1 is the command of task n."""
+        lines = [f"# task {number}: nothing to do" for number in range(max(self.commands) + 1)]
+        for number, command in self.commands.items():
+            lines[number] = command_line(command)
+        return "".join(f"{line}\n" for line in lines)
+
+
+def command_line(command: Sequence[str]) -> str:
+    """Return a command as one line of shell.
+
+    Raises:
+        CogError: when an argument holds a line break.
+    """
+    for argument in command:
+        if "\n" in argument or "\r" in argument or "\0" in argument:
+            raise CogError(f"{argument!r} holds a line break; it cannot be part of a task list")
+    return shlex.join(command)
+
+
+def sbatch(array: Array, options: SlurmOptions, *, task_list: Path, jobs: dict[str, str]) -> list[str]:
+    """Return the command that submits an array.
+
+    Args:
+        array: array to submit.
+        options: options of all jobs.
+        task_list: file with the array's task list.
+        jobs: job numbers of the arrays submitted before, by name.
+    """
+    numbers = number_ranges(array.commands)
+    limit = f"%{array.throttle}" if array.throttle else ""
+    after = [f"aftercorr:{job}" for job in (*(jobs[name] for name in array.after), *array.after_jobs)]
+    after += [f"afterok:{':'.join(array.after_tasks)}"] if array.after_tasks else []
+    signal = [f"--signal=B:USR1@{options.signal_seconds}"] if options.signal_seconds else []
+    return [
+        "sbatch",
+        "--parsable",
+        f"--job-name=cog-{array.kind}",
+        f"--array={numbers}{limit}",
+        f"--output={_pattern(options.log_dir)}/%x-%A_%a.log",
+        "--open-mode=append",
+        *_place(options),
+        *_resources(array.resources),
+        "--requeue" if options.requeue else "--no-requeue",
+        *signal,
+        *([f"--dependency={','.join(after)}", "--kill-on-invalid-dep=yes"] if after else []),
+        *options.more,
+        *array.resources.more,
+        str(options.task_script),
+        str(task_list),
+        str(options.max_requeues if options.requeue else 0),
+    ]
+
+
+def sbatch_last(
+    options: SlurmOptions, resources: Resources, *, kind: str, task_list: Path, after: Iterable[str]
+) -> list[str]:
+    """Return the command that submits the one job that runs when all of ``after`` (job numbers) have ended."""
+    after = list(after)
+    return [
+        "sbatch",
+        "--parsable",
+        f"--job-name=cog-{kind}",
+        f"--output={_pattern(options.log_dir)}/%x-%j.log",
+        "--open-mode=append",
+        *_place(options),
+        *_resources(resources),
+        *([f"--dependency=afterany:{':'.join(after)}"] if after else []),
+        *options.more,
+        *resources.more,
+        str(options.task_script),
+        str(task_list),
+        "0",
+    ]
+
+
+def _pattern(folder: Path) -> str:
+    """Return the folder of the logs as ``--output`` takes it, where ``%`` and backslashes mean something."""
+    return str(folder / "logs").replace("\\", "\\\\").replace("%", "%%")
+
+
+def _place(options: SlurmOptions) -> list[str]:
+    return [
+        f"--{flag}={value}"
+        for flag, value in (
+            ("partition", options.partition),
+            ("account", options.account),
+            ("qos", options.qos),
+            ("constraint", options.constraint),
+        )
+        if value is not None
+    ]
+
+
+def _resources(resources: Resources) -> list[str]:
+    asked = []
+    if resources.n_ranks > 1:
+        asked.append(f"--ntasks={resources.n_ranks}")
+        if resources.gpus:
+            asked.append(f"--gpus-per-task={resources.gpus}")
+    elif resources.gpus:
+        asked.append(f"--gres=gpu:{resources.gpus}")
+    for flag, value in (("cpus-per-task", resources.cpus), ("mem", resources.mem), ("time", resources.time)):
+        if value is not None:
+            asked.append(f"--{flag}={value}")
+    return asked
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ``--array`` takes them: ``0-3,7``."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+def run_slurm(*command: str) -> str:
+    """Run one of SLURM's commands and return its output.
+
+    Raises:
+        CogError: when it is not there, fails, or does not answer.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except FileNotFoundError:
+        raise CogError(f"{command[0]} was not found; run this where SLURM's commands are") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CogError(f"{command[0]} does not answer: {error}") from error
+    if done.returncode != 0:
+        reason = done.stderr.strip() or f"exit code {done.returncode}"
+        raise CogError(f"{command[0]} failed: {reason}")
+    return done.stdout
+
+
+def submit(command: Sequence[str]) -> str:
+    """Submit; returns the job's number.
+
+    Raises:
+        CogError: when SLURM refuses.
+    """
+    answer = run_slurm(*command).strip().splitlines()
+    number = answer[-1].split(";")[0] if answer else ""  # "number;cluster" in a federation
+    if not number.isdecimal():
+        raise CogError(f"sbatch answered {answer!r}, expected the number of a job")
+    return number
+
+
+def max_array_size() -> int:
+    """Return SLURM's MaxArraySize; the default where it does not tell."""
+    try:
+        found = re.search(
+            r"^MaxArraySize\s*=\s*([0-9]+)", run_slurm("scontrol", "show", "config"), re.MULTILINE
+        )
+    except CogError:
+        found = None
+    return max(int(found[1]), 1) if found else MAX_ARRAY_SIZE
+
+
+def queued_tasks() -> dict[str, str]:
+    """Return the state of one's own tasks that have not ended, by number: ``"12_3"``, or ``"12"`` of no array.
+
+    Raises:
+        CogError: when ``squeue`` cannot be asked.
+    """
+    text = run_slurm("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
+    tasks = {}
+    for line in text.splitlines():
+        job, task, state, name = line.split("|", 3)
+        if name.startswith("cog-") and state != "COMPLETING":
+            tasks[f"{job}_{task}" if task.isdecimal() else job] = state
+    return tasks
+
+
+def encode_unit(unit: Unit) -> list[Any]:
+    """Return a unit as JSON has it."""
+    if isinstance(unit, ExtractionUnit):
+        return ["features", unit.model, unit.dataset, unit.split]
+    return ["run", unit.model, unit.dataset, unit.evaluation, unit.n_shot, unit.seed]
+
+
+def decode_unit(entry: Any) -> Unit | None:
+    """Undo :func:`encode_unit`; None for anything else."""
+    match entry:
+        case ["features", str(model), str(dataset), str(split)]:
+            return ExtractionUnit(model, dataset, split)
+        case ["run", str(model), str(dataset), str(evaluation), int(n_shot), int(seed)]:
+            return TrainingUnit(model, dataset, evaluation, n_shot, seed)
+    return None
+
+
+class Submission:
+    """A folder ``<log_dir>/submissions/<number>/``."""
+
+    def __init__(self, log_dir: Path, number: int) -> None:
+        self.path = log_dir / "submissions" / f"{number:04d}"
+        self._jobs: list[dict[str, Any]] = []
+
+    def add(self, job: str, *, kind: str, root: Path, units: dict[int, list[Unit]]) -> None:
+        """Record a job at once, so that no later failure makes it unknown."""
+        tasks = {str(task): [encode_unit(unit) for unit in units[task]] for task in sorted(units)}
+        self._jobs.append({"job": job, "kind": kind, "models_root_dir": str(root), "tasks": tasks})
+        files.write_json(self.path / JOBS_FILE, {"jobs": self._jobs})
+
+
+def next_submission(log_dir: Path) -> int:
+    """Return the number of the next submission, from 1."""
+    return 1 + max((int(path.name) for path in _submissions(log_dir)), default=0)
+
+
+def _submissions(log_dir: Path) -> list[Path]:
+    try:
+        return sorted(path for path in (log_dir / "submissions").iterdir() if path.name.isdecimal())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+@dataclass(frozen=True)
+class QueuedJobs:
+    """The tasks of earlier submissions that run or wait in the queue.
+
+    Attributes:
+        units: number and state (``"12_3"``, ``"PENDING"``) of the task that works on a unit.
+        last: numbers of the jobs that will make the table of results.
+    """
+
+    units: dict[Unit, tuple[str, str]]
+    last: tuple[str, ...]
+
+
+def queued_jobs(log_dir: Path, root: Path) -> QueuedJobs:
+    """Compare the submissions in ``log_dir`` for ``root`` with SLURM's queue.
+
+    Raises:
+        CogError: when there are submissions and ``squeue`` cannot be asked.
+    """
+    recorded: list[dict[str, Any]] = []
+    for folder in _submissions(log_dir):
+        path = folder / JOBS_FILE
+        if path.is_file():
+            data = files.read_json(path)
+            jobs = data.get("jobs") if isinstance(data, dict) else None
+            if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
+                raise CogError(f"{path} is not the record of a submission; move it away")
+            recorded += [job for job in jobs if job.get("models_root_dir") == str(root)]
+    if not recorded:
+        return QueuedJobs({}, ())
+    tasks = queued_tasks()
+    units: dict[Unit, tuple[str, str]] = {}
+    last = []
+    for job in recorded:
+        number = str(job.get("job"))
+        if number in tasks:
+            last.append(number)
+        for task, entries in (job.get("tasks") or {}).items():
+            state = tasks.get(f"{number}_{task}")
+            if state is None:
+                continue
+            for unit in map(decode_unit, entries):
+                if unit is not None:
+                    units[unit] = (f"{number}_{task}", state)
+    return QueuedJobs(units, tuple(last))

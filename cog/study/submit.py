@@ -1,0 +1,139 @@
+"""Submission of a study to SLURM: one job array per kind of task, and a last job that makes the table of results."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cog.errors import CogError
+from cog.runtime import files
+from cog.study import slurm
+from cog.study.plan import REPOSITORY, RESULTS, StudyPlan
+from cog.study.results import TABLE_FILE
+from cog.study.slurm import QueuedJobs, Resources, SlurmOptions
+from cog.study.units import Study
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ResultsJob:
+    """The last job of a submission.
+
+    Attributes:
+        command: makes the table.
+        resources: what the job asks for.
+    """
+
+    command: list[str]
+    resources: Resources
+
+
+def results_command(study: Study, log_dir: Path, opts: Sequence[str]) -> list[str]:
+    """Return the command that writes the results of a study into its log folder."""
+    return [
+        "env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "cog.commands.study_results",
+        f"--models_root_dir={study.root}", f"--log_dir={log_dir}", "--models", *study.models,
+        "--datasets", *study.datasets, "--splits", *study.splits, "--seeds", *map(str, study.seeds),
+        "--shots", *map(str, study.n_shots), *opts,
+    ]  # fmt: skip
+
+
+def submit(
+    study: Study,
+    plan: StudyPlan,
+    queued: QueuedJobs,
+    options: SlurmOptions,
+    results: ResultsJob | None,
+    *,
+    dry_run: bool,
+) -> int:
+    """Submit the arrays of a plan, and the job that makes the table when they have ended.
+
+    Args:
+        study: the units that are wanted.
+        plan: tasks of the study.
+        queued: tasks of earlier submissions that are still to end.
+        options: options of all jobs.
+        results: the last job; None: no table is made.
+        dry_run: only print task lists and commands.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CogError: a folder that cannot be written to, or SLURM's refusal.
+    """
+    log_dir = options.log_dir
+    submission = slurm.Submission(log_dir, slurm.next_submission(log_dir))
+    earlier = {task.split("_")[0] for task, _ in queued.units.values()}
+    table = log_dir / TABLE_FILE
+    if not plan.arrays and (results is None or earlier or queued.last or table.is_file()):
+        logger.info("nothing to submit%s", f"; results: {table}" if table.is_file() else "")
+        return 0
+    lists = {array.name: (submission.path / f"{array.name}.txt", array.task_list()) for array in plan.arrays}
+    if results is not None:
+        content = slurm.command_line(results.command) + "\n"
+        lists[RESULTS] = (submission.path / f"{RESULTS}.txt", content)
+    if dry_run:
+        _show(plan, lists, options, results, earlier)
+        return 0
+    try:
+        submission.path.mkdir(parents=True)
+        (log_dir / "logs").mkdir(exist_ok=True)
+    except OSError as error:
+        raise CogError(f"cannot write into --log_dir {log_dir}: {error.strerror or error}") from error
+    for path, content in lists.values():
+        files.write_text(path, content)
+    jobs: dict[str, str] = {}
+    for array in plan.arrays:
+        path = lists[array.name][0]
+        jobs[array.name] = slurm.submit(slurm.sbatch(array, options, task_list=path, jobs=jobs))
+        submission.add(jobs[array.name], kind=array.kind, root=study.root, units=array.units)
+        print(f"{jobs[array.name]}  {array.kind}: {len(array.commands)} tasks ({path})", flush=True)
+    if results is not None:
+        after = [*jobs.values(), *sorted(earlier)]
+        job = slurm.submit(_sbatch_results(results, options, lists[RESULTS][0], after))
+        submission.add(job, kind=RESULTS, root=study.root, units={})
+        print(f"{job}  results: {table} when all of these have ended", flush=True)
+    return 0
+
+
+def _sbatch_results(
+    results: ResultsJob, options: SlurmOptions, task_list: Path, after: Sequence[str]
+) -> list[str]:
+    return slurm.sbatch_last(options, results.resources, kind=RESULTS, task_list=task_list, after=after)
+
+
+def _show(
+    plan: StudyPlan,
+    lists: Mapping[str, tuple[Path, str]],
+    options: SlurmOptions,
+    results: ResultsJob | None,
+    earlier: Collection[str],
+) -> None:
+    """Print task lists and commands as a script would have them."""
+    for path, content in lists.values():
+        print(f"# {path}")
+        print(content)
+    placeholders = {array.name: f"JOB_OF_{array.name}_" for array in plan.arrays}
+
+    def assign(name: str, command: Sequence[str]) -> None:
+        line = slurm.command_line(command)
+        for other, placeholder in placeholders.items():
+            line = line.replace(placeholder, f"${{{_variable(other)}}}")
+        print(f"{_variable(name)}=$({line})")
+
+    for array in plan.arrays:
+        task_list = lists[array.name][0]
+        assign(array.name, slurm.sbatch(array, options, task_list=task_list, jobs=placeholders))
+    if results is not None:
+        after = [*placeholders.values(), *sorted(earlier)]
+        assign(RESULTS, _sbatch_results(results, options, lists[RESULTS][0], after))
+
+
+def _variable(name: str) -> str:
+    return f"job_{name.replace('-', '_')}"

@@ -1,0 +1,279 @@
+"""The units of a study, and how far each is: extractions (model, data set, split) and classifier runs.
+
+A unit is one output folder. Its state is read from the folder alone, so that it is the same whoever asks: a driver, a
+cluster's job, a person with another login. Nothing here imports torch, and thousands of folders take seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from cog import constants, paths
+from cog.errors import CogError
+from cog.features.folder import INCOMPLETE_FILE
+from cog.logreg.run_folder import RESULTS_FILE, RunFolder
+from cog.results import find
+from cog.runtime import locks, resume_dir
+from cog.runtime.failure_note import FAILURE_FILE, read_failure
+
+DONE = "done"
+RUNNING = "running"
+#: Submitted and not yet begun; only a scheduler knows (see :mod:`cog.study.slurm`), never the folder.
+QUEUED = "queued"
+FAILED = "failed"
+#: Begun, not finished, nobody at work: the same command continues.
+INTERRUPTED = "interrupted"
+MISSING = "missing"
+
+STATES = (DONE, RUNNING, QUEUED, FAILED, INTERRUPTED, MISSING)
+
+_STAGE_PREFIX = ".partial-"
+
+# Every folder costs a round trip on a network file system; threads wait for several at a time.
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class ExtractionUnit:
+    """The features of one split of a data set by one model."""
+
+    model: str
+    dataset: str
+    split: str
+
+    def folder(self, root: Path) -> Path:
+        """Return where the features go."""
+        return paths.ModelDir(root, self.model).features(self.dataset, self.split)
+
+    def __str__(self) -> str:
+        return f"features of {self.model} on {self.dataset} {self.split}"
+
+
+@dataclass(frozen=True)
+class TrainingUnit:
+    """One classifier run.
+
+    Attributes:
+        evaluation: name of the evaluation (``logreg``), see :func:`cog.config.evaluation_name`.
+        n_shot: training images per class, 0 = all.
+    """
+
+    model: str
+    dataset: str
+    evaluation: str
+    n_shot: int
+    seed: int
+
+    def folder(self, root: Path) -> Path:
+        """Return where the run goes."""
+        return paths.ModelDir(root, self.model).run(
+            self.dataset, name=self.evaluation, n_shot=self.n_shot, seed=self.seed
+        )
+
+    def __str__(self) -> str:
+        shots = f"N = {self.n_shot}" if self.n_shot else "all images"
+        name = "" if self.evaluation == "logreg" else f" ({self.evaluation})"
+        return f"classifier of {self.model} on {self.dataset}{name}, {shots}, seed {self.seed}"
+
+
+Unit = ExtractionUnit | TrainingUnit
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a unit.
+
+    Attributes:
+        state: one of ``STATES``.
+        detail: who runs it and since when, or the message of its failure; else "".
+        foreign: done in a folder that the original toolkit's code spelled otherwise (``eval_logreg-N8/seed_22``).
+    """
+
+    state: str
+    detail: str = ""
+    foreign: bool = False
+
+
+@dataclass(frozen=True)
+class Study:
+    """The units to be computed: every model on every data set.
+
+    Attributes:
+        root: ``<models_root_dir>``.
+        models: names, ``<model_title>_<architecture_name>``.
+        datasets: names.
+        splits: of the extractions.
+        seeds: of the classifier runs.
+        n_shots: of the classifier runs, 0 = all images.
+        evaluation: name of the evaluation.
+    """
+
+    root: Path
+    models: tuple[str, ...]
+    datasets: tuple[str, ...] = constants.DATASETS
+    splits: tuple[str, ...] = constants.SPLITS
+    seeds: tuple[int, ...] = constants.SEEDS
+    n_shots: tuple[int, ...] = (0, *constants.SHOTS)
+    evaluation: str = "logreg"
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every (model, data set)."""
+        return [(model, dataset) for model in self.models for dataset in self.datasets]
+
+    def extractions(self, model: str, dataset: str) -> list[ExtractionUnit]:
+        """Return the extractions of one pair."""
+        return [ExtractionUnit(model, dataset, split) for split in self.splits]
+
+    def trainings(self, model: str, dataset: str) -> list[TrainingUnit]:
+        """Return the classifier runs of one pair, shots first: the order in which one process does them."""
+        return [
+            TrainingUnit(model, dataset, self.evaluation, n_shot, seed)
+            for n_shot in self.n_shots
+            for seed in self.seeds
+        ]
+
+    def units(self) -> Iterator[Unit]:
+        """Yield every unit."""
+        for pair in self.pairs():
+            yield from self.extractions(*pair)
+            yield from self.trainings(*pair)
+
+
+def survey(study: Study) -> dict[Unit, Status]:
+    """Look at the folder of every unit.
+
+    Raises:
+        CogError: when the root cannot be read, or a folder on the way not listed.
+    """
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = list(threads.map(lambda pair: _survey_pair(study, *pair), study.pairs()))
+    return {unit: status for part in found for unit, status in part.items()}
+
+
+def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
+    statuses: dict[Unit, Status] = {}
+    folder = paths.ModelDir(study.root, model).path / paths.check_dataset_name(dataset)
+    entries = _list(folder)
+    for extraction in study.extractions(model, dataset):
+        path = extraction.folder(study.root)
+        listed = _list(path) if path.name in entries else frozenset()
+        statuses[extraction] = _state(path, listed, done=constants.FEATURES_FILE in listed)
+    runs = _run_folders(folder, entries, study)
+    for training in study.trainings(model, dataset):
+        own = training.folder(study.root)
+        statuses[training] = best = Status(MISSING)
+        for path in runs.get((training.n_shot, training.seed), ()):
+            listed = _list(path)
+            done = RESULTS_FILE in listed or (
+                any(name.startswith("final-lr-") for name in listed) and RunFolder(path).is_complete()
+            )
+            status = _state(path, listed, done=done)
+            if path == own or (status.state == DONE and best.state != RUNNING):
+                best = dataclasses.replace(status, foreign=path != own)
+                statuses[training] = best
+                if status.state in (DONE, RUNNING):
+                    break
+    return statuses
+
+
+def _run_folders(folder: Path, entries: frozenset[str], study: Study) -> dict[tuple[int, int], list[Path]]:
+    """Return the folders of the runs that exist by (n_shot, seed), in either spelling, our own first."""
+    found: dict[tuple[int, int], list[Path]] = {}
+    for name in sorted(entries):
+        parsed = paths.parse_evaluation_folder(name)
+        if parsed is None or parsed[0] != study.evaluation or parsed[1] not in study.n_shots:
+            continue
+        own = name == paths.evaluation_folder(*parsed)
+        for seed_name in sorted(_list(folder / name)):
+            seed = paths.parse_seed_folder(seed_name)
+            if seed is not None:
+                places = found.setdefault((parsed[1], seed), [])
+                first = own and seed_name == paths.seed_folder(seed)
+                places.insert(0 if first else len(places), folder / name / seed_name)
+    return found
+
+
+def _state(path: Path, listed: frozenset[str], *, done: bool) -> Status:
+    """Return the state of an output folder with these entries."""
+    locked = locks.LOCK_FILE in listed
+    holder = locks.live_holder(path) if locked else None
+    if holder is not None:
+        return Status(RUNNING, str(holder))
+    if done:
+        return Status(DONE)
+    if FAILURE_FILE in listed:
+        failure = read_failure(path)
+        if failure is None:
+            return Status(FAILED, f"{path / FAILURE_FILE} cannot be read")
+        job = f", SLURM job {failure.job}" if failure.job else ""
+        return Status(FAILED, f"{failure.message} ({failure.host}{job}, {failure.when})")
+    if INCOMPLETE_FILE in listed:
+        return Status(FAILED, "images could not be decoded, see failed_images.txt beside the features")
+    if locked or resume_dir.FOLDER in listed or any(name.startswith(_STAGE_PREFIX) for name in listed):
+        return Status(INTERRUPTED)
+    return Status(MISSING)
+
+
+def _list(path: Path) -> frozenset[str]:
+    """Return the names in a folder; none when it is not there."""
+    try:
+        return frozenset(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def find_models(root: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the models of a study.
+
+    Args:
+        root: ``<models_root_dir>``.
+        wanted: names and patterns (``deit_*``, matched with the folders under ``root``); None: all folders there.
+
+    Raises:
+        CogError: when a name is malformed, or nothing matches.
+    """
+    from cog.results.query import matches
+
+    if wanted is None:
+        found = find.list_models(root)
+        if not found:
+            raise CogError(
+                f"there is no <model_title>/<architecture_name> folder under {root}; name the models"
+            )
+        return tuple(found)
+    models: list[str] = []
+    for name in wanted:
+        if not find.is_pattern(name):
+            paths.split_model_name(name)
+            models.append(name)
+            continue
+        matching = [model for model in find.list_models(root) if matches(model, name)]
+        if not matching:
+            raise CogError(f"no model under {root} matches {name}")
+        models += matching
+    return tuple(dict.fromkeys(models))
+
+
+def find_datasets(root: Path, models: Sequence[str]) -> tuple[str, ...]:
+    """Return the data sets that have a folder of any of ``models``, in the usual order; the six when there are none."""
+    found = set()
+    for model in models:
+        folder = paths.ModelDir(root, model).path
+        for name in _list(folder):
+            if not constants.is_plain_name(name):
+                continue
+            for entry in _list(folder / name):
+                if entry.startswith("features_") or paths.parse_evaluation_folder(entry):
+                    found.add(name)
+                    break
+    if found <= set(constants.DATASETS):
+        return constants.DATASETS
+    known = [name for name in constants.DATASETS if name in found]
+    return (*known, *sorted(found - set(known), key=find.dataset_key))

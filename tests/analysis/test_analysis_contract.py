@@ -1,0 +1,170 @@
+"""What every analysis of the registry does, so that a new one is tested by being declared.
+
+An analysis that needs more than features gets its flags in ``FLAGS``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import pkgutil
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from result_folders import make_logs
+
+from cog.analysis import registry
+from cog.commands import analyze_features
+from cog.errors import CogError
+from cog.results import analysis_records, metric_info
+from cog.runtime import signals
+
+WNIDS = ("n02085620", "n02085782", "n02085936")
+
+#: Flags of analyses that need more than the features of a data set; TABLE is a levels.csv.
+FLAGS = {
+    "cross": ("--trained_on", "cog_l2", "--confidence", "0"),
+    "distance": ("--levels_csv", "TABLE", "--n_resamples", "50"),
+    "winners": ("--against", "other_net"),
+}
+
+#: Analyses that save states: what was done before a signal is not done again.
+CONTINUED = {"kmeans": "cog.analysis.lloyd._Lloyd.iterate", "knn": "cog.analysis.knn.largest"}
+
+
+def write_run(folder: Path, labels: np.ndarray, *, seed: int) -> None:
+    """Write a complete run of a random classifier of tiny features whose predictions are right at random."""
+    final = folder / f"seed-{seed}/final-lr-1.0_wd-1e-06"
+    final.mkdir(parents=True)
+    rng = np.random.default_rng([seed, len(folder.parts[-3])])
+    predicted = np.where(rng.random(len(labels)) < 0.7, labels, (labels + 1) % 3)
+    generator = torch.Generator().manual_seed(seed)
+    state = {"weight": torch.randn(3, 8, generator=generator), "bias": torch.zeros(3)}
+    torch.save({"model": state}, final / "model.pth")
+    top1 = 100 * float((predicted == labels).mean())
+    (final / "preds.pkl").write_bytes(pickle.dumps([predicted]))
+    (final / "logs.pkl").write_bytes(pickle.dumps(make_logs(top1, 100.0)))
+    results = {
+        "folder": final.name,
+        "test_top1": top1,
+        "test_top5": 100.0,
+        "lr": 1.0,
+        "wd": 1e-6,
+        "diverged": False,
+    }
+    record = {"status": "complete", "seed": seed, "n_shot": 0, "labels": None, "final": results}
+    (final.parent / "results.json").write_text(json.dumps(record | {"configuration": {"CLF.NORM_FTS": True}}))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    """Features and classifiers of two models on two levels, and levels.csv."""
+    root = tmp_path_factory.mktemp("world")
+    for model in ("tiny/net", "other/net"):
+        for dataset in ("cog_l1", "cog_l2"):
+            folder = root / "models" / model / dataset
+            for split, seed in (("train", 0), ("test", 1)):
+                x, y = tiny.make_xy(seed=seed)
+                tiny.write_features(folder / f"features_{split}", x, y, name=f"{model}_{dataset}_{split}")
+                paths = "".join(
+                    f"{WNIDS[label]}/{WNIDS[label]}_{row}.JPEG\n" for row, label in enumerate(y.tolist())
+                )
+                (folder / f"features_{split}/image_paths.txt").write_text(paths)
+            for run in (22, 37):
+                write_run(folder / "eval_logreg", y.numpy(), seed=run)
+    rows = [f"{row},{wnid},a b,{0.9 - 0.2 * row},n02084071,dog,L1,9" for row, wnid in enumerate(WNIDS)]
+    header = "rank,wnid,names,similarity,nearest_seen,nearest_seen_names,level,images"
+    (root / "levels.csv").write_text("\n".join([header, *rows, ""]))
+    return root
+
+
+@pytest.mark.parametrize("name", [analysis.name for analysis in registry.ANALYSES])
+class TestEveryAnalysis:
+    @pytest.fixture(autouse=True)
+    def _setting(self, world, tmp_path, monkeypatch, name):
+        monkeypatch.setenv("COG_WORDNET_DIR", str(tmp_path / "no_wordnet"))  # reading WordNet takes long
+        self.output = tmp_path / "out"
+        self.argv = [
+            "--models_root_dir", str(world / "models"), "--model", "tiny_net", "--dataset", "cog_l1", "--device", "cpu",
+            "--output_dir", str(self.output), "--analysis", name, "ANALYSIS.KMEANS_SEEDS", "[1, 2]",
+            "ANALYSIS.KNN_K", "[1, 5]",
+        ]  # fmt: skip
+        extra = [str(world / "levels.csv") if flag == "TABLE" else flag for flag in FLAGS.get(name, ())]
+        self.argv[self.argv.index("--device") : self.argv.index("--device")] = extra
+
+    def run(self, *more: str) -> analysis_records.AnalysisRecord:
+        assert analyze_features.main([*self.argv, *more]) == 0
+        [folder] = self.output.iterdir()
+        record = analysis_records.read(folder)
+        assert isinstance(record, analysis_records.AnalysisRecord), record
+        return record
+
+    def test_its_record_says_everything(self, name, capsys):
+        record = self.run()
+        assert record.analysis.partition("_")[0] == name and (record.model, record.dataset) == (
+            "tiny_net",
+            "cog_l1",
+        )
+        assert record.values and record.identity and record.versions["numpy"] and record.finished
+        assert set(record.per_seed) == {str(seed) for seed in record.seeds}
+        folder = record.folder
+        expected = {"results.json", "program.log", *record.details.get("files", [])}
+        assert {path.name for path in folder.iterdir()} == expected
+        text = (folder / "results.json").read_text()
+        assert "NaN" not in text and "Infinity" not in text
+        assert f"[tiny_net cog_l1] {record.analysis}: " in capsys.readouterr().out
+        for key in record.values:  # declared with label and unit
+            assert metric_info.describe(record.analysis, key).group == name
+
+    def test_check_computes_nothing(self, name, capsys):
+        assert analyze_features.main([*self.argv, "--check"]) == 0
+        assert not self.output.exists()
+
+    def test_a_complete_result_is_skipped_and_another_one_refused(self, name, caplog):
+        caplog.set_level(logging.INFO, "cog")
+        folder = self.run().folder
+        before = tiny.snapshot(self.output)
+        self.run()
+        assert "is complete, skipped" in caplog.text and tiny.snapshot(self.output) == before
+        path = folder / "results.json"
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps(record | {"identity": record["identity"] | {"another": 1}}))
+        with pytest.raises(CogError, match=r"holds a different result \(another.*add --overwrite"):
+            self.run()
+
+    def test_the_same_again_gives_the_same_bits(self, name):
+        first = self.run()
+        again = self.run("--overwrite")
+        assert (again.values, again.per_seed) == (first.values, first.per_seed)
+
+    def test_it_ends_at_a_signal_and_is_continued(self, name, monkeypatch):
+        if name not in CONTINUED:
+            pytest.skip(f"{name} is short: it saves no states")
+        whole = self.run()
+        shutil.rmtree(self.output)
+        place, _, attribute = CONTINUED[name].rpartition(".")
+        owner = pkgutil.resolve_name(place)
+        original, calls = getattr(owner, attribute), []
+
+        def until_a_signal(*args):
+            result = original(*args)
+            calls.append(1)
+            if len(calls) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return result
+
+        monkeypatch.setattr(owner, attribute, until_a_signal)
+        with pytest.raises(signals.Interrupted, match="continues from here"):
+            self.run()
+        assert list(self.output.glob("*/.resume/*.pt")) and not list(self.output.glob("*/results.json"))
+        monkeypatch.setattr(owner, attribute, original)
+        again = self.run()
+        assert (again.values, again.per_seed) == (whole.values, whole.per_seed)
+        assert not (again.folder / ".resume").exists()

@@ -1,0 +1,238 @@
+"""Degenerate features: every case ends in one clear line, or in a documented result."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from cog.commands.analyze_features import main
+from cog.errors import CogError
+from cog.results import analysis_records
+from cog.results.analysis_records import AnalysisRecord
+
+LABEL_FREE = ("kmeans", "alignment", "knn", "ncm")
+
+
+def analyze(tmp_path: Path, train, test, *more: str, analysis: tuple[str, ...] = LABEL_FREE):
+    """Analyse ``(x, y)`` pairs; returns the records by name."""
+    folders = []
+    for split, (x, y) in (("train", train), ("test", test)):
+        folders.append(tiny.write_features(tmp_path / f"features_{split}", x, y))
+    output = tmp_path / "out"
+    main(
+        ["--train_features_dir", str(folders[0]), "--test_features_dir", str(folders[1]), "--output_dir", str(output),
+         "--device", "cpu", "--analysis", *analysis, "ANALYSIS.KMEANS_SEEDS", "[1, 2]", *more]
+    )  # fmt: skip
+    found = {}
+    for name in analysis:
+        record = analysis_records.read(output / f"analysis_{name}")
+        assert isinstance(record, AnalysisRecord), record
+        text = (output / f"analysis_{name}/results.json").read_text()
+        assert "NaN" not in text and "Infinity" not in text
+        assert json.loads(text)["status"] == "complete"
+        found[name] = record
+    return found
+
+
+def values(record: AnalysisRecord) -> dict:
+    return record.values
+
+
+def test_01_a_class_with_one_test_image_makes_no_positive_pair(tmp_path):
+    x, y = tiny.make_xy()
+    found = analyze(tmp_path, (x, y), (x[:11], y[:11]))["alignment"]
+    assert found.details["classes_of_one_image"] == 1 and found.details["positive_pairs"] == 45
+    assert found.values["alignment"] > 0
+
+
+def test_02_only_classes_with_one_image_have_no_alignment(tmp_path):
+    x, y = tiny.make_xy()
+    found = analyze(tmp_path, (x, y), (x[::10], y[::10]))["alignment"]
+    assert found.values["alignment"] is None and found.values["alignment_by_uniformity"] is None
+    assert found.values["uniformity"] < 0
+
+
+def test_03_a_single_test_image_has_neither_alignment_nor_uniformity(tmp_path):
+    x, y = tiny.make_xy()
+    found = analyze(tmp_path, (x, y), (x[:1], y[:1]))
+    assert set(found["alignment"].values.values()) == {None}
+    assert found["ncm"].values["top1_cosine"] == 100.0
+
+
+def test_04_all_features_are_equal(tmp_path):
+    x, y = torch.ones(12, 4), torch.arange(12) % 3
+    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 2, 12]")
+    assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-20)
+    assert found["kmeans"].details["runs"]["1"]["n_empty"] == 2
+    assert found["kmeans"].values["purity_v1"] == 1.0  # every class lies in one cluster: the same one
+    assert found["kmeans"].values["purity"] == pytest.approx(1 / 3)
+    assert found["kmeans"].values["ami"] == found["kmeans"].values["ari"] == 0.0
+    assert found["alignment"].values["alignment"] == pytest.approx(0.0, abs=1e-12)
+    assert found["alignment"].values["uniformity"] == pytest.approx(0.0, abs=1e-12)
+    assert found["alignment"].values["alignment_by_uniformity"] in (None, pytest.approx(0.0))
+    for name in ("top1_k1_majority", "top1_k2_weighted", "top1_k12_majority"):
+        assert found["knn"].values[name] == pytest.approx(100 / 3)  # the first rows, the lowest label
+    assert found["ncm"].values["top1_euclidean"] == pytest.approx(100 / 3)
+
+
+def test_05_duplicates_among_different_features(tmp_path):
+    x, y = tiny.make_xy(n_per_class=4, spread=0.1)
+    doubled = (x.repeat_interleave(5, dim=0), y.repeat_interleave(5))
+    found = analyze(tmp_path, doubled, (x, y), "ANALYSIS.KMEANS_K", "12", "ANALYSIS.KNN_K", "[1, 5]")
+    # as many clusters as different features: all are found, and nothing is left over
+    assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-6)
+    assert found["kmeans"].details["runs"]["1"]["n_empty"] == 0
+    assert found["knn"].values["top1_k5_majority"] == 100.0
+
+
+def test_06_more_clusters_than_different_features(tmp_path):
+    x, y = torch.eye(3).repeat(10, 1), torch.arange(30) % 3
+    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KMEANS_K", "7")["kmeans"]
+    assert found.details["runs"]["1"]["n_empty"] == 4
+    assert found.values["purity_v1"] == found.values["purity"] == found.values["ami"] == 1.0
+
+
+def test_07_more_clusters_than_images(tmp_path):
+    x, y = tiny.make_xy()
+    with pytest.raises(CogError, match="31 clusters need at least as many training images, found 30; lower"):
+        analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KMEANS_K", "31")
+    assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == [".failed.json"]
+
+
+def test_08_as_many_clusters_as_images(tmp_path):
+    x, y = tiny.make_xy(n_per_class=3)
+    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KMEANS_K", "9")["kmeans"]
+    assert found.values["inertia"] == pytest.approx(0.0, abs=1e-6)
+    assert found.values["purity"] == 1.0 and found.values["purity_v1"] == pytest.approx(1 / 3)
+
+
+def test_09_zero_vectors_stay_zero(tmp_path):
+    x, y = tiny.make_xy()
+    x[3] = 0.0
+    x[17] = 0.0
+    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 30]")
+    assert found["alignment"].details["zero_vectors"] == 2 == found["knn"].details["zero_vectors"]
+    assert all(math.isfinite(value) for record in found.values() for value in record.values.values())
+    # a zero vector is at distance 1 from any unit vector
+    assert found["alignment"].values["alignment"] < 2.0
+
+
+def test_10_only_zero_vectors(tmp_path):
+    x, y = torch.zeros(10, 5), torch.arange(10) % 2
+    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[3]")
+    assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-20)
+    assert found["alignment"].values["alignment"] == 0.0 and found["alignment"].values["uniformity"] == 0.0
+    assert found["ncm"].values["top1_cosine"] == found["knn"].values["top1_k3_weighted"] == 50.0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_11_values_that_are_not_finite(tmp_path, bad):
+    x, y = tiny.make_xy()
+    broken = x.clone()
+    broken[4, 2] = bad
+    with pytest.raises(CogError, match=r"1 of 30 rows of X hold NaN or infinite values \(rows 4\)"):
+        analyze(tmp_path, (broken, y), (x, y))
+
+
+def test_12_no_rows(tmp_path):
+    x, y = tiny.make_xy()
+    with pytest.raises(CogError, match=r"X has shape \(0, 8\): there is nothing in it"):
+        analyze(tmp_path, (x[:0], y[:0]), (x, y))
+
+
+def test_13_one_class(tmp_path):
+    x, _ = tiny.make_xy()
+    y = torch.zeros(30, dtype=torch.int64)
+    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
+    assert {found["kmeans"].values[name] for name in ("purity", "purity_v1", "ami", "nmi", "ari")} == {1.0}
+    assert found["knn"].values["top1_k5_weighted"] == found["ncm"].values["top5_cosine"] == 100.0
+    assert found["alignment"].details["classes"] == 1
+
+
+def test_14_test_classes_without_training_images_count_as_errors(tmp_path):
+    x, y = tiny.make_xy()
+    found = analyze(tmp_path, (x[:20], y[:20]), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
+    for name, value in (found["knn"].values | found["ncm"].values).items():
+        assert value <= 100 * 2 / 3 + 1e-9, name
+    assert found["knn"].details["test_classes_without_training"] == [2]
+    assert found["kmeans"].details["k"] == 2 and found["kmeans"].values["purity"] < 1.0
+
+
+def test_15_labels_that_do_not_begin_at_zero(tmp_path):
+    x, y = tiny.make_xy()
+    plain = analyze(tmp_path / "plain", (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
+    shifted = analyze(tmp_path / "shifted", (x, 10 * y - 7), (x, 10 * y - 7), "ANALYSIS.KNN_K", "[1, 5]")
+    for name in LABEL_FREE:
+        assert values(plain[name]) == values(shifted[name]), name
+
+
+def test_16_more_neighbours_than_training_images_are_undefined(tmp_path, caplog):
+    import logging
+
+    caplog.set_level(logging.WARNING, "cog")
+    x, y = tiny.make_xy()
+    found = analyze(tmp_path, (x, y), (x, y), analysis=("knn",))["knn"]
+    assert "there are 30 training images: k = 100, 200 is undefined" in caplog.text
+    assert found.values["top1_k20_weighted"] is not None
+    assert {v for name, v in found.values.items() if "_k100_" in name or "_k200_" in name} == {None}
+    found = analyze(tmp_path / "b", (x[:1], y[:1]), (x, y), "ANALYSIS.KNN_K", "[5]", analysis=("knn",))["knn"]
+    assert set(found.values.values()) == {None}
+
+
+def test_17_other_dimensions_in_the_test_features(tmp_path):
+    x, y = tiny.make_xy()
+    for name in ("kmeans", "knn", "ncm"):
+        with pytest.raises(CogError, match="training features have 8 dimensions and test features 7"):
+            analyze(tmp_path, (x, y), (x[:, :7], y), analysis=(name,))
+
+
+def test_18_one_dimension(tmp_path):
+    x, y = torch.tensor([[1.0], [2.0], [-1.0], [-3.0]]), torch.tensor([0, 0, 1, 1])
+    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 2]")
+    assert found["kmeans"].values["ari"] == 1.0
+    assert found["alignment"].values["alignment"] == pytest.approx(0.0, abs=1e-12)
+    # 2 of 6 pairs are equal, the others opposite: |x - y|^2 = 4
+    assert found["alignment"].values["uniformity"] == pytest.approx(math.log((2 + 4 * math.exp(-8)) / 6))
+    assert found["knn"].values["top1_k2_majority"] == 100.0
+
+
+def test_19_one_training_image_of_every_class(tmp_path):
+    x, y = tiny.make_xy()
+    found = analyze(tmp_path, (x[::10], y[::10]), (x, y), "ANALYSIS.KNN_K", "[1]")
+    assert found["knn"].values["top1_k1_weighted"] == found["ncm"].values["top1_cosine"]
+    assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_20_lengths_of_the_features_do_not_matter(tmp_path):
+    x, y = tiny.make_xy()
+    plain = analyze(tmp_path / "plain", (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
+    scale = torch.tensor([2.0**e for e in range(-15, 15)])[:, None]  # exact
+    scaled = analyze(tmp_path / "scaled", (x * scale, y), (x * scale, y), "ANALYSIS.KNN_K", "[1, 5]")
+    for name in LABEL_FREE:
+        for key, value in values(plain[name]).items():
+            assert values(scaled[name])[key] == pytest.approx(value, abs=1e-6), (name, key)
+
+
+def test_21_half_precision_files(tmp_path):
+    x, y = tiny.make_xy()
+    half = analyze(tmp_path / "half", (x.half(), y), (x.half(), y), "ANALYSIS.KNN_K", "[1, 5]")
+    single = analyze(
+        tmp_path / "single", (x.half().float(), y), (x.half().float(), y), "ANALYSIS.KNN_K", "[1, 5]"
+    )
+    for name in LABEL_FREE:
+        assert values(half[name]) == values(single[name])
+
+
+def test_22_a_constant_dimension(tmp_path):
+    # of rank 1 after normalisation: d is larger than the rank
+    x, y = torch.zeros(20, 64), torch.arange(20) % 2
+    x[:, 0] = 1.0
+    x[y == 1, 1] = 1.0
+    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
+    assert found["kmeans"].values["ami"] == found["kmeans"].values["purity"] == 1.0
+    assert found["ncm"].values["top1_euclidean"] == 100.0

@@ -1,0 +1,503 @@
+"""analyze_features.py: records, skipping, interruption, several data sets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+
+from cog.analysis import plan
+from cog.commands.analyze_features import main
+from cog.errors import CogError
+from cog.paths import ModelDir, analysis_folder, parse_analysis_folder
+from cog.results import analysis_records
+from cog.results.analysis_records import AnalysisRecord, RecordProblem
+from cog.runtime import signals
+from cog.runtime.resume_dir import SavedStates
+
+FAST = ["ANALYSIS.KMEANS_SEEDS", "[1, 2]", "ANALYSIS.KNN_K", "[1, 5]"]
+LABEL_FREE = ["kmeans", "alignment", "knn", "ncm"]
+
+
+@pytest.fixture
+def models(tmp_path) -> Path:
+    """Features of tiny_net for in1k and cog_l1 below a models root."""
+    for dataset, spread in (("in1k", 0.3), ("cog_l1", 0.9)):
+        for split, seed in (("train", 0), ("test", 1)):
+            tiny.write_features(
+                tmp_path / "models/tiny/net" / dataset / f"features_{split}", seed=seed, spread=spread
+            )
+    return tmp_path / "models"
+
+
+def analyze(models: Path, *more: str, datasets: tuple[str, ...] = ("in1k",)) -> int:
+    return main(
+        ["--models_root_dir", str(models), "--model", "tiny_net", "--datasets", *datasets, "--device", "cpu",
+         *more, *FAST]
+    )  # fmt: skip
+
+
+def result(models: Path, name: str, dataset: str = "in1k") -> AnalysisRecord:
+    found = analysis_records.read(ModelDir(models, "tiny_net").analysis(dataset, name))
+    assert isinstance(found, AnalysisRecord), found
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The command
+
+
+def test_all_analyses_of_two_data_sets(models, capsys):
+    assert analyze(models, datasets=("in1k", "cog_l1")) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2 * len(LABEL_FREE)
+    assert all(line.startswith("[tiny_net in1k] ") for line in printed[: len(LABEL_FREE)])
+    found = analysis_records.find(models)
+    assert [(f.dataset, f.analysis) for f in found] == [
+        (dataset, name) for dataset in ("cog_l1", "in1k") for name in sorted(LABEL_FREE)
+    ]
+    for record in found:
+        folder = models / "tiny/net" / str(record.dataset) / f"analysis_{record.analysis}"
+        assert record.folder == folder and record.model == "tiny_net"
+        assert record.seconds >= 0 and record.finished and record.versions["torch"]
+        assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+        for name in record.details.get("files", []):
+            assert (folder / name).is_file()
+    near, far = result(models, "alignment"), result(models, "alignment", "cog_l1")
+    assert near.values["alignment"] < far.values["alignment"]
+    assert near.values["uniformity"] == -near.values["uniformity_v1"] < 0
+    kmeans = result(models, "kmeans")
+    assert kmeans.seeds == [1, 2] and set(kmeans.per_seed) == {"1", "2"}
+    best = str(kmeans.details["best_seed"])
+    assert kmeans.values == kmeans.per_seed[best]
+    assert kmeans.values["inertia"] == min(entry["inertia"] for entry in kmeans.per_seed.values())
+    assert set(result(models, "knn").values) == {
+        f"top{top}_k{k}_{way}" for top in (1, 5) for k in (1, 5) for way in ("weighted", "majority")
+    }
+
+
+def test_the_best_clusters_are_published(models):
+    import numpy as np
+
+    analyze(models, "--analysis", "kmeans")
+    record = result(models, "kmeans")
+    data = np.load(record.folder / "clusters.npz", allow_pickle=False)
+    assert data["centres"].shape == (3, 8) and data["test_clusters"].shape == (30,)
+    from cog.analysis.clustering_metrics import agreement
+
+    found = agreement(data["test_labels"], data["test_clusters"])
+    assert found["ami"] == pytest.approx(record.values["ami"])
+
+
+def test_complete_results_are_skipped_and_other_ones_refused(models, caplog):
+    caplog.set_level(logging.INFO, "cog")
+    analyze(models)
+    before = tiny.snapshot(models)
+    for flags in ([], ["--skip_complete"]):
+        caplog.clear()
+        assert analyze(models, *flags) == 0
+        assert caplog.text.count("is complete, skipped") == len(LABEL_FREE)
+    assert tiny.snapshot(models) == before
+    with pytest.raises(CogError, match=r"different result \(temperature: 0\.07 -> 0\.1\); add --overwrite"):
+        analyze(models, "ANALYSIS.KNN_TEMPERATURE", "0.1")
+    assert tiny.snapshot(models) == before
+    assert analyze(models, "--overwrite", "--analysis", "knn", "ANALYSIS.KNN_TEMPERATURE", "0.1") == 0
+    assert result(models, "knn").identity["temperature"] == 0.1
+
+
+def test_other_features_of_the_same_size_are_other_features(models):
+    analyze(models, "--analysis", "ncm")
+    tiny.write_features(models / "tiny/net/in1k/features_test", seed=5, spread=0.3)
+    with pytest.raises(CogError, match=r"test_features\.sample_sha256"):
+        analyze(models, "--analysis", "ncm")
+
+
+def test_feature_folders_of_the_users_own(feature_folders, tmp_path, capsys):
+    train, test = feature_folders
+    output = tmp_path / "results"
+    flags = ["--train_features_dir", str(train), "--test_features_dir", str(test / "X_Y.pth")]
+    assert main([*flags, "--output_dir", str(output), "--analysis", "ncm"]) == 0
+    found = analysis_records.read(output / "analysis_ncm")
+    assert isinstance(found, AnalysisRecord) and found.model is None and found.dataset is None
+    assert found.values["top1_cosine"] == 100.0
+    # alignment needs no training features
+    only_test = ["--test_features_dir", str(test), "--output_dir", str(output), "--analysis", "alignment"]
+    assert main(only_test) == 0
+
+
+def test_features_are_read_once_for_all_analyses(models, monkeypatch):
+    from cog.features import feature_files
+
+    read = []
+    load = feature_files.load
+    monkeypatch.setattr(
+        feature_files, "load", lambda path, **options: read.append(Path(path).parent) or load(path, **options)
+    )
+    analyze(models, datasets=("in1k", "cog_l1"))
+    assert len(read) == len(set(read)) == 4
+
+
+def test_features_larger_than_memory_stay_in_their_file(models, monkeypatch):
+    from cog.logreg import estimate
+
+    analyze(models)
+    first = {name: result(models, name).values for name in LABEL_FREE}
+    monkeypatch.setattr(estimate, "stays_in_file", lambda train, test: True)
+    analyze(models, "--overwrite")
+    assert {name: result(models, name).values for name in LABEL_FREE} == first
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--analysis", "ncm", "--trained_on", "1e400"],
+            r"--trained_on is for --analysis cross and has no effect",
+        ),
+        (["--top_n", "20"], r"--top_n is for --analysis winners and has no effect"),
+        (
+            ["--analysis", "distance", "winners", "--wordnet_dir", "/x", "--sheet_images", "60"],
+            "--sheet_images is for",
+        ),
+        (
+            ["--analysis", "knn", "--run_seeds", "1"],
+            "--run_seeds is for --analysis cross, distance, winners and",
+        ),
+        (["--analysis", "kmean"], r"--analysis 'kmean' is not an analysis, expected kmeans"),
+        (["--model", "tiny_net"], "no features: give --models_root_dir with --model and --dataset"),
+        (["--datasets", "in1k", "in1k"], "names a data set twice"),
+        (["--dataset", "../x"], "is not a data set name"),
+        (["--test_features_dir", "a", "--analysis", "ncm", "--output_dir", "o"], "give --train_features_dir"),
+        (["--train_features_dir", "a", "--test_features_dir", "b"], "nowhere to write: give --output_dir"),
+        (
+            ["--train_features_dir", "a", "--test_features_dir", "b", "--datasets", "in1k", "cog_l1"],
+            "are of one data set",
+        ),
+        (
+            [
+                "--train_features_dir",
+                "a",
+                "--test_features_dir",
+                "b",
+                "--output_dir",
+                "o",
+                "--analysis",
+                "knn",
+            ],
+            "there are no train features a; run extract_features.py first",
+        ),
+        (["ANALYSIS.KNN_K", "[0]"], r"ANALYSIS.KNN_K = \[0\] is not valid"),
+        (["ANALYSIS.KMEANS_SEEDS", "[1, 1]"], "a list of different whole numbers"),
+        (["ANALYSIS.KNN_TEMPERATURE", "0"], "expected a positive number"),
+        (["ANALYSIS.UNIFORM_T", "-2"], "expected a positive number"),
+        (["ANALYSIS.KMEANS_TOLERANCE", "-1"], "zero or a positive number"),
+    ],
+)
+def test_bad_command_lines(tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CogError, match=message):
+        main(flags)
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_features_of_one_data_set_stop_everything_before_it_starts(models):
+    (models / "tiny/net/cog_l1/features_test/X_Y.pth").unlink()
+    before = tiny.snapshot(models)
+    with pytest.raises(CogError, match="there are no test features"):
+        analyze(models, datasets=("in1k", "cog_l1"))
+    assert tiny.snapshot(models) == before
+
+
+def test_help_is_quick_and_names_the_analyses(repository, python):
+    start = time.monotonic()
+    done = subprocess.run(
+        [python, "-X", "importtime", str(repository / "analyze_features.py"), "--help"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "torch" not in done.stderr.split() and time.monotonic() - start < 20
+    assert all(name in done.stdout for name in LABEL_FREE)
+
+
+@pytest.mark.slow
+def test_the_driver(models, feature_folders, tmp_path, repository, python):
+    import shutil
+
+    shutil.copytree(models / "tiny/net", models / "tiny/other")
+    script = ["bash", str(repository / "bash-scripts/analyze_features.sh")]
+    environment = os.environ | {"COG_PYTHON": python, "models_root_dir": str(models)}
+    several = [
+        "model_name=tiny_net tiny_other",
+        "datasets=in1k cog_l1",
+        "analyses=alignment ncm",
+        "--device",
+        "cpu",
+    ]
+    done = subprocess.run([*script, *several], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[2/2] analyses of tiny_other: alignment ncm" in done.stdout
+    assert len(analysis_records.find(models)) == 8
+    done = subprocess.run(
+        [*script, f"train_features_dir={feature_folders[0]}", f"test_features_dir={feature_folders[1]}",
+         f"output_dir={tmp_path / 'out'}", "models_root_dir=None", "analyses=ncm"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/analysis_ncm/results.json").is_file()
+    done = subprocess.run(
+        [*script, "datasets=none_such"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "stopped at step 1 of 1" in done.stderr and "Traceback" not in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Interruption
+
+
+def test_kmeans_continues_bit_by_bit(models, monkeypatch):
+    from cog.analysis import lloyd
+
+    settings = ["--analysis", "kmeans", "ANALYSIS.KMEANS_K", "8", "ANALYSIS.KMEANS_TOLERANCE", "0"]
+    analyze(models, *settings)
+    whole = result(models, "kmeans")
+    n_iterations = sum(run["iterations"] for run in whole.details["runs"].values())
+    assert n_iterations > 4
+    analyze(models, *settings, "--overwrite")
+    iterate = lloyd._Lloyd.iterate
+    done = []
+
+    def until_a_signal(self, rows, on_block):
+        found = iterate(self, rows, on_block)
+        done.append(self.iterations)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(lloyd._Lloyd, "iterate", until_a_signal)
+    folder = whole.folder
+    import shutil
+
+    shutil.rmtree(folder)
+    for attempt in range(n_iterations + 3):
+        try:
+            analyze(models, *settings)
+            break
+        except signals.Interrupted as error:
+            assert error.exit_code == 75 and "are saved" in str(error) and "continues from here" in str(error)
+            assert (folder / ".resume/identity.json").is_file()
+            assert not (folder / "results.json").exists()
+    assert attempt >= n_iterations - 2 and len(done) == n_iterations  # nothing was done twice
+    again = result(models, "kmeans")
+    assert again.per_seed == whole.per_seed and again.values == whole.values
+    for mine, theirs in zip(again.details["runs"].values(), whole.details["runs"].values(), strict=True):
+        assert mine == theirs
+    assert not (folder / ".resume").exists()
+
+
+def test_neighbours_continue(models, monkeypatch):
+    from cog.analysis import knn
+
+    monkeypatch.setattr(knn, "_TEST_BLOCK", 8)
+    analyze(models, "--analysis", "knn")
+    whole = result(models, "knn")
+    (whole.folder / "results.json").unlink()
+    largest, searched = knn.largest, []
+
+    def until_a_signal(values, k):
+        if values.shape == (8, 30) or values.shape == (6, 30):
+            searched.append(len(values))
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return largest(values, k)
+
+    monkeypatch.setattr(knn, "largest", until_a_signal)
+    for n_done in (8, 16, 24, 30):
+        with pytest.raises(signals.Interrupted, match=f"ended by SIGUSR1: the neighbors of {n_done} of 30"):
+            analyze(models, "--analysis", "knn")
+    analyze(models, "--analysis", "knn")
+    assert searched == [8, 8, 8, 6]  # nothing was searched twice
+    assert result(models, "knn").values == whole.values and not (whole.folder / ".resume").exists()
+
+
+def test_the_beginning_of_other_work_is_refused(models):
+    folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
+    resume = folder / ".resume"
+    folder.mkdir(parents=True)
+    SavedStates(folder, {"k": 7}).file("seed-0.pt").write_bytes(b"a state")
+    with pytest.raises(CogError, match=r"beginning of different work \(k: 7 -> 0"):
+        analyze(models, "--analysis", "kmeans")
+    (resume / "identity.json").write_text("{")
+    with pytest.raises(CogError, match="unreadable leftovers; add --overwrite"):
+        analyze(models, "--analysis", "kmeans")
+    assert analyze(models, "--analysis", "kmeans", "--overwrite") == 0
+    assert not resume.exists()
+
+
+def test_a_damaged_state_is_started_over(models):
+    analyze(models, "--analysis", "kmeans")
+    record = result(models, "kmeans")
+    identity = record.identity
+    shutil.rmtree(record.folder)
+    record.folder.mkdir()
+    SavedStates(record.folder, identity).file("seed-1.pt").write_bytes(b"half a file")
+    assert analyze(models, "--analysis", "kmeans") == 0
+    assert result(models, "kmeans").values == record.values
+
+
+def test_leftovers_of_killed_processes_go(models):
+    analyze(models, "--analysis", "ncm")
+    folder = result(models, "ncm").folder
+    (folder / ".resume").mkdir()
+    analyze(models, "--analysis", "ncm")  # died between publication and tidying up
+    assert not (folder / ".resume").exists()
+    (folder / "results.json").unlink()
+    (folder / ".partial-abc").mkdir()
+    (folder / ".partial-abc/big.npz").write_bytes(b"x")
+    (folder / "notes.txt").write_text("mine")
+    analyze(models, "--analysis", "ncm")
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "program.log", "results.json"]
+
+
+def test_a_failed_analysis_leaves_the_others_and_says_so(models, monkeypatch):
+    from cog.analysis import alignment
+    from cog.runtime.failure_note import read_failure
+
+    def full_disk(*args, **options):
+        raise CogError("no space left")
+
+    monkeypatch.setattr(alignment, "alignment", full_disk)
+    with pytest.raises(CogError, match="no space left"):
+        analyze(models)
+    assert result(models, "kmeans")
+    folder = ModelDir(models, "tiny_net").analysis("in1k", "alignment")
+    failure = read_failure(folder)
+    assert failure is not None and failure.message == "no space left"
+    assert sorted(path.name for path in folder.iterdir()) == [".failed.json"]
+    monkeypatch.undo()
+    analyze(models)
+    assert read_failure(folder) is None
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_continued(models, repository, python):
+    flags = [
+        python, str(repository / "analyze_features.py"), "--models_root_dir", str(models), "--model", "tiny_net",
+        "--dataset", "in1k", *FAST,
+    ]  # fmt: skip
+    subprocess.run(flags, check=True, capture_output=True)
+    whole = {name: result(models, name).values for name in LABEL_FREE}
+    for delay in (0.5, 1.0, 1.5, 2.0, 2.5):
+        for name in LABEL_FREE:
+            (ModelDir(models, "tiny_net").analysis("in1k", name) / "results.json").unlink(missing_ok=True)
+        process = subprocess.Popen(flags, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        subprocess.run(flags, check=True, capture_output=True)
+        assert {name: result(models, name).values for name in LABEL_FREE} == whole
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Records
+
+
+def record(**changes) -> AnalysisRecord:
+    fields = {"analysis": "ncm", "model": "m_n", "dataset": "in1k", "identity": {}, "values": {"top1": 1.5}}
+    return AnalysisRecord(**(fields | changes))
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    written = record(
+        values={"a": 1, "b": 0.5, "c": None},
+        seeds=[3],
+        per_seed={"3": {"a": 1.0}},
+        details={"x": [1, {"y": "z"}]},
+        versions={"torch": "2.6", "optuna": None},
+        device="cuda:0",
+        seconds=1.25,
+        finished="2021-10-11T12:00:00+00:00",
+        folder=tmp_path,
+    )
+    analysis_records.write(tmp_path, written)
+    assert analysis_records.read(tmp_path) == written
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path):
+    import numpy as np
+
+    analysis_records.write(
+        tmp_path, record(values={"a": float("nan"), "b": np.float64("inf"), "c": np.float32(0.5)})
+    )
+    found = analysis_records.read(tmp_path)
+    assert isinstance(found, AnalysisRecord) and found.values == {"a": None, "b": None, "c": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not valid JSON"),
+        ("[]", "holds list, expected a JSON object"),
+        ("{}", "has status None"),
+        ('{"status": "complete"}', "names no analysis"),
+        ('{"status": "complete", "analysis": "../x"}', "names no analysis"),
+        ('{"status": "complete", "analysis": "a", "values": 3}', "values is no JSON object"),
+        ('{"status": "complete", "analysis": "a", "values": {"x": "y"}}', "finite numbers or null"),
+        ('{"status": "complete", "analysis": "a", "values": {"x": NaN}}', "finite numbers or null"),
+        ('{"status": "complete", "analysis": "a", "values": {"x": true}}', "finite numbers or null"),
+        ('{"status": "complete", "analysis": "a", "per_seed": {"1": 2}}', "finite numbers or null"),
+        ('{"status": "complete", "analysis": "a", "seeds": ["1"]}', "no list of whole numbers"),
+    ],
+)
+def test_damaged_records_are_problems(tmp_path, content, message):
+    folder = tmp_path / "t/a/in1k/analysis_a"
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(content)
+    found = analysis_records.read(folder)
+    assert isinstance(found, RecordProblem) and message in found.message and "\n" not in found.message
+    assert list(analysis_records.scan(tmp_path)) == [found] and analysis_records.find(tmp_path) == []
+
+
+def test_records_of_a_renamed_folder_are_problems(tmp_path):
+    folder = tmp_path / "t/a/in1k/analysis_kmeans"
+    folder.mkdir(parents=True)
+    analysis_records.write(folder, record())
+    [found] = analysis_records.scan(tmp_path)
+    assert isinstance(found, RecordProblem) and "expected analysis_ncm" in found.message
+
+
+def test_model_and_data_set_of_a_copied_record_are_those_of_its_folder(tmp_path):
+    folder = tmp_path / "other/net_50/cog_l3/analysis_ncm"
+    folder.mkdir(parents=True)
+    analysis_records.write(folder, record())
+    [found] = analysis_records.find(tmp_path)
+    assert (found.model, found.dataset) == ("other_net_50", "cog_l3")
+
+
+def test_names_of_folders():
+    assert parse_analysis_folder(analysis_folder("cross_in1k")) == "cross_in1k"
+    assert parse_analysis_folder("analysis_") is None and parse_analysis_folder("eval_logreg") is None
+
+
+def test_records_and_planning_do_without_torch(repository, python):
+    code = (
+        "import sys, cog.results.analysis_records, cog.analysis.registry, cog.analysis.runner\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([python, "-c", code], cwd=repository, check=False).returncode == 0
+
+
+def test_fingerprints_see_every_part_of_a_file(tmp_path):
+    path = tmp_path / "features_train/X_Y.pth"
+    path.parent.mkdir()
+    for size in (10, 5000, 1_000_000):
+        path.write_bytes(bytes(size))
+        one = plan.identify_features(path)
+        for position in (0, size - 1):
+            data = bytearray(size)
+            data[position] = 1
+            path.write_bytes(data)
+            assert plan.identify_features(path)["sample_sha256"] != one["sample_sha256"]

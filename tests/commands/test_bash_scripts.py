@@ -1,0 +1,301 @@
+"""The bash drivers: variables, loops, stopping, skipping; and that they spell names as the package does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from cog import constants
+
+QUICK = ["CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2", "--device", "cpu"]
+
+
+@pytest.fixture
+def bash(repository, python):
+    def run(script, *arguments, **environment):
+        return subprocess.run(
+            ["bash", str(repository / "bash-scripts" / script), *arguments],
+            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1", **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+def defaults(repository, script):
+    text = (repository / "bash-scripts" / script).read_text()
+    return dict(re.findall(r'^(\w+)="\$\{\1:-([^}]*)\}"$', text, re.MULTILINE))
+
+
+def test_names_are_those_of_the_package(repository):
+    seeds, shots = " ".join(map(str, constants.SEEDS)), " ".join(map(str, constants.SHOTS))
+    assert defaults(repository, "logreg.sh")["seeds"] == seeds
+    assert defaults(repository, "fewshot.sh")["seeds"] == seeds
+    assert defaults(repository, "fewshot.sh")["shots"] == shots
+    assert defaults(repository, "pca.sh")["seeds"] == seeds
+    extraction = defaults(repository, "extract_features.sh")
+    assert extraction["datasets"].split() == list(constants.DATASETS)
+    assert sorted(extraction["splits"].split()) == sorted(constants.SPLITS)
+
+
+@pytest.mark.slow
+def test_extraction_of_all_splits_then_skipped(bash, workshop):
+    variables = [
+        "model_name=tiny_net", f"models_root_dir={workshop.models}", f"model_loader={workshop.loader}:load_my_model",
+        "images_root=None", f"in1k_images_root={workshop.in1k}", "datasets=in1k",
+    ]  # fmt: skip
+    options = [
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE",
+        "16",
+        "FT_EXTRACT.IMAGE_CROP_SIZE",
+        "16",
+        "FT_EXTRACT.N_WORKERS",
+        "0",
+    ]
+    done = bash("extract_features.sh", *variables, *options)
+    assert done.returncode == 0, done.stderr
+    assert "[2/2] features of tiny_net: in1k train" in done.stdout
+    written = [
+        workshop.models / "tiny" / "net" / "in1k" / f"features_{s}" / "X_Y.pth" for s in constants.SPLITS
+    ]
+    before = [path.stat().st_mtime_ns for path in written]
+    again = bash("extract_features.sh", *variables, *options)
+    assert again.returncode == 0
+    assert again.stderr.count("is complete, skipped") == 2
+    assert [path.stat().st_mtime_ns for path in written] == before
+
+
+@pytest.mark.slow
+def test_extraction_by_several_processes(bash, workshop, tmp_path):
+    variables = [
+        "model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model", f"images_root={workshop.birds}",
+        "datasets=robins", "splits=test", "--device", "cpu",
+    ]  # fmt: skip
+    for n_processes in (1, 2):
+        done = bash(
+            "extract_features.sh",
+            f"output_dir={tmp_path / str(n_processes)}",
+            f"n_processes={n_processes}",
+            *variables,
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = (tmp_path / n / "robins/features_test/X_Y.pth" for n in "12")
+    assert one.read_bytes() == two.read_bytes()
+    assert "rank 1: " in done.stderr
+    done = bash("extract_features.sh", "n_processes=0", *variables)
+    assert done.returncode == 2 and "n_processes=0 is not a number" in done.stderr
+    (workshop.birds / "test/crow/crow_0.png").write_bytes(b"broken")
+    done = bash("extract_features.sh", f"output_dir={tmp_path / '3'}", "n_processes=2", *variables)
+    assert done.returncode == 3 and "exit code 3" in done.stderr
+
+
+@pytest.mark.slow
+def test_extraction_elsewhere_and_with_failing_images(bash, workshop, tmp_path):
+    """With output_dir one folder per data set and split; failed images in one do not stop the next within a process."""
+    path = workshop.birds / "test/crow/crow_0.png"
+    path.write_bytes(b"broken")
+    variables = [
+        "model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model", f"images_root={workshop.birds}",
+        "datasets=robins", "--device", "cpu", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16",
+    ]  # fmt: skip
+    done = bash("extract_features.sh", f"models_root_dir={workshop.models}", *variables)
+    assert done.returncode == 3, done.stderr
+    assert "robins test: 1 of 9 images could not be decoded" in done.stderr
+    assert "exit code 3; what is complete is kept" in done.stderr
+    assert (workshop.models / "tiny/net/robins/features_train/X_Y.pth").is_file()
+    path.write_bytes((workshop.birds / "test/crow/crow_1.png").read_bytes())
+    done = bash("extract_features.sh", f"output_dir={tmp_path / 'out'}", "splits=test", *variables)
+    assert done.returncode == 0, done.stderr
+    assert "[1/1] features of tiny_net: robins test" in done.stdout
+    assert (tmp_path / "out/robins/features_test/X_Y.pth").is_file()
+
+
+def test_a_check_by_the_driver_does_nothing_and_shows_no_table(bash, workshop):
+    done = bash(
+        "logreg.sh", "seeds=1", "dataset=birds", *QUICK, "--check", models_root_dir=str(workshop.models),
+        model_name="tiny_net",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "it can start" in done.stdout and "Average" not in done.stdout
+    assert not (workshop.models / "tiny/net/birds/eval_logreg").exists()
+
+
+@pytest.mark.slow
+def test_logreg_from_environment_and_command_line(bash, workshop):
+    """Variables from both places; averages at the end; the environment loses to the command line."""
+    done = bash(
+        "logreg.sh", "seeds=1 2", "dataset=birds", *QUICK,
+        models_root_dir=str(workshop.models), model_name="tiny_net", dataset="other",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Average over seeds 1 2: birds" in done.stdout
+    assert re.search(r"top-1: \d+\.\d\d \+- \d+\.\d\d", done.stdout)
+    evaluation = workshop.models / "tiny" / "net" / "birds" / "eval_logreg"
+    assert sorted(path.name for path in evaluation.iterdir()) == ["seed-1", "seed-2"]
+
+
+@pytest.mark.slow
+def test_fewshot_with_feature_folders_and_output_dir(bash, feature_folders, tmp_path):
+    done = bash(
+        "fewshot.sh", f"train_features_dir={feature_folders[0]}", f"test_features_dir={feature_folders[1]}",
+        f"output_dir={tmp_path / 'eval'}", "seeds=1", "shots=1 2", *QUICK,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "eval_N1" / "seed-1" / "results.json").is_file()
+    assert (tmp_path / "eval_N2" / "seed-1" / "results.json").is_file()
+    assert done.stdout.count("Average over seeds") == 2
+
+
+def test_first_failure_stops_everything(bash, workshop):
+    done = bash(
+        "logreg.sh", f"models_root_dir={workshop.models}", "model_name=tiny_net", "dataset=none_such birds"
+    )
+    assert done.returncode == 2
+    assert "stopped at step 1 of 2 (logreg on none_such, seeds 22 37 45 77 93)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (workshop.models / "tiny" / "net" / "birds" / "eval_logreg").exists()
+
+
+@pytest.mark.parametrize("script", ["extract_features.sh", "logreg.sh", "fewshot.sh"])
+def test_help_and_unknown_variables(bash, script):
+    shown = bash(script, "--help")
+    assert shown.returncode == 0
+    assert "Variables: " in shown.stdout
+    assert "Example" in shown.stdout
+    wrong = bash(script, "modle_name=x")
+    assert wrong.returncode == 2
+    assert "unknown variable modle_name" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "answer"),
+    [
+        ("memory=64G", "unknown variable memory; did you mean mem?"),
+        ("PATH=/nowhere", "unknown variable PATH"),
+        ("Model_name=x", "unknown variable Model_name; did you mean model_names?"),
+        ("model-names=x", "unknown variable model-names; did you mean model_names?"),
+        ("qqq=x", "unknown variable qqq; --help lists all"),
+    ],
+)
+def test_unknown_variables_are_answered_by_the_nearest(bash, argument, answer):
+    done = bash("slurm/submit_study.sh", argument)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {answer}") and done.stderr.count("\n") == 1
+    assert len(done.stderr) < 120
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "missing"),
+    [
+        ("logreg.sh", ["models_root_dir=/m", "dataset=in1k", "model_name="], "model_name"),
+        ("logreg.sh", ["models_root_dir=/m", "dataset=in1k", "model_name=None"], "model_name"),
+        ("logreg.sh", ["models_root_dir=/m", "model_name=a_b"], "dataset"),
+        ("fewshot.sh", ["models_root_dir=/m", "model_name=none", "dataset=in1k"], "model_name"),
+        ("pca.sh", ["dataset=in1k"], "models_root_dir"),
+        ("analyze_features.sh", ["models_root_dir=/m", "model_name=null"], "model_name"),
+        ("extract_features.sh", ["model_name=None"], "model_name"),
+        ("finetune.sh", ["models_root_dir=/m", "model_name=None"], "model_name"),
+        ("experiments.sh", ["models_root_dir=/m", "model_name=None"], "model_name"),
+        ("study.sh", ["models_root_dir=/m"], "log_dir"),
+    ],
+)
+def test_missing_variables_are_named_before_anything_starts(bash, script, arguments, missing):
+    done = bash(script, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: no {missing}: give {missing}=..., see --help\n"
+
+
+def _scripts(repository):
+    """All that are run: the others are sourced."""
+    scripts = [*repository.glob("bash-scripts/**/*.sh"), *repository.glob("prepare_models/*.sh")]
+    return [script for script in scripts if script.name not in ("common.sh", "setup.sh")]
+
+
+def test_scripts_parse(repository):
+    for script in _scripts(repository):
+        subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+@pytest.mark.skipif(
+    "BASH_VERSION" in subprocess.run(["sh", "-c", "set"], capture_output=True, text=True, check=True).stdout,
+    reason="sh is bash here: shows that any other sh answers in one line",
+)
+def test_another_shell_is_told(repository):
+    for script in _scripts(repository):
+        done = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, ""), script
+        assert done.stderr == f"error: run it with bash: bash {script}\n"
+
+
+def test_scripts_are_found_through_links(repository, python, tmp_path):
+    (tmp_path / "folder").symlink_to(repository / "bash-scripts")
+    (tmp_path / "logreg").symlink_to(repository / "bash-scripts/logreg.sh")
+    (tmp_path / "prepare").symlink_to(repository / "prepare_models/prepare_sup.sh")
+    (tmp_path / "chain").symlink_to("logreg")
+    absent = f"models_root_dir={tmp_path / 'absent'}"
+    for command in (
+        [tmp_path / "folder/logreg.sh", absent, "dataset=in1k"],
+        [tmp_path / "logreg", absent, "dataset=in1k"],
+        [tmp_path / "chain", absent, "dataset=in1k"],
+        [tmp_path / "folder/status.sh", tmp_path / "absent"],
+        [tmp_path / "prepare", tmp_path / "models", "--dry_run"],
+    ):
+        done = subprocess.run(
+            ["bash", *map(str, command)], env={**os.environ, "COG_PYTHON": python}, cwd=tmp_path,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if command[0].name == "prepare":
+            assert done.returncode == 0, done.stderr
+        else:
+            assert done.returncode == 2 and f"{tmp_path / 'absent'} does not exist" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1"])
+@pytest.mark.slow
+def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name):
+    """A scheduler signals the batch shell alone: it passes that on, waits, and says that it can be continued."""
+    evaluation = workshop.models / "tiny/net/birds/eval_logreg"
+    arguments = [
+        "bash", str(repository / "bash-scripts/logreg.sh"), f"models_root_dir={workshop.models}", "model_name=tiny_net",
+        "dataset=birds", "seeds=1 2", "CLF.N_TRIALS", "1", "--device", "cpu",
+    ]  # fmt: skip
+    environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"}
+    driver = subprocess.Popen(
+        [*arguments, "CLF.N_EPOCHS", "20000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    while not (evaluation / "seed-1/.resume/program.log").exists():
+        assert driver.poll() is None, driver.stderr.read()
+        time.sleep(0.02)
+    os.kill(driver.pid, getattr(signal, f"SIG{name}"))
+    output, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 75, errors
+    assert f"ended by SIG{name}: " in errors
+    assert (
+        "interrupted at step 1 of 1 (logreg on birds, seeds 1 2); what is finished is saved: run the"
+        in errors
+    )
+    assert "Average" not in output
+    assert not list(evaluation.glob("seed-*/.lock"))
+    assert (evaluation / "seed-1/.resume/checkpoint.pt").is_file()
+
+
+def test_a_python_without_the_requirements_is_one_line(bash, python, tmp_path):
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {python} -S -E "$@"\n')
+    bare.chmod(0o755)
+    done = bash("status.sh", str(tmp_path), COG_PYTHON=str(bare))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "lacks this toolkit's requirements" in done.stderr

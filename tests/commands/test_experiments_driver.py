@@ -1,0 +1,162 @@
+"""bash-scripts/experiments.sh: every experiment of two models with one command, in one table."""
+
+import csv
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+import tiny
+
+from cog.commands import extract_features
+
+NET = """
+import torch
+
+
+def load_my_model(init_args):
+    torch.manual_seed(len(init_args["model_name"]))
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, 2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten()
+    ), None
+"""
+IMAGES = [
+    "FT_EXTRACT.IMAGE_RESIZE_SIZE", "12", "FT_EXTRACT.IMAGE_CROP_SIZE", "12", "FT_EXTRACT.N_WORKERS", "0",
+]  # fmt: skip
+SMALL = [
+    "CLF.N_TRIALS", "2", "CLF.N_EPOCHS", "3", "CLF.MLP_HIDDEN", "8", "FINETUNE.N_EPOCHS", "1",
+    "FINETUNE.BATCH_SIZE", "4", "FINETUNE.BATCH_PER_DEVICE", "4", "FINETUNE.WARMUP_EPOCHS", "0", *IMAGES,
+]  # fmt: skip
+DATASETS = ("in1k", "cog_l1", "cog_l2")
+
+
+def rows_of_overview(text: str, dataset: str) -> set[str]:
+    """Return the labels of the rows of the overview of a data set."""
+    block = text[text.index(f"all experiments on {dataset}\n") :].split("\n\n")[1]
+    return {re.split(r"\s{2,}", line)[0] for line in block.splitlines()[1:]}
+
+
+@pytest.fixture
+def images(workshop):
+    """Flags that name all images; ``workshop.models`` then holds the features of two models."""
+    rng = np.random.default_rng(0)
+    wnids = [path.name for path in sorted(workshop.in21k.iterdir())]
+    levels = tiny.write_levels_file(workshop.root / "two.pkl", [wnids[:2], wnids[2:]])
+    with open(workshop.root / "levels.csv", "w", encoding="utf-8", newline="") as handle:
+        rows = csv.writer(handle)
+        rows.writerow(("wnid", "similarity", "level"))
+        rows.writerows((wnid, round(rng.random(), 3), 1 + (k > 1)) for k, wnid in enumerate(wnids))
+    loader = workshop.root / "nets.py"
+    loader.write_text(NET)
+    given = {
+        "in1k_images_root": workshop.in1k,
+        "imagenet_images_root": workshop.in21k,
+        "cog_levels_mapping_file": levels,
+        "cog_concepts_split_file": workshop.split_file,
+        "model_loader": f"{loader}:load_my_model",
+    }
+    for model in ("my_net", "my_other"):
+        extract_features.main(
+            ["--model", model, "--models_root_dir", str(workshop.models), "--dataset", *DATASETS, "--split", "train",
+             "test", "--device", "cpu", *(f"--{flag}={value}" for flag, value in given.items()), *IMAGES]
+        )  # fmt: skip
+    return [f"{flag}={value}" for flag, value in given.items()]
+
+
+@pytest.mark.slow
+def test_every_experiment_with_one_command(workshop, images, repository, python):
+    command = [
+        "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={workshop.models}",
+        "model_name=my_net my_other", "against=my_other", f"datasets={' '.join(DATASETS)}", "experiments=all",
+        "seeds=22 37", "shots=1", "dims=2 64", "max_per_class=2", f"levels_csv={workshop.root / 'levels.csv'}",
+        *images, *SMALL,
+    ]  # fmt: skip
+    environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1", "COG_WORDNET_DIR": "/nowhere"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    steps = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[")]
+    n_steps = 2 * (6 * len(DATASETS) + 4) + 1
+    assert sum(f"/{n_steps}]" in line for line in steps) == n_steps
+    assert "left out: 64 components of my_net (its features have 32 dimensions)" in done.stderr
+    found = rows_of_overview(done.stdout, "cog_l1")
+    assert found >= {
+        "LogReg, N=1 (%)", "LogReg (%)", "nearest class mean (%)", "k-means AMI",
+        "uniformity", "accuracy ~ similarity, Spearman", "farthest tenth of the concepts (%)",
+        "in1k classifier confident here (%)", "in1k classifier, AUROC own/here (%)",
+        "concepts surely better than my_other", "LogReg, PCA 2 (%)", "LogReg, max 2 images (%)", "MLP (%)",
+        "MLP no activation (%)", "fine-tuned (%)",
+    }  # fmt: skip
+    assert (workshop.models / "my/net/cog_l1/analysis_cross_in1k/sheet.png").is_file()
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines()[-30:] == done.stdout.splitlines()[-30:]
+    assert "trial" not in again.stderr
+
+
+def test_unknown_experiments_are_named(repository, python, tmp_path):
+    done = subprocess.run(
+        ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}", "experiments=cooking"],
+        env={**os.environ, "COG_PYTHON": python}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (
+        done.returncode == 2 and "unknown experiment cooking; expected all or some of: logreg" in done.stderr
+    )
+
+
+@pytest.mark.slow
+def test_common_flags_reach_analyses(workshop, repository, python, tmp_path):
+    tiny.write_features(workshop.models / "my/net/in1k/features_train", *tiny.make_xy())
+    tiny.write_features(workshop.models / "my/net/in1k/features_test", *tiny.make_xy(seed=1))
+    command = [
+        "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={workshop.models}",
+        "model_name=my_net", "datasets=in1k", "experiments=label_free", "ANALYSIS.KNN_K", "[1]",
+    ]  # fmt: skip
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *more], env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    result = workshop.models / "my/net/in1k/analysis_knn/results.json"
+    checked = run("--check")
+    assert checked.returncode == 0 and "it can start" in checked.stdout and not result.exists()
+    refused = run("--device", "abacus")
+    assert refused.returncode == 2 and "abacus" in refused.stderr and not result.exists()
+    assert run().returncode == 0
+    before = result.stat().st_mtime_ns
+    assert run().returncode == 0 and result.stat().st_mtime_ns == before
+    assert run("--overwrite").returncode == 0 and result.stat().st_mtime_ns > before
+
+
+def test_experiments_that_lack_something_are_named(repository, tmp_path):
+    recorder = tmp_path / "python"
+    recorder.write_text("#!/bin/bash\n")
+    recorder.chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}", "model_name=my_net",
+         "datasets=cog_l5", "experiments=cross distance winners label_free"],
+        env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert re.findall("left out: (.*) .needs (.*?),", done.stderr) == [
+        ("cross", "in1k"), ("distance", "levels_csv"), ("winners", "against")
+    ]  # fmt: skip
+    assert "[1/1]" in done.stdout
+
+
+def test_one_level_has_no_analysis_of_all_levels_together(repository, tmp_path):
+    commands = tmp_path / "commands"
+    recorder = tmp_path / "python"
+    recorder.write_text(f'#!/bin/bash\necho "$@" >> {commands}\n')
+    recorder.chmod(0o755)
+    for datasets in ("in1k cog_l5", "cog_l4 cog_l5"):
+        subprocess.run(
+            ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
+             "model_name=my_net", f"datasets={datasets}", "experiments=distance", "levels_csv=levels.csv"],
+            env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, check=True,
+        )  # fmt: skip
+    found = [
+        line.split("--datasets ")[1] for line in commands.read_text().splitlines() if "--analysis" in line
+    ]
+    assert found == ["cog_l5 --levels_csv levels.csv", "cog_l4 cog_l5 cog_levels --levels_csv levels.csv"]

@@ -1,0 +1,323 @@
+"""``--check``: it finds what would stop a command, writes nothing, and takes no lock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import types
+
+import pytest
+import tiny
+
+from cog.commands import analyze_features, build_levels, extract_features, logreg, print_results
+from cog.runtime import machine_checks
+from cog.runtime.locks import locked
+
+
+@pytest.fixture
+def check(tmp_path, capsys):
+    """Run a command with ``--check``; returns exit code and lines, after seeing that nothing was written."""
+
+    def run(main, *argv):
+        before = tiny.snapshot(tmp_path)
+        code = main([*map(str, argv), "--check"])
+        assert tiny.snapshot(tmp_path) == before
+        lines = capsys.readouterr().out.splitlines()
+        problems = [line for line in lines[:-1] if line.startswith("problem")]
+        assert code == (2 if problems else 0)
+        assert lines[-1] == "it can start" or lines[-1].startswith(f"{len(problems)} problem")
+        return types.SimpleNamespace(code=code, problems=problems, lines=lines, text="\n".join(lines))
+
+    return run
+
+
+def level(workshop, *more):
+    return (
+        "--model", "tiny_net", "--dataset", "cog_l1", "--split", "train", "test", "--models_root_dir", workshop.models,
+        "--model_loader", f"{workshop.loader}:load_my_model", "--imagenet_images_root", workshop.in21k,
+        "--cog_levels_mapping_file", workshop.levels_file, "--cog_concepts_split_file", workshop.split_file, *more,
+    )  # fmt: skip
+
+
+def birds(workshop, output, *more):
+    return (
+        "--model", "tiny_net", "--dataset", "birds", "--split", "train", "--output_dir", output, "--device", "cpu",
+        "--model_loader", f"{workshop.loader}:load_my_model", "--images_root", workshop.birds, *more,
+    )  # fmt: skip
+
+
+def classifier(workshop, output, *more):
+    folder = workshop.models / "tiny/net/birds"
+    return (
+        "--train_features_dir", folder / "features_train", "--test_features_dir", folder / "features_test",
+        "--output_dir", output, "--device", "cpu", *more,
+    )  # fmt: skip
+
+
+def test_extraction_that_can_start(check, workshop):
+    found = check(extract_features.main, *level(workshop))
+    assert found.code == 0
+    assert "checkpoint" in found.text and "SHA-256" in found.text
+    assert sum("cog_l1 t" in line and line.startswith("ok") for line in found.lines) >= 2
+
+
+def test_missing_images_are_counted(check, workshop):
+    names = sorted(path for path in workshop.in21k.rglob("*.JPEG"))
+    first = names[0]
+    first.unlink()
+    found = check(extract_features.main, *level(workshop))
+    assert len(found.problems) == 1
+    assert "1 of" in found.problems[0] and f"{first.parent.name}/{first.name}" in found.problems[0]
+    assert check(extract_features.main, *level(workshop, "--allow_failures", 1)).code == 0
+
+
+def test_all_problems_are_shown_at_once(check, workshop, tmp_path):
+    found = check(
+        extract_features.main, "--model", "tiny_net", "--dataset", "cog_l1", "--split", "train", "--device", "cuda:77",
+        "--models_root_dir", workshop.models, "--model_loader", f"{tmp_path}/none.py:load", "FT_EXTRACT.NOTHING", "1",
+    )  # fmt: skip
+    assert {line.split()[1] for line in found.problems} == {"configuration", "checkpoint", "cog_l1", "device"}
+
+
+def test_damaged_checkpoint(check, workshop):
+    (workshop.models / "tiny/net/model.ckpt").write_bytes(b"<!doctype html>")
+    assert "checkpoint" in check(extract_features.main, *level(workshop)).problems[0]
+
+
+def test_states_of_an_extraction(check, workshop, tmp_path):
+    output = tmp_path / "out"
+    argv = birds(workshop, output)
+    assert check(extract_features.main, *argv).code == 0
+    assert extract_features.main([*map(str, argv)]) == 0
+    assert "complete and would be skipped" in check(extract_features.main, *argv).text
+    other = (*argv, "FT_EXTRACT.IMAGE_CROP_SIZE", "200")
+    assert "made differently" in check(extract_features.main, *other).problems[0]
+    assert "would be replaced" in check(extract_features.main, *other, "--overwrite").text
+    (output / "X_Y.pth").unlink()
+    with locked(output, flag="--output_dir"):
+        assert "is being written by" in check(extract_features.main, *argv).problems[0]
+
+
+def test_unfinished_extraction(check, workshop, tmp_path):
+    output = tmp_path / "out"
+    argv = birds(workshop, output, "FT_EXTRACT.SHARD_ROWS", "4", "FT_EXTRACT.BATCH_SIZE", "4")
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(*args, **kwargs):
+            raise OSError(28, "No space left on device")
+
+        patch.setattr("cog.features.extract_job._publish", full)
+        with pytest.raises(OSError):
+            extract_features.main([*map(str, argv)])
+    assert (output / ".resume").is_dir()
+    found = check(extract_features.main, *argv)
+    assert "continues from there" in found.text and "the last attempt" in found.text
+    other = check(extract_features.main, *argv, "FT_EXTRACT.IMAGE_CROP_SIZE", "200")
+    assert "made differently" in other.problems[0]
+
+
+def test_disk_and_memory(check, workshop, monkeypatch):
+    full = types.SimpleNamespace(total=10**12, used=10**12, free=1000)
+    monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr(machine_checks, "available_memory", lambda: 10**6)
+    found = check(logreg.main, *classifier(workshop, workshop.root / "out"))
+    assert "make room for" in found.problems[0]
+    argv = list(level(workshop))
+    argv[1] = "sup_resnet50"
+    at = argv.index("--model_loader")
+    del argv[at : at + 2]
+    folder = workshop.models / "sup/resnet50"
+    folder.mkdir(parents=True)
+    shutil.copy(workshop.models / "tiny/net/model.ckpt", folder / "model.ckpt")
+    found = check(extract_features.main, *argv)
+    assert any("make room for" in line for line in found.problems)
+    assert "run it where there is more" in found.text
+    assert "not the published file" in found.text
+
+
+def test_full_scale_estimate(tmp_path, capsys):
+    """65 GB for a full model: 13 million images of 1,200 features on average; here one level of a ResNet-50."""
+    from cog.features.plan import _check_space
+    from cog.runtime.check_report import Report
+
+    report = Report()
+    _check_space(report, [(tmp_path, 1_000_000)], 2048, half=False)
+    disk = next(finding for finding in report.findings if finding.subject == "disk")
+    assert "16.4 GB will be written" in disk.text  # the ranges and the file: twice 8.2 GB
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_output_without_permission(check, workshop, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o555)
+    assert "no permission" in check(logreg.main, *classifier(workshop, tmp_path / "locked/out")).problems[0]
+
+
+def test_output_that_cannot_be(check, workshop):
+    found = check(logreg.main, *classifier(workshop, workshop.levels_file / "out"))
+    assert "is not a folder" in found.problems[0]
+
+
+def test_states_of_runs(check, workshop, tmp_path):
+    output = tmp_path / "out"
+    argv = classifier(workshop, output, "--seeds", 1, 2, "CLF.N_TRIALS", 2, "CLF.N_EPOCHS", 2)
+    assert "2 to do" in check(logreg.main, *argv).text
+    one = classifier(workshop, output, "--seeds", 1, "CLF.N_TRIALS", 2, "CLF.N_EPOCHS", 2)
+    assert logreg.main([*map(str, one)]) == 0
+    assert "1 to do, 1 complete" in check(logreg.main, *argv).text
+    other = check(logreg.main, *argv, "--mom", 0.5)
+    assert len(other.problems) == 1 and "momentum: 0.9 -> 0.5" in other.problems[0]
+    assert check(logreg.main, *argv, "--mom", 0.5, "--overwrite").code == 0
+    with locked(output / "seed-2", flag="--output_dir"):
+        assert "is being written by" in check(logreg.main, *argv).problems[0]
+
+
+def test_features_that_do_not_fit_together(check, workshop, tmp_path):
+    import torch
+
+    folder = workshop.models / "tiny/net/birds/features_test"
+    tiny.write_features(folder, dim=5)
+    assert "5" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
+    x, y = tiny.make_xy()
+    tiny.write_features(folder, x, y + 7)
+    assert (
+        "have no training features" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
+    )
+    tiny.write_features(folder, x, y.float())
+    assert "whole-number" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
+    torch.save({"X": x[:3], "Y": y}, folder / "X_Y.pth")
+    assert "shape" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
+    (folder / "X_Y.pth").write_bytes(b"PK\x03\x04")
+    assert check(logreg.main, *classifier(workshop, tmp_path / "out")).code == 2
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (("CLF.PCA_DIM", 7), "CLF.PCA_DIM 7: there are 6 dimensions"),
+        (("CLF.PCA_DIM", 6, "CLF.MAX_PER_CLASS", 2), "CLF.PCA_DIM 6: 6 training images vary in 5 directions"),
+        (("CLF.MAX_PER_CLASS", 1), "every class has a single training image"),
+    ],
+)
+def test_variants_that_there_are_too_few_images_for(check, tmp_path, pairs, words):
+    x, y = tiny.make_xy(n_per_class=8, n_classes=3, dim=6)
+    for split in ("train", "test"):
+        tiny.write_features(tmp_path / f"tiny/net/birds/features_{split}", x, y)
+    here = types.SimpleNamespace(models=tmp_path)
+    assert words in check(logreg.main, *classifier(here, tmp_path / "out", *pairs)).problems[0]
+    assert (
+        check(logreg.main, *classifier(here, tmp_path / "out", "CLF.PCA_DIM", 5, "CLF.MAX_PER_CLASS", 2)).code
+        == 0
+    )
+
+
+def test_what_a_network_takes_on_the_disk(check, workshop, tmp_path, monkeypatch):
+    argv = classifier(workshop, tmp_path / "out", "CLF.TYPE", "mlp", "CLF.MLP_HIDDEN")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=20_000_000))
+    assert check(logreg.main, *argv, 8).code == 0
+    assert "will be written" in check(logreg.main, *argv, 2048).problems[0]
+
+
+def test_analyses(check, workshop):
+    argv = (
+        "--models_root_dir",
+        workshop.models,
+        "--model",
+        "tiny_net",
+        "--dataset",
+        "birds",
+        "--analysis",
+        "ncm",
+    )
+    found = check(analyze_features.main, *argv)
+    assert found.code == 0 and "analysis_ncm" in found.text
+    assert analyze_features.main([*map(str, argv), "--device", "cpu"]) == 0
+    assert "is complete and would be skipped" in check(analyze_features.main, *argv).text
+    (workshop.models / "tiny/net/birds/features_train/X_Y.pth").write_bytes(b"damaged")
+    assert "features" in check(analyze_features.main, *argv).problems[0]
+
+
+def test_results(check, tmp_path, workshop):
+    assert "no finished run" in check(print_results.main, "--models_root_dir", workshop.models).problems[0]
+    argv = classifier(
+        workshop,
+        workshop.models / "tiny/net/birds/eval_logreg",
+        "--seeds",
+        1,
+        "CLF.N_TRIALS",
+        2,
+        "CLF.N_EPOCHS",
+        2,
+    )
+    assert logreg.main([*map(str, argv)]) == 0
+    found = check(
+        print_results.main, "--models_root_dir", workshop.models, "--report", tmp_path / "report.html"
+    )
+    assert found.code == 0 and "1 runs" in found.text
+    found = check(print_results.main, "--models_root_dir", workshop.models, "--baseline", "other_net")
+    assert "--baseline other_net" in found.problems[0]
+
+
+def test_levels(check, tmp_path, workshop, shared_dir):
+    counts = shared_dir / "imagenet21k/fall11_image_counts.csv"
+    found = check(build_levels.main, "--image_counts", counts, "--output_dir", tmp_path / "levels")
+    assert found.code == 0 and "concepts with" in found.text
+    found = check(
+        build_levels.main, "--imagenet_images_root", tmp_path / "nowhere", "--output_dir", tmp_path / "levels"
+    )
+    assert "does not exist" in found.problems[0]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The layout of the Winter-2021 release
+
+
+def processed(workshop, tmp_path):
+    """The synset folders in two parts, as the processed release has them."""
+    root = tmp_path / "winter21"
+    for folder in workshop.in21k.iterdir():
+        for index, path in enumerate(sorted(folder.iterdir())):
+            part = root / ("imagenet21k_train" if index else "imagenet21k_val") / folder.name
+            part.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, part)
+    return root
+
+
+def with_root(argv, root):
+    argv = list(argv)
+    argv[argv.index("--imagenet_images_root") + 1] = root
+    return argv
+
+
+def test_processed_layout_is_explained(check, workshop, tmp_path, caplog):
+    from cog.errors import CogError
+
+    root = processed(workshop, tmp_path)
+    for given, words in (
+        (root, "inside imagenet21k_train/ and imagenet21k_val/"),
+        (root / "imagenet21k_train", "the two parts of the processed Winter-2021 release"),
+    ):
+        argv = with_root(level(workshop), given)
+        found = check(extract_features.main, *argv)
+        assert found.problems and all("Winter-2021" in line and words in line for line in found.problems)
+    with pytest.raises(CogError, match="processed Winter-2021 release"):
+        extract_features.main([*map(str, with_root(level(workshop), root))])
+    argv = with_root(level(workshop), root / "imagenet21k_train")
+    with pytest.raises(CogError, match="1 of 2 extractions failed"):
+        extract_features.main([*map(str, argv), "--device", "cpu"])
+    assert "the two parts of the processed Winter-2021 release" in caplog.text
+    with pytest.raises(CogError, match="processed Winter-2021 release"):
+        build_levels.main(["--imagenet_images_root", str(root), "--output_dir", str(tmp_path / "levels")])
+
+
+def test_tar_files_are_explained(check, workshop, tmp_path):
+    root = tmp_path / "tars"
+    root.mkdir()
+    for folder in workshop.in21k.iterdir():
+        (root / f"{folder.name}.tar").touch()
+    found = check(extract_features.main, *with_root(level(workshop), root))
+    assert "tar files" in found.problems[0] and "unpack each" in found.problems[0]
+
+
+def test_folder_above(check, workshop):
+    found = check(extract_features.main, *with_root(level(workshop), workshop.in21k.parent))
+    assert "give that folder" in found.problems[0] and str(workshop.in21k) in found.problems[0]

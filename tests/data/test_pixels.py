@@ -1,0 +1,241 @@
+"""Decoding and resizing: what Pillow and torchvision do, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+import cog
+from cog.data.pixels import can_decode, decode_exact, load_rgb, normalizer, resize_and_crop, to_input
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def plain_input(image, *, resize=224, crop=224):
+    """The network's input as torchvision computes it."""
+    return transforms.Compose(
+        [
+            transforms.Resize(resize, interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(crop),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )(image.convert("RGB"))
+
+
+def noise(width, height, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [(64, 48), (48, 64), (50, 50), (224, 300), (301, 97), (33, 500), (224, 224), (225, 224), (7, 9), (1, 3)],
+)
+@pytest.mark.parametrize(("resize", "crop"), [(32, 32), (64, 56), (65, 64), (224, 224)])
+def test_input_equals_torchvision_bit_for_bit(size, resize, crop):
+    image = noise(*size)
+    reference = plain_input(image, resize=resize, crop=crop)
+    pixels = resize_and_crop(image, resize=resize, crop=crop)
+    assert pixels.shape == (crop, crop, 3)
+    assert pixels.dtype == np.uint8
+    statistics = normalizer(MEAN, STD, torch.device("cpu"))
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        ours = to_input(np.stack([pixels] * 2), *statistics, memory_format=memory_format)
+        assert ours.is_contiguous(memory_format=memory_format)
+        assert torch.equal(ours[1], reference)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_shape(seed):
+    """Narrow, tall and enlarged images too: Pillow's order of passes depends on the shape."""
+    random = np.random.default_rng(seed)
+    for _ in range(5):
+        width, height = (int(side) for side in random.integers(1, (500, 60)[seed % 2], 2))
+        resize = int(random.integers(1, 200))
+        crop = int(random.integers(1, resize + 1))
+        if max(width, height) * resize > 20_000 * min(width, height):
+            continue
+        image = noise(width, height, seed)
+        pixels = resize_and_crop(image, resize=resize, crop=crop)
+        ours = to_input(np.stack([pixels]), *normalizer(MEAN, STD, torch.device("cpu")))[0]
+        assert torch.equal(ours, plain_input(image, resize=resize, crop=crop)), (width, height, resize, crop)
+
+
+def photographs(shared_dir, n):
+    files = sorted((shared_dir / "miniature").rglob("*.JPEG"))
+    return files[:: len(files) // n]
+
+
+def test_real_photographs_bit_for_bit(shared_dir):
+    files = photographs(shared_dir, 60)
+    assert {Image.open(file).mode for file in files} == {"RGB", "L"}
+    for file in files:
+        pixels = decode_exact(file, resize=224, crop=224)
+        ours = to_input(np.stack([pixels]), *normalizer(MEAN, STD, torch.device("cpu")))[0]
+        assert torch.equal(ours, plain_input(Image.open(file))), file
+
+
+def hard_files(folder):
+    """Files of every kind that is not a plain RGB photograph."""
+    colours, grey = noise(40, 30), noise(40, 30).convert("L")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    alpha = colours.copy()
+    alpha.putalpha(grey)
+    deep = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50)
+    kinds = {
+        "palette.png": (colours.quantize(16), {}),
+        "palette_alpha.png": (colours.quantize(16), {"transparency": bytes(range(16))}),
+        "palette.gif": (colours.quantize(200), {}),
+        "bilevel.png": (grey.convert("1"), {}),
+        "grey.jpg": (grey, {}),
+        "grey_alpha.png": (alpha.convert("LA"), {}),
+        "alpha.png": (alpha, {}),
+        "key.png": (colours, {"transparency": (1, 2, 3)}),
+        "deep.png": (deep, {}),
+        "cmyk.jpg": (colours.convert("CMYK"), {}),
+        "cmyk.tif": (colours.convert("CMYK"), {}),
+        "lab.tif": (Image.merge("LAB", colours.split()), {}),
+        "rotated.jpg": (colours, {"exif": exif}),
+        "progressive.jpg": (colours, {"progressive": True, "quality": 30}),
+        "full_chroma.jpg": (colours, {"subsampling": 0}),
+        "point.jpg": (noise(1, 1), {}),
+        "column.jpg": (noise(1, 50), {}),
+        "row.png": (noise(50, 1), {}),
+        "bitmap.bmp": (colours, {}),
+        "map.ppm": (colours, {}),
+    }
+    return {name: saved(folder, image, name, **options) for name, (image, options) in kinds.items()}
+
+
+@pytest.mark.filterwarnings("ignore:Palette images")
+def test_hard_files_bit_for_bit(tmp_path):
+    for name, path in hard_files(tmp_path).items():
+        pixels = decode_exact(path, resize=24, crop=20)
+        ours = to_input(np.stack([pixels]), *normalizer(MEAN, STD, torch.device("cpu")))[0]
+        assert torch.equal(ours, plain_input(Image.open(path), resize=24, crop=20)), name
+
+
+def test_damaged_files_fail(tmp_path):
+    path = saved(tmp_path, noise(64, 64), "cut.jpg")
+    path.write_bytes(path.read_bytes()[:-900])
+    with pytest.raises(OSError):
+        decode_exact(path, resize=24, crop=20)
+    assert decode_exact(path, resize=24, crop=20, load_truncated=True).shape == (20, 20, 3)
+
+
+@pytest.mark.parametrize("name", ["x.JPEG", "x.eps"])
+def test_postscript_is_not_given_to_ghostscript(tmp_path, monkeypatch, name):
+    """A file that begins like PostScript is no image, whatever it is called and whatever is installed."""
+    called = tmp_path / "called"
+    program = tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {called}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    path = tmp_path / name
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n")
+    with pytest.raises(OSError, match="cannot identify image file"):
+        load_rgb(path)
+    assert not called.exists()
+    assert not can_decode(path)
+
+
+def test_no_image_is_opened_elsewhere():
+    """Whoever opens images takes the one function that knows the formats."""
+    package = Path(cog.__file__).parent
+    opening = [path for path in package.rglob("*.py") if "Image.open(" in path.read_text(encoding="utf-8")]
+    assert opening == [package / "data" / "pixels.py"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_only_regular_files_are_opened(tmp_path, kind):
+    path = tmp_path / "x.JPEG"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="not a regular file|folder"):
+        load_rgb(path)
+
+
+def saved(tmp_path, image, name, **options):
+    path = tmp_path / name
+    image.save(path, **options)
+    return path
+
+
+def test_grey_is_repeated(tmp_path):
+    image = noise(5, 4).convert("L")
+    rgb = np.asarray(load_rgb(saved(tmp_path, image, "grey.png")))
+    assert (rgb == np.asarray(image)[:, :, None]).all()
+
+
+def test_cmyk_uses_pillows_formula(tmp_path):
+    image = Image.new("CMYK", (2, 2), (255, 0, 128, 64))
+    rgb = np.asarray(load_rgb(saved(tmp_path, image, "cmyk.tif")))
+    # (255 - c) * (255 - k) / 255 per channel
+    expected = [round((255 - ink) * (255 - 64) / 255) for ink in (255, 0, 128)]
+    assert np.abs(rgb[0, 0].astype(int) - expected).max() <= 1
+
+
+def test_transparency_is_dropped_not_blended(tmp_path):
+    image = Image.new("RGBA", (2, 2), (200, 100, 50, 0))
+    assert np.asarray(load_rgb(saved(tmp_path, image, "rgba.png")))[0, 0].tolist() == [200, 100, 50]
+
+
+@pytest.mark.filterwarnings("ignore:Palette images")
+def test_palette_with_transparency(tmp_path):
+    image = Image.new("P", (3, 3), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    path = saved(tmp_path, image, "palette.png", transparency=bytes([0, 0]))
+    assert np.asarray(load_rgb(path))[0, 0].tolist() == [10, 20, 30]
+
+
+def test_16_bit_grey_is_clipped(tmp_path):
+    values = np.array([[0, 100, 255, 256, 1000, 65535]], dtype=np.uint16)
+    path = saved(tmp_path, Image.fromarray(values), "deep.png")
+    assert np.asarray(load_rgb(path))[0, :, 0].tolist() == [0, 100, 255, 255, 255, 255]
+
+
+def test_exif_orientation_is_not_applied(tmp_path):
+    image = noise(20, 10)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90 degrees
+    assert load_rgb(saved(tmp_path, image, "rotated.jpg", exif=exif)).size == (20, 10)
+
+
+def test_first_frame_of_an_animation(tmp_path):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    path = saved(tmp_path, frames[0], "two.gif", save_all=True, append_images=frames[1:])
+    assert np.asarray(load_rgb(path))[0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_truncated_files_fail_unless_asked(tmp_path, kind):
+    buffer = io.BytesIO()
+    noise(64, 64).save(buffer, kind)
+    path = tmp_path / "cut"
+    path.write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    with pytest.raises(OSError):
+        load_rgb(path)
+    assert load_rgb(path, load_truncated=True).size == (64, 64)
+    with pytest.raises(OSError):  # the option does not stick
+        load_rgb(path)
+
+
+def test_not_an_image(tmp_path):
+    path = tmp_path / "text.jpg"
+    path.write_text("no pixels")
+    with pytest.raises(OSError):
+        load_rgb(path)

@@ -1,0 +1,227 @@
+"""The split file, and drawing training and test images."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cog.data import split_files
+from cog.errors import CogError, UnsafeFileError
+
+A, B = "n00000001", "n00000002"
+
+
+def write(path, data):
+    path.write_bytes(pickle.dumps(data, protocol=4))
+    return path
+
+
+def names(wnid, *numbers):
+    return [f"{wnid}/{wnid}_{number}.JPEG" for number in numbers]
+
+
+def test_round_trip_and_the_contract(tmp_path):
+    path = tmp_path / "split.pkl"
+    split_files.write_split(path, {A: {"train": names(A, 1, 2), "test": np.array(names(A, 3))}})
+    with path.open("rb") as handle:
+        plain = pickle.load(handle)
+    assert type(plain) is dict and sorted(plain[A]) == ["test", "train"]
+    for part in plain[A].values():
+        assert type(part) is np.ndarray and part.dtype.kind == "U" and part.ndim == 1
+    read = split_files.read_split(path)
+    assert read[A]["train"].tolist() == names(A, 1, 2)
+    assert read[A]["test"].tolist() == names(A, 3)
+
+
+def test_only_the_asked_concepts_are_looked_at(tmp_path):
+    good = {"train": names(A, 1), "test": names(A, 2)}
+    path = write(tmp_path / "split.pkl", {A: good, B: "rubbish"})
+    assert list(split_files.read_split(path, concepts=[A, A])) == [A]
+    with pytest.raises(CogError, match=f"concept {B} has no 'train' and 'test'"):
+        split_files.read_split(path)
+    with pytest.raises(CogError, match="no images for 1 of 2 concepts, the first is n00000009"):
+        split_files.read_split(path, concepts=[A, "n00000009"])
+
+
+def test_order_is_that_of_the_request(tmp_path):
+    part = {wnid: {"train": names(wnid, 1), "test": names(wnid, 2)} for wnid in (A, B)}
+    path = write(tmp_path / "split.pkl", part)
+    assert list(split_files.read_split(path, concepts=[B, A])) == [B, A]
+
+
+@pytest.mark.parametrize("lead", ["/", "\\", "//", "\\/"])
+def test_leading_separators_are_dropped(tmp_path, lead):
+    listed = {
+        "train": [lead + name for name in names(A, 1)] + names(A, 2),
+        "test": np.array([lead + names(A, 3)[0]]),
+    }
+    path = write(tmp_path / "split.pkl", {A: listed})
+    read = split_files.read_split(path)[A]
+    assert read["train"].tolist() == names(A, 1, 2)
+    assert read["test"].tolist() == names(A, 3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x.JPEG", "n1/../../x", "/../x", "..", "a\\..\\x", "C:\\x", "c:/x", "/", "", "x/..", "\\\\..\\x"],
+)
+@pytest.mark.parametrize("kind", [list, np.array, lambda names: np.array(names, dtype=object)])
+def test_names_outside_the_root_are_refused(tmp_path, name, kind):
+    path = write(tmp_path / "split.pkl", {A: {"train": kind([*names(A, 1), name]), "test": names(A, 2)}})
+    with pytest.raises(CogError, match="inside the root of the images"):
+        split_files.read_split(path)
+
+
+@pytest.mark.parametrize("name", ["n1/a..b.JPEG", "n1/.hidden", "n1/x...JPEG", "n1/a:b"])
+def test_odd_but_harmless_names_are_kept(tmp_path, name):
+    path = write(tmp_path / "split.pkl", {A: {"train": [name], "test": names(A, 2)}})
+    assert split_files.read_split(path)[A]["train"].tolist() == [name]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([], "holds a list"),
+        ({}, "without entries"),
+        ({A: {"train": names(A, 1)}}, "no 'train' and 'test'"),
+        ({A: {"train": names(A, 1), "test": []}}, "test is empty"),
+        ({A: {"train": names(A, 1), "test": np.arange(3)}}, "array of int64"),
+        ({A: {"train": names(A, 1), "test": "x.JPEG"}}, "test is a str"),
+        ({A: {"train": names(A, 1), "test": [1]}}, "not a file name"),
+        ({A: {"train": names(A, 1), "test": np.array([names(A, 2)])}}, "expected a list or an array"),
+        ({A: {"train": names(A, 1, 2), "test": names(A, 2)}}, "the same image twice"),
+        ({A: {"train": names(A, 1, 1), "test": names(A, 2)}}, "the same image twice"),
+        ({A: {"train": ["/x"], "test": ["x"]}}, "the same image twice"),
+    ],
+)
+def test_other_contents_are_refused(tmp_path, data, says):
+    with pytest.raises(CogError, match=says):
+        split_files.read_split(write(tmp_path / "split.pkl", data))
+
+
+def test_unsafe_files_are_refused(tmp_path):
+    with pytest.raises(UnsafeFileError):
+        split_files.read_split(write(tmp_path / "split.pkl", {A: print}))
+
+
+def test_arrays_are_not_copied(tmp_path):
+    path = write(
+        tmp_path / "split.pkl", {A: {"train": np.array(names(A, *range(50))), "test": np.array(names(A, 99))}}
+    )
+    assert not split_files.read_split(path)[A]["train"].flags.owndata  # still the buffer of the pickle
+
+
+def test_an_invalid_split_is_not_written(tmp_path):
+    path = tmp_path / "split.pkl"
+    with pytest.raises(CogError, match="inside the root"):
+        split_files.write_split(path, {A: {"train": ["../x"], "test": ["y"]}})
+    assert not path.exists()
+
+
+# ---- drawing
+
+
+def draw(files, **changes):
+    return split_files.draw(files, **{"wnid": A, "n_test": 3, "max_train": 5, "seed": 22, **changes})
+
+
+def test_draw_divides_the_images():
+    files = names(A, *range(20))
+    parts = draw(files)
+    train, test = parts["train"].tolist(), parts["test"].tolist()
+    assert len(train) == 5 and len(test) == 3
+    assert not set(train) & set(test) and set(train + test) <= set(files)
+    assert train == sorted(train) and test == sorted(test)
+    everything = draw(files, max_train=1000)
+    assert sorted(everything["train"].tolist() + everything["test"].tolist()) == sorted(files)
+
+
+@given(st.permutations(names(A, *range(12))))
+def test_draw_does_not_depend_on_the_order_of_listing(files):
+    expected = draw(sorted(files))
+    assert all(np.array_equal(draw(files)[part], expected[part]) for part in split_files.PARTS)
+
+
+def test_draw_never_changes():
+    """The choice is part of the benchmark: it must be the same on every machine and numpy version."""
+    parts = draw(names(A, *range(12)))
+    numbers = {
+        part: [int(name.split("_")[1].split(".")[0]) for name in parts[part]] for part in split_files.PARTS
+    }
+    assert numbers == DRAWN
+
+
+def test_seed_and_concept_change_the_draw():
+    files = names(A, *range(200))
+    base, seeded, other = draw(files), draw(files, seed=23), draw(files, wnid=B)
+    assert base["test"].tolist() != seeded["test"].tolist()
+    assert base["test"].tolist() != other["test"].tolist()
+
+
+def test_a_smaller_cap_keeps_the_test_images_and_a_subset():
+    files = names(A, *range(40))
+    large, small = draw(files, max_train=30), draw(files, max_train=10)
+    assert np.array_equal(large["test"], small["test"])
+    assert set(small["train"]) < set(large["train"])
+
+
+def test_every_image_is_drawn_equally_often():
+    files = names(A, *range(10))
+    hits = np.zeros(10)
+    for seed in range(3000):
+        hits[[files.index(name) for name in draw(files, seed=seed)["test"]]] += 1
+    assert np.abs(hits / 3000 - 0.3).max() < 0.04  # nearly 5 standard deviations
+
+
+@pytest.mark.parametrize("n", [0, 2, 3])
+def test_too_few_images(n):
+    with pytest.raises(CogError, match=f"has {n} images, expected at least 4"):
+        draw(names(A, *range(n)))
+
+
+DRAWN = {"train": [0, 10, 2, 6, 7], "test": [1, 4, 5]}
+
+
+@pytest.mark.parametrize("kind", [list, np.array])
+@pytest.mark.parametrize("name", ["\ud800.JPEG", "a\udfff.JPEG"])
+def test_lone_surrogates_are_no_file_names(tmp_path, kind, name):
+    path = write(tmp_path / "split.pkl", {A: {"train": kind([f"{A}/1.JPEG", name]), "test": [f"{A}/2.JPEG"]}})
+    with pytest.raises(
+        CogError, match="concept n00000001, train contains characters that no file name can have"
+    ):
+        split_files.read_split(path)
+
+
+def test_names_that_are_not_utf8_are_file_names(tmp_path):
+    path = write(tmp_path / "split.pkl", {A: {"train": [f"{A}/\udcff.JPEG"], "test": [f"{A}/2.JPEG"]}})
+    assert split_files.read_split(path)[A]["train"].tolist() == [f"{A}/\udcff.JPEG"]
+
+
+def test_code_points_that_do_not_exist(tmp_path):
+    letters = np.frombuffer(np.array([0x41, 0x7FFFFFFF], dtype="<u4").tobytes(), dtype="<U2")
+    path = write(tmp_path / "split.pkl", {A: {"train": letters, "test": [f"{A}/2.JPEG"]}})
+    with pytest.raises(CogError, match="characters that no file name can have"):
+        split_files.read_split(path)
+
+
+def test_a_split_file_that_contains_itself(tmp_path):
+    knot = np.empty(2, dtype=object)
+    knot[:] = [knot, "a.JPEG"]
+    path = write(tmp_path / "split.pkl", {A: {"train": knot, "test": [f"{A}/2.JPEG"]}})
+    with pytest.raises(UnsafeFileError, match="an array of objects other than text"):
+        split_files.read_split(path)
+    ring: dict = {"test": [f"{A}/2.JPEG"]}
+    ring["train"] = [ring]
+    path = write(tmp_path / "split.pkl", {A: ring})
+    with pytest.raises(CogError, match="not a file name"):
+        split_files.read_split(path)
+
+
+def test_one_long_name_does_not_make_all_long(tmp_path):
+    path = write(tmp_path / "split.pkl", {A: {"train": ["x" * 5000, "y"], "test": [f"{A}/2.JPEG"]}})
+    with pytest.raises(CogError, match="a name of 5,000 characters"):
+        split_files.read_split(path)

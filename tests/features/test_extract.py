@@ -1,0 +1,600 @@
+"""Extraction as users run it: rows, files, failures, and the same numbers however it was run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import extraction
+import numpy as np
+import pytest
+import tiny
+import torch
+from PIL import Image
+from torchvision import transforms
+
+import cog
+from cog.commands import extract_features
+from cog.data import image_lists
+from cog.errors import CogError, FailedImagesError
+from cog.models.backbone import Backbone
+
+RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12"]
+
+
+def arguments(workshop_images, loader, output, *extra, workers=0, split="test"):
+    return [
+        "--model", "tiny_net", "--dataset", "birds", "--split", split, "--images_root", str(workshop_images),
+        "--model_loader", f"{loader}:load_my_model", "--output_dir", str(output), "--device", "cpu",
+        "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", *RESIZE, *extra,
+    ]  # fmt: skip
+
+
+def features_of(folder):
+    return torch.load(folder / "X_Y.pth", weights_only=True)
+
+
+def test_features_are_those_of_a_plain_torchvision_pipeline(image_tree, loader_file, tmp_path):
+    out = tmp_path / "out"
+    assert extract_features.main(arguments(image_tree, loader_file, out)) == 0
+    stored = features_of(out)
+    transform = transforms.Compose(
+        [
+            transforms.Resize(16, interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(12),
+            transforms.ToTensor(),
+            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
+    network = cog.load_backbone("tiny_net", None, loader=f"{loader_file}:load_my_model")
+    paths = (out / "image_paths.txt").read_text().splitlines()
+    assert paths == [f"{c}/{c}_{i}.png" for c in ("crow", "duck", "wren") for i in range(3)]
+    x = torch.stack([transform(Image.open(image_tree / "test" / path).convert("RGB")) for path in paths])
+    with torch.inference_mode():
+        torch.testing.assert_close(stored["X"], network(x), rtol=1e-6, atol=1e-6)
+    assert stored["Y"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert stored["name"] == "tiny_net_birds_test"
+
+
+@pytest.mark.parametrize(
+    ("workers", "start_method"),
+    [(1, "None"), (2, "None"), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow),
+     pytest.param(1, "forkserver", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_same_features_whatever_decodes(image_tree, loader_file, tmp_path, workers, start_method):
+    extract_features.main(arguments(image_tree, loader_file, tmp_path / "a"))
+    extract_features.main(
+        arguments(
+            image_tree,
+            loader_file,
+            tmp_path / "b",
+            "FT_EXTRACT.WORKER_START_METHOD",
+            start_method,
+            workers=workers,
+        )
+    )
+    a, b = features_of(tmp_path / "a"), features_of(tmp_path / "b")
+    assert torch.equal(a["X"], b["X"])
+    assert torch.equal(a["Y"], b["Y"])
+
+
+def test_metadata(image_tree, loader_file, tmp_path):
+    weights = tmp_path / "weights.pth"
+    torch.save({"mix": torch.tensor([1.0, 2.0, 3.0])}, weights)
+    out = tmp_path / "out"
+    extract_features.main(arguments(image_tree, loader_file, out, "--ckpt_file", str(weights)))
+    data = json.loads((out / "features.json").read_text())
+    assert data["status"] == "complete"
+    assert data["checkpoint_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert (
+        data["preprocessing"] | {"resize": 16, "crop": 12, "mean": [0.485, 0.456, 0.406]}
+        == data["preprocessing"]
+    )
+    assert (data["n_images"], data["n_rows"], data["n_failed"], data["n_classes"]) == (9, 9, 0, 3)
+    assert data["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert data["device"] == "cpu"
+    assert data["precision"] == "fp32"
+    assert not (out / "failed_images.txt").exists()
+    assert sorted(p.name for p in out.iterdir()) == ["X_Y.pth", "features.json", "image_paths.txt"]
+
+
+def spoil(image_tree):
+    (image_tree / "test" / "duck" / "duck_1.png").write_bytes(b"broken")
+    path = image_tree / "test" / "wren" / "wren_0.png"
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def test_failed_images_end_with_code_3_and_lose_nothing(image_tree, loader_file, tmp_path):
+    spoil(image_tree)
+    out = tmp_path / "out"
+    with pytest.raises(FailedImagesError, match="2 of 9 images") as error:
+        extract_features.main(arguments(image_tree, loader_file, out))
+    assert error.value.exit_code == 3
+    failed = [line.split("\t") for line in (out / "failed_images.txt").read_text().splitlines()]
+    assert [path for path, _ in failed] == ["duck/duck_1.png", "wren/wren_0.png"]
+    assert all(reason for _, reason in failed)
+    assert not (out / "X_Y.pth").exists()
+    kept = torch.load(out / "X_Y.incomplete.pth", weights_only=True)
+    assert kept["Y"].tolist() == [0, 0, 0, 1, 1, 2, 2]
+
+    # too few allowed: the same end; enough: accepted, without another extraction
+    with pytest.raises(FailedImagesError):
+        extract_features.main(arguments(image_tree, loader_file, out, "--allow_failures", "1"))
+    shutil.rmtree(image_tree / "test" / "crow")
+    (image_tree / "test" / "crow").mkdir()
+    for i in range(3):  # same names, no pixels: proof that nothing is decoded again
+        (image_tree / "test" / "crow" / f"crow_{i}.png").write_bytes(b"")
+    assert extract_features.main(arguments(image_tree, loader_file, out, "--allow_failures", "2")) == 0
+    assert torch.equal(features_of(out)["X"], kept["X"])
+    assert json.loads((out / "features.json").read_text())["status"] == "complete"
+    assert len((out / "image_paths.txt").read_text().splitlines()) == 7
+
+
+@pytest.mark.parametrize("allow", ["0", "2"])
+def test_mended_images_are_extracted_again(image_tree, loader_file, tmp_path, allow):
+    spoil(image_tree)
+    out = tmp_path / "out"
+    with pytest.raises(FailedImagesError):
+        extract_features.main(arguments(image_tree, loader_file, out))
+    for name in ("duck/duck_1.png", "wren/wren_0.png"):
+        tiny.write_image(image_tree / "test" / name, seed=5)
+    assert extract_features.main(arguments(image_tree, loader_file, out, "--allow_failures", allow)) == 0
+    assert len(features_of(out)["X"]) == 9
+    assert sorted(p.name for p in out.iterdir()) == ["X_Y.pth", "features.json", "image_paths.txt"]
+
+
+def test_kept_features_of_another_preprocessing_are_not_accepted(image_tree, loader_file, tmp_path):
+    spoil(image_tree)
+    out = tmp_path / "out"
+    with pytest.raises(FailedImagesError):
+        extract_features.main(arguments(image_tree, loader_file, out))
+    kept = torch.load(out / "X_Y.incomplete.pth", weights_only=True)["X"]
+    crop = ["FT_EXTRACT.IMAGE_CROP_SIZE", "8"]
+    assert extract_features.main(arguments(image_tree, loader_file, out, "--allow_failures", "2", *crop)) == 0
+    assert not torch.equal(features_of(out)["X"], kept)
+
+
+def test_failures_do_not_shift_the_other_rows(image_tree, loader_file, tmp_path):
+    extract_features.main(arguments(image_tree, loader_file, tmp_path / "all"))
+    spoil(image_tree)
+    extract_features.main(arguments(image_tree, loader_file, tmp_path / "some", "--allow_failures", "2"))
+    keep = [0, 1, 2, 3, 5, 7, 8]
+    everything, some = features_of(tmp_path / "all"), features_of(tmp_path / "some")
+    assert torch.equal(some["X"], everything["X"][keep])
+    assert torch.equal(some["Y"], everything["Y"][keep])
+
+
+def test_all_images_fail(image_tree, loader_file, tmp_path):
+    for path in (image_tree / "test").rglob("*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(FailedImagesError, match="9 of 9"):
+        extract_features.main(arguments(image_tree, loader_file, tmp_path / "out"))
+    assert not list((tmp_path / "out").glob("*.pth"))
+
+
+def test_existing_output_is_kept_skipped_or_replaced(image_tree, loader_file, tmp_path):
+    out = tmp_path / "out"
+    command = arguments(image_tree, loader_file, out)
+    extract_features.main(command)
+    before = (out / "X_Y.pth").stat().st_mtime_ns
+    (out / "notes.txt").write_text("the user's own")
+    for flags in ([], ["--skip_complete"]):
+        assert extract_features.main([*command, *flags]) == 0
+        assert (out / "X_Y.pth").stat().st_mtime_ns == before
+    other = [*command, "FT_EXTRACT.IMAGE_CROP_SIZE", "10"]
+    for flags in ([], ["--skip_complete"]):
+        with pytest.raises(CogError, match=r"preprocessing.*--overwrite"):
+            extract_features.main([*other, *flags])
+    assert extract_features.main([*other, "--overwrite"]) == 0
+    assert (out / "X_Y.pth").stat().st_mtime_ns != before
+    assert (out / "notes.txt").read_text() == "the user's own"
+
+
+def test_mixed_precision_stays_close(image_tree, loader_file, tmp_path):
+    extract_features.main(arguments(image_tree, loader_file, tmp_path / "fp32"))
+    extract_features.main(
+        arguments(image_tree, loader_file, tmp_path / "bf16", "FT_EXTRACT.PRECISION", "bf16")
+    )
+    exact, mixed = features_of(tmp_path / "fp32")["X"], features_of(tmp_path / "bf16")["X"]
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, exact, rtol=0.02, atol=0.02)
+
+
+def test_nan_features_name_the_image(image_tree, tmp_path):
+    loader = tmp_path / "nan_net.py"
+    loader.write_text(
+        tiny.LOADER_SOURCE.replace("mean = x.mean((2, 3))", "mean = x.mean((2, 3)) / (x.sum() * 0)")
+    )
+    with pytest.raises(CogError, match="crow/crow_0.png"):
+        extract_features.main(arguments(image_tree, loader, tmp_path / "out"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".failed.json"]
+
+
+def test_counts_are_reported_not_asserted(workshop, tmp_path, caplog):
+    caplog.set_level("WARNING", logger="cog")
+    root = tmp_path / "models"
+    root.mkdir()
+    command = [
+        "--model", "tiny_net", "--dataset", "in1k", "--split", "train", "--models_root_dir", str(root),
+        "--model_loader", f"{workshop.loader}:load_my_model", "--in1k_images_root", str(workshop.in1k), *RESIZE,
+        "FT_EXTRACT.N_WORKERS", "0",
+    ]  # fmt: skip
+    with pytest.raises(CogError, match="expected 1000 classes, found 3.*--strict_counts"):
+        extract_features.main([*command, "--strict_counts"])
+    assert list(root.iterdir()) == []
+    assert extract_features.main(command) == 0
+    assert "expected 1281167 images, found" in caplog.text
+    assert (root / "tiny" / "net" / "in1k" / "features_train" / "X_Y.pth").is_file()
+
+
+def test_row_order_is_the_data_sets(workshop, tmp_path):
+    """A level: classes sorted by wnid, files sorted within, labels 0..C-1."""
+    out = tmp_path / "out"
+    extract_features.main(
+        [
+            "--model", "tiny_net", "--dataset", "cog_l1", "--split", "train", "--output_dir", str(out),
+            "--model_loader", f"{workshop.loader}:load_my_model", "--imagenet_images_root", str(workshop.in21k),
+            "--cog_levels_mapping_file", str(workshop.levels_file),
+            "--cog_concepts_split_file", str(workshop.split_file),
+            *RESIZE, "FT_EXTRACT.N_WORKERS", "0",
+        ]
+    )  # fmt: skip
+    paths = (out / "image_paths.txt").read_text().splitlines()
+    assert paths == sorted(paths)
+    classes = sorted({path.split("/")[0] for path in paths})
+    assert features_of(out)["Y"].tolist() == [classes.index(path.split("/")[0]) for path in paths]
+    assert np.unique(features_of(out)["Y"]).tolist() == list(range(len(classes)))
+
+
+# --- the same numbers however it was run
+
+
+def convnet(head=None):
+    """A small random network with the usual layers."""
+    generator = torch.Generator().manual_seed(0)
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, stride=2, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 16, 3, padding=1, groups=16),
+        torch.nn.Conv2d(16, 24, 1),
+        torch.nn.ReLU(),
+        head or torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()),
+    )
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return Backbone(layers, name="small_net")
+
+
+class Placed(torch.nn.Module):
+    """Averages, and what no network should show: the size of its batch and the place in it."""
+
+    def forward(self, x):
+        place = torch.arange(len(x), dtype=x.dtype)[:, None]
+        return torch.cat([x.mean((2, 3))[:, :22], place, torch.full_like(place, len(x))], dim=1)
+
+
+def run_library(images, backbone=None, **options):
+    settings = dict(resize=120, crop=112, mean=[0.5] * 3, std=[0.5] * 3, device="cpu")
+    return extraction.in_memory(backbone or convnet(), images, **settings | options)
+
+
+@pytest.fixture
+def forty(tmp_path):
+    """40 images, three forward passes."""
+    tiny.write_class_folders(tmp_path / "forty/test", classes=("crow", "duck"), n_images=20, suffix=".png")
+    return image_lists.image_folder("forty", tmp_path / "forty", "test")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_says_what_to_lower(forty, error):
+    class Large(torch.nn.Module):
+        def forward(self, x):
+            raise error
+
+    with pytest.raises(CogError, match=r"out of memory.* images at a time; lower FT_EXTRACT\.BATCH_SIZE"):
+        run_library(forty, convnet(Large()))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16, 33, 200])
+def test_batch_size_does_not_change_a_bit(forty, batch_size):
+    for head in (None, Placed()):
+        reference = run_library(forty, convnet(head))
+        found = run_library(forty, convnet(head), batch_size=batch_size, n_workers=2)
+        assert found.x.shape == (40, 24)
+        assert torch.equal(found.x, reference.x)
+        assert found.rows.tolist() == list(range(40))
+
+
+def test_other_images_do_not_change_a_bit(forty):
+    """Whatever fails, and wherever the list ends, the other rows stay as they are."""
+    network = convnet(Placed())
+    reference = run_library(forty, network)
+    for row in (0, 5, 6, 39):
+        (forty.root / forty.file(row)).write_bytes(b"broken")
+    some = run_library(forty, network, n_workers=1)
+    assert torch.equal(some.x, reference.x[some.rows])
+    assert len(some.rows) == 36 and [file for file, _ in some.failures] == [
+        forty.file(r) for r in (0, 5, 6, 39)
+    ]
+    shorter = image_lists.ImageList(
+        "forty", "test", forty.root, forty.files[:38], forty.labels[:38], forty.classes
+    )
+    assert torch.equal(run_library(shorter, network).x, some.x[:-1])
+
+
+def test_networks_that_need_the_usual_layout(forty):
+    """x.view() refuses channels-last tensors; such a network runs as it always did."""
+
+    class Viewing(torch.nn.Module):
+        def forward(self, x):
+            return x.view(x.size(0), x.size(1), -1).mean(2).view(-1)[: 24 * len(x)].view(len(x), 24)
+
+    class Strict(torch.nn.Module):
+        def forward(self, x):
+            return x.view(x.size(0), -1)[:, ::784]
+
+    assert torch.isfinite(run_library(forty, convnet(Viewing())).x).all()
+    found = run_library(forty, convnet(Strict()))
+    plain = convnet(Strict())
+    from cog.data.pixels import decode_exact, normalizer, to_input
+
+    pixels = np.stack([decode_exact(forty.root / forty.file(row), resize=120, crop=112) for row in range(16)])
+    with torch.inference_mode():
+        expected = plain(to_input(pixels, *normalizer([0.5] * 3, [0.5] * 3, torch.device("cpu"))))
+    torch.testing.assert_close(found.x[:16], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("decode", ["fast", "cuda"])
+def test_other_decoders_are_gone(image_tree, loader_file, tmp_path, decode):
+    command = arguments(image_tree, loader_file, tmp_path / "out", "FT_EXTRACT.DECODE")
+    with pytest.raises(
+        CogError, match=f"DECODE = '{decode}'.*exact, the only one that is left.*leave it out"
+    ):
+        extract_features.main([*command, decode])
+    assert not (tmp_path / "out").exists()
+    assert extract_features.main([*command, "exact"]) == 0
+    assert json.loads((tmp_path / "out" / "features.json").read_text())["decode"] == "exact"
+
+
+@pytest.mark.parametrize("n_workers", ["0", "2"])
+def test_a_pipe_among_the_images_is_a_failed_image(image_tree, loader_file, tmp_path, n_workers):
+    victim = next((image_tree / "test").rglob("*.*"))
+    victim.unlink()
+    os.mkfifo(victim)
+    with pytest.raises(FailedImagesError):
+        extract_features.main(
+            arguments(image_tree, loader_file, tmp_path / "out", "FT_EXTRACT.N_WORKERS", n_workers)
+        )
+    assert "not a regular file" in (tmp_path / "out" / "failed_images.txt").read_text()
+
+
+def test_features_from_before_decode_was_recorded_are_exact_ones(image_tree, loader_file, tmp_path):
+    out = tmp_path / "out"
+    command = arguments(image_tree, loader_file, out, "--skip_complete")
+    extract_features.main(command)
+    stored = json.loads((out / "features.json").read_text())
+    del stored["decode"]
+    (out / "features.json").write_text(json.dumps(stored))
+    assert extract_features.main(command) == 0
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_the_same(forty):
+    (forty.root / forty.file(7)).write_bytes(b"broken")
+    reference = run_library(forty)
+    for batch_size in (7, 64):
+        found = run_library(forty, convnet().to("cuda"), device="cuda", batch_size=batch_size, n_workers=2)
+        assert found.rows.tolist() == reference.rows.tolist()
+        torch.testing.assert_close(found.x, reference.x, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_compiled_networks_stay_close(forty):
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    torch.testing.assert_close(
+        run_library(forty, compiled=True).x, run_library(forty).x, rtol=1e-4, atol=1e-4
+    )
+
+
+# --- several data sets and splits in one run
+
+
+@pytest.fixture
+def many(workshop):
+    """A command line for everything in the workshop, whose loader notes each time it is called."""
+    calls = workshop.root / "calls.txt"
+    source = tiny.LOADER_SOURCE.replace(
+        "    model = Tiny()", f"    open({str(calls)!r}, 'a').write('loaded ')\n    model = Tiny()"
+    )
+    workshop.loader.write_text(source)
+
+    def command(datasets, splits, *more):
+        return [
+            "--model", "tiny_net", "--models_root_dir", str(workshop.models), "--device", "cpu",
+            "--model_loader", f"{workshop.loader}:load_my_model", "--in1k_images_root", str(workshop.in1k),
+            "--imagenet_images_root", str(workshop.in21k), "--cog_levels_mapping_file", str(workshop.levels_file),
+            "--cog_concepts_split_file", str(workshop.split_file), *RESIZE, "FT_EXTRACT.N_WORKERS", "1",
+            "--dataset", *datasets, "--split", *splits, *more,
+        ]  # fmt: skip
+
+    return command
+
+
+def loads(workshop):
+    path = workshop.root / "calls.txt"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def test_all_at_once_is_each_alone(many, workshop, capsys):
+    datasets, splits = ("in1k", "cog_l1", "cog_l2"), ("test", "train")
+    assert extract_features.main(many(datasets, splits)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "[1/6] features of tiny_net: in1k test"
+    assert lines[5] == "[6/6] features of tiny_net: cog_l2 train"
+    assert len(lines) == 6
+    assert loads(workshop) == 1
+    folders = [
+        workshop.models / "tiny/net" / dataset / f"features_{split}"
+        for dataset in datasets
+        for split in splits
+    ]
+    together = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    for number, (dataset, split) in enumerate([(d, s) for d in datasets for s in splits]):
+        assert extract_features.main(many([dataset], [split], "--overwrite")) == 0
+        alone = {path.name: path.read_bytes() for path in folders[number].iterdir()}
+        assert set(alone) == set(together[number])
+        for name in ("X_Y.pth", "image_paths.txt"):
+            assert alone[name] == together[number][name], (dataset, split, name)
+        volatile = dict.fromkeys(("seconds", "images_per_second", "finished"))
+        assert (
+            json.loads(alone["features.json"]) | volatile
+            == json.loads(together[number]["features.json"]) | volatile
+        )
+    assert capsys.readouterr().out == ""
+
+
+def test_what_is_complete_is_skipped_pair_by_pair(many, workshop, capsys, caplog):
+    caplog.set_level("INFO", logger="cog")
+    assert extract_features.main(many(["cog_l1"], ["train"])) == 0
+    assert extract_features.main(many(["in1k", "cog_l1"], ["train", "test"], "--skip_complete")) == 0
+    assert caplog.text.count("is complete, skipped") == 1
+    assert "[4/4] features of tiny_net: cog_l1 test" in capsys.readouterr().out
+    count = loads(workshop)
+    assert extract_features.main(many(["in1k", "cog_l1"], ["train", "test"], "--skip_complete")) == 0
+    assert loads(workshop) == count
+    with pytest.raises(CogError, match=r"cog_l1.*--overwrite"):
+        extract_features.main(many(["cog_l2", "cog_l1"], ["train"], "FT_EXTRACT.IMAGE_CROP_SIZE", "8"))
+    assert not (workshop.models / "tiny/net/cog_l2").exists()
+
+
+def test_a_pair_given_twice_is_extracted_once(many, workshop, capsys):
+    assert extract_features.main(many(["in1k", "in1k"], ["test", "test"])) == 0
+    assert capsys.readouterr().out == ""
+
+
+def spoil_level_2(workshop):
+    (workshop.in21k / "n01484850").rename(workshop.root / "away")
+
+
+def spoil_nothing(workshop):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("spoil", "datasets", "message"),
+    [
+        (spoil_level_2, ["in1k", "cog_l2"], "lacks the folders of 1 of the 2 concepts"),
+        (spoil_nothing, ["in1k", "cog_l3"], "has 2 levels"),
+        (spoil_nothing, ["in1k", "../x"], "--dataset '../x'"),
+        (spoil_nothing, ["in1k", "wrens"], "--dataset wrens is not one of"),
+    ],
+)
+def test_all_inputs_are_checked_first(many, workshop, spoil, datasets, message):
+    spoil(workshop)
+    before = tiny.snapshot(workshop.root)
+    with pytest.raises(CogError, match=message):
+        extract_features.main(many(datasets, ["test", "train"]))
+    assert tiny.snapshot(workshop.root) == before
+
+
+def test_features_made_differently_stop_everything_first(many, workshop):
+    assert extract_features.main(many(["cog_l1"], ["test"])) == 0
+    before = tiny.snapshot(workshop.models)
+    with pytest.raises(CogError, match="cog_l1/features_test/X_Y.pth was made differently"):
+        extract_features.main(
+            many(["in1k", "cog_l1"], ["test"], "--skip_complete", "FT_EXTRACT.IMAGE_CROP_SIZE", "8")
+        )
+    assert tiny.snapshot(workshop.models) == before
+
+
+def test_one_output_folder_takes_one_pair(many, workshop, tmp_path):
+    with pytest.raises(CogError, match="--output_dir takes the features of one data set and split, not of 2"):
+        extract_features.main(many(["in1k"], ["test", "train"], "--output_dir", str(tmp_path / "out")))
+    assert extract_features.main(many(["in1k"], ["test"], "--output_dir", str(tmp_path / "out"))) == 0
+    assert features_of(tmp_path / "out")["name"] == "tiny_net_in1k_test"
+
+
+def test_failed_images_in_one_pair_do_not_lose_the_others(many, workshop, caplog):
+    caplog.set_level("INFO", logger="cog")
+    path = workshop.in1k / "val/n01443537/n01443537_1.JPEG"
+    path.write_bytes(path.read_bytes()[:100])
+    command = many(["in1k", "cog_l1"], ["test", "train"])
+    with pytest.raises(FailedImagesError, match=r"1 of 4 extractions failed \(in1k test\)") as error:
+        extract_features.main(command)
+    assert error.value.exit_code == 3
+    assert "in1k test: 1 of 6 images could not be decoded" in caplog.text
+    root = workshop.models / "tiny/net"
+    assert (root / "in1k/features_test/X_Y.incomplete.pth").is_file()
+    for folder in ("in1k/features_train", "cog_l1/features_test", "cog_l1/features_train"):
+        assert (root / folder / "X_Y.pth").is_file()
+    count = loads(workshop)
+    assert extract_features.main([*command, "--skip_complete", "--allow_failures", "1"]) == 0
+    assert loads(workshop) == count  # the kept features were accepted
+    assert (root / "in1k/features_test/X_Y.pth").is_file()
+
+
+def test_worse_failures_in_one_pair_do_not_lose_the_others(many, workshop, caplog):
+    source = workshop.loader.read_text()
+    workshop.loader.write_text(  # NaN for white images
+        source.replace("mean = x.mean((2, 3))", "mean = x.mean((2, 3)) / (x.amin((1, 2, 3)) < 2)[:, None]")
+    )
+    white = workshop.in1k / "val/n01443537/n01443537_1.JPEG"
+    Image.new("RGB", (20, 16), "white").save(white)
+    broken = workshop.in1k / "train/n01443537/n01443537_0.JPEG"
+    broken.write_bytes(b"")
+    with pytest.raises(CogError, match=r"2 of 4 extractions failed \(in1k test, in1k train\)") as error:
+        extract_features.main(many(["in1k", "cog_l1"], ["test", "train"]))
+    assert error.value.exit_code == 2 and not isinstance(error.value, FailedImagesError)
+    assert (
+        "in1k test: the network returned NaN or infinite features for n01443537/n01443537_1.JPEG"
+        in caplog.text
+    )
+    root = workshop.models / "tiny/net"
+    assert [path.name for path in (root / "in1k/features_test").iterdir()] == [".failed.json"]
+    assert (root / "in1k/features_train/X_Y.incomplete.pth").exists()
+    assert (root / "cog_l1/features_train/X_Y.pth").exists() and (
+        root / "cog_l1/features_test/X_Y.pth"
+    ).exists()
+
+
+def test_values_of_lists_given_as_none_or_empty(many, capsys):
+    for datasets, message in ((["None"], "required: --dataset"), ([""], "the value is empty")):
+        with pytest.raises(SystemExit) as stop:
+            extract_features.main(many(datasets, ["test"]))
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupt_ends_at_once_and_leaves_nothing(
+    image_tree, loader_file, tmp_path, python, repository, workers
+):
+    loader_file.write_text(
+        tiny.LOADER_SOURCE.replace("mean = x.mean", "import time; time.sleep(60); mean = x.mean")
+    )
+    process = subprocess.Popen(
+        [python, str(repository / "extract_features.py"),
+         *arguments(image_tree, loader_file, tmp_path / "out", workers=workers)],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert "9 images of 3 classes" in process.stderr.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert "interrupted" in process.stderr.read()
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,215 @@
+"""Feature files, normalisation, validation split, few-shot draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_protocol import run_once
+from test_sgd import clusters
+
+from cog.analysis.rows import FeatureRows
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.logreg import preprocess
+from cog.logreg.engine import Engine
+from cog.logreg.matrix import MappedMatrix
+from cog.logreg.settings import Settings
+from cog.runtime import random_streams
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def test_save_and_load(tmp_path):
+    stored = feature_files.FeatureSet(torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2]), "a_b_in1k_train")
+    feature_files.save(stored, tmp_path / "X_Y.pth")
+    raw = torch.load(tmp_path / "X_Y.pth", weights_only=True)
+    assert set(raw) == {"X", "Y", "name"}
+    assert raw["X"].dtype == torch.float32
+    assert raw["Y"].dtype == torch.int64
+    assert raw["name"] == "a_b_in1k_train"
+    loaded = feature_files.load(tmp_path)
+    assert torch.equal(loaded.x, stored.x)
+    assert torch.equal(loaded.y, stored.y)
+    assert loaded.name == stored.name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_float_types_become_float32(tmp_path, dtype):
+    x = torch.randn(4, 3).to(dtype)
+    torch.save({"X": x, "Y": torch.zeros(4, dtype=torch.int32), "extra": [1]}, tmp_path / "X_Y.pth")
+    loaded = feature_files.load(tmp_path / "X_Y.pth")
+    assert loaded.x.dtype == torch.float32
+    assert torch.equal(loaded.x, x.float())
+    assert loaded.y.dtype == torch.int64
+
+
+def test_normalisation_equals_torch_and_keeps_zero_rows(tmp_path):
+    x = torch.randn(70000, 4)
+    x[5] = 0
+    feature_files.save(
+        feature_files.FeatureSet(x, torch.zeros(len(x), dtype=torch.int64), "n"), tmp_path / "X_Y.pth"
+    )
+    normalized = feature_files.load(tmp_path, normalize=True).x
+    assert torch.allclose(normalized, torch.nn.functional.normalize(x), rtol=0, atol=1e-7)
+    assert (normalized[5] == 0).all()
+
+
+def save_rows(path, x):
+    feature_files.save(feature_files.FeatureSet(x, torch.arange(len(x)) % 2, "n"), path / "X_Y.pth")
+
+
+@pytest.mark.parametrize("scale", [3e37, 1e30, 1e19, 1e-13, 1e-19, 1e-30, 1e-35])
+def test_rows_of_any_length_are_normalised(tmp_path, scale):
+    """Their squares leave float32's range; so do the norms of the largest."""
+    x = torch.from_numpy(rng().uniform(-10, 10, (2000, 9))).float()
+    scaled = x * torch.where(torch.arange(2000) % 3 == 0, scale, 1.0)[:, None]
+    save_rows(tmp_path, scaled)
+    found = feature_files.load(tmp_path, normalize=True).x
+    assert torch.allclose(found, torch.nn.functional.normalize(x), rtol=0, atol=1e-6)
+    ordinary = torch.arange(2000) % 3 != 0
+    # beside such rows, the others have the bits that they have without
+    assert torch.equal(found[ordinary], (x / torch.linalg.vector_norm(x, dim=1, keepdim=True))[ordinary])
+
+
+def test_subnormal_rows_are_normalised(tmp_path):
+    smallest = 2.0**-149
+    x = torch.tensor([[3 * smallest, 4 * smallest], [0.0, smallest], [1.0, 0.0]])
+    save_rows(tmp_path, x)
+    expected = torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
+    assert torch.equal(feature_files.load(tmp_path, normalize=True).x, expected)
+    assert torch.equal(feature_files.unit_rows(x), expected)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3e37, 1e-40])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_mapped_rows_of_any_length_are_those_in_memory(tmp_path, scale, normalize):
+    x = torch.from_numpy(rng().uniform(-10, 10, (1500, 9))).float() * scale
+    x[700] = 0
+    save_rows(tmp_path, x)
+    expected = feature_files.load(tmp_path, normalize=normalize).x
+    mapped = feature_files.load(tmp_path, normalize=normalize, mapped=True)
+    assert torch.equal(mapped.x, x)
+    assert mapped.norms.dtype == (torch.float32 if scale == 1.0 or not normalize else torch.float64)
+    rows = FeatureRows(mapped, torch.device("cpu"))
+    some = torch.arange(0, 1500, 7)
+    for found, part in (
+        (rows.slice(0, 1500), expected),
+        (rows.take(some), expected[some]),
+        (MappedMatrix(mapped.x, mapped.norms, torch.float32).batch(some), expected[some]),
+        (Engine(torch.device("cpu")).load(mapped.x, mapped.norms).exact(some), expected[some]),
+        (preprocess._keep(mapped, some).x, expected[some]),
+    ):
+        assert found.dtype == torch.float32
+        assert torch.equal(found, part)
+
+
+def test_rows_of_zeros_are_counted(tmp_path, caplog):
+    x = torch.ones(1000, 4)
+    x[[1, 600]] = 0
+    save_rows(tmp_path, x)
+    for mapped in (False, True):
+        caplog.clear()
+        feature_files.load(tmp_path, normalize=True, mapped=mapped)
+        assert [record.message for record in caplog.records] == [
+            f"{tmp_path / 'X_Y.pth'}: 2 of 1000 rows of X are all zeros, which have no direction; they stay zeros"
+        ]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e30, 1e-40])
+def test_the_scale_of_separable_features_changes_no_accuracy(tmp_path, scale):
+    x, y = clusters(300, 16, 3, spread=0.2)
+    feature_files.save(feature_files.FeatureSet(x * scale, y, "n"), tmp_path / "X_Y.pth")
+    settings = Settings(seed=1, n_trials=0, lr=10.0, wd=0.0, n_epochs=10, batch_size=64)
+    sets = [feature_files.load(tmp_path, normalize=True) for _ in range(2)]
+    outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
+    assert outcome.classifier.history.logs["test/top1"][-1] == 100
+
+
+def test_non_finite_rows_are_named(tmp_path):
+    x = torch.zeros(100, 4)
+    x[3, 1] = float("nan")
+    x[70, 0] = float("inf")
+    torch.save({"X": x, "Y": torch.zeros(100, dtype=torch.int64)}, tmp_path / "X_Y.pth")
+    with pytest.raises(CogError, match=r"2 of 100 rows.*\(rows 3, 70\)"):
+        feature_files.load(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9, 10, 24, 1300])
+def test_split_takes_a_fifth_of_every_class(count):
+    y = torch.tensor([7] * 50 + [3] * count)[
+        torch.randperm(50 + count, generator=torch.Generator().manual_seed(1))
+    ]
+    train, val = feature_files.split_train_val(y, val_frac=0.2, rng=rng())
+    assert sorted(torch.cat([train, val]).tolist()) == list(range(len(y)))
+    expected = max(int(count * 0.2), 1) if count > 1 else 0
+    assert (y[val] == 3).sum() == expected
+    assert (y[val] == 7).sum() == 10
+
+
+def test_split_needs_something_to_hold_out():
+    with pytest.raises(CogError, match="single training image"):
+        feature_files.split_train_val(torch.arange(5), val_frac=0.2, rng=rng())
+
+
+def test_split_differs_between_seeds_and_not_within():
+    y = torch.arange(1000) % 10
+    first = [feature_files.split_train_val(y, val_frac=0.2, rng=rng(s))[1] for s in (1, 1, 2)]
+    assert torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], first[2])
+
+
+def test_few_shot_draw_is_from_the_given_rows_and_uniform():
+    y = torch.arange(60) % 3
+    rows = torch.arange(0, 60, 2)  # 10 rows of every class
+    drawn_counts = torch.zeros(60)
+    for seed in range(400):
+        drawn, short = feature_files.draw_few_shot(y, rows, n_shot=4, rng=rng(seed))
+        assert short == 0
+        assert len(set(drawn.tolist())) == len(drawn) == 12
+        assert torch.bincount(y[drawn]).tolist() == [4, 4, 4]
+        drawn_counts[drawn] += 1
+    assert (drawn_counts[1::2] == 0).all()
+    # 400 draws with probability 0.4: mean 160, standard deviation 9.8
+    assert drawn_counts[::2].min() > 110
+    assert drawn_counts[::2].max() < 210
+
+
+def test_few_shot_takes_all_of_a_small_class():
+    y = torch.tensor([0] * 3 + [1] * 9)
+    drawn, short = feature_files.draw_few_shot(y, torch.arange(12), n_shot=5, rng=rng())
+    assert short == 1
+    assert torch.bincount(y[drawn]).tolist() == [3, 5]
+
+
+def test_labels_are_renumbered():
+    y, test_y, labels = feature_files.to_consecutive_labels(
+        torch.tensor([9, 4, 9, -2]), torch.tensor([4, -2, 9])
+    )
+    assert y.tolist() == [2, 1, 2, 0]
+    assert test_y.tolist() == [1, 0, 2]
+    assert labels == [-2, 4, 9]
+
+
+def test_test_class_without_training_features():
+    with pytest.raises(CogError, match="test labels 5"):
+        feature_files.to_consecutive_labels(torch.tensor([0, 1]), torch.tensor([0, 5]))
+
+
+def test_streams_are_independent():
+    """Every choice has its own stream; a stream is a function of its arguments alone."""
+    arguments = [
+        (seed, purpose, stage, n_shot)
+        for seed in (0, 22, 37)
+        for purpose in random_streams.PURPOSES
+        for stage in random_streams.STAGES
+        for n_shot in (0, 1, 128)
+    ]
+    seeds = [random_streams.torch_seed(seed, p, stage=stage, n_shot=n) for seed, p, stage, n in arguments]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [
+        random_streams.torch_seed(seed, p, stage=stage, n_shot=n) for seed, p, stage, n in arguments
+    ]
+    assert all(0 <= seed < 2**63 for seed in seeds)

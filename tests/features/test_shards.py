@@ -1,0 +1,567 @@
+"""Interrupted extractions: whatever happens and when, the result is that of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import extraction
+import numpy as np
+import pytest
+import torch
+
+from cog.commands import extract_features
+from cog.data.image_sources import ImageSources
+from cog.errors import CogError, FailedImagesError
+from cog.features import extract_job, shards
+from cog.features.extract import FeatureBatch
+from cog.runtime import locks, provenance, signals
+
+MARKERS = "rows-*.json"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return extraction.write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(inputs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    assert extract_features.main(extraction.arguments(inputs, out, shard_rows=8192)) == 0
+    return extraction.outcome(out)
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Return a function: the signal comes when the network has computed so many passes."""
+
+    def after(n_passes):
+        asked = [0]
+
+        def requested():
+            asked[0] += 1
+            return (
+                "SIGTERM" if asked[0] >= 2 * n_passes else None
+            )  # asked after each pass and each batch of one pass
+
+        monkeypatch.setattr(signals, "requested", requested)
+
+    yield after
+    monkeypatch.undo()
+
+
+def interrupted_run(command, interrupt, n_passes, monkeypatch):
+    interrupt(n_passes)
+    with pytest.raises(signals.Interrupted) as error:
+        extract_features.main(command)
+    monkeypatch.undo()
+    assert error.value.exit_code == 75
+    return str(error.value)
+
+
+@pytest.mark.parametrize("n_passes", range(1, 8))
+def test_an_interruption_after_any_pass_changes_nothing(
+    inputs, undisturbed, tmp_path, interrupt, monkeypatch, caplog, n_passes
+):
+    caplog.set_level("INFO", logger="cog")
+    command = extraction.arguments(inputs, tmp_path / "out")
+    message = interrupted_run(command, interrupt, n_passes, monkeypatch)
+    n_done = min(n_passes * 4, 30)
+    assert f"{n_done} of 30 images of birds test are saved" in message
+    assert os.listdir(tmp_path / "out") == [".resume"]
+    assert extract_features.main(command) == 0
+    assert f"continues, {n_done} of 30 images are done" in caplog.text
+    assert extraction.outcome(tmp_path / "out") == undisturbed
+
+
+def test_interrupted_again_and_again_with_other_workers_and_sizes(
+    inputs, undisturbed, tmp_path, interrupt, monkeypatch
+):
+    """Neither the workers, nor on a CPU the batch size, nor the rows per file have to be the same when it goes on."""
+    out = tmp_path / "out"
+    for more, workers, shard_rows in (
+        ([], 0, 8192),
+        (["FT_EXTRACT.BATCH_SIZE", "16"], 2, 4),
+        (["FT_EXTRACT.WORKER_START_METHOD", "fork"], 1, 1),
+        ([], 2, 9),
+    ):
+        command = extraction.arguments(inputs, out, *more, workers=workers, shard_rows=shard_rows)
+        interrupted_run(command, interrupt, 1, monkeypatch)
+    assert len(list((out / ".resume").glob(MARKERS))) >= 4
+    assert extract_features.main(extraction.arguments(inputs, out, workers=1)) == 0
+    assert extraction.outcome(out) == undisturbed
+
+
+def test_an_error_keeps_what_is_done(inputs, undisturbed, tmp_path, monkeypatch):
+    original = shards.Shards.save
+
+    def save(self, piece, blocks):
+        if piece.first == 12:
+            raise CogError("cannot write rows: No space left on device")
+        original(self, piece, blocks)
+
+    command = extraction.arguments(inputs, tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.Shards, "save", save)
+        with pytest.raises(CogError, match="No space left"):
+            extract_features.main(command)
+    assert (tmp_path / "out/.failed.json").is_file()
+    assert len(pieces(tmp_path / "out")) >= 3
+    assert extract_features.main(command) == 0
+    assert extraction.outcome(tmp_path / "out") == undisturbed
+
+
+def test_nothing_done_leaves_nothing(inputs, tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(extract_job, "_complete", broken)
+    with pytest.raises(KeyboardInterrupt):
+        extract_features.main(extraction.arguments(inputs, tmp_path / "a/b/out"))
+    assert os.listdir(tmp_path) == []
+
+
+# --- what may not be put together
+
+
+@pytest.fixture
+def unfinished(inputs, tmp_path, interrupt, monkeypatch):
+    """An output folder where 12 of 30 images are done."""
+    out = tmp_path / "out"
+    interrupted_run(extraction.arguments(inputs, out), interrupt, 3, monkeypatch)
+    return out
+
+
+def pieces(out):
+    return sorted((out / ".resume").glob(MARKERS))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["FT_EXTRACT.IMAGE_CROP_SIZE", "200"], r"preprocessing.crop: 224 -> 200"),
+        (["FT_EXTRACT.PRECISION", "bf16"], "precision: fp32 -> bf16"),
+        (["FT_EXTRACT.COMPILE", "True"], "compiled: False -> True"),
+    ],
+)
+def test_other_settings_are_refused_with_the_difference(inputs, unfinished, more, says):
+    before = sorted(os.listdir(unfinished / ".resume"))
+    with pytest.raises(CogError, match=rf"unfinished work.*{says}.*--overwrite") as error:
+        extract_features.main(extraction.arguments(inputs, unfinished, *more))
+    assert error.value.exit_code == 2
+    assert sorted(os.listdir(unfinished / ".resume")) == before
+
+
+def test_other_images_checkpoints_and_versions_are_refused(
+    inputs, unfinished, tmp_path, monkeypatch, undisturbed
+):
+    command = extraction.arguments(inputs, unfinished)
+    original = provenance.versions
+    with monkeypatch.context() as patch:
+        patch.setattr(provenance, "versions", lambda packages: original(packages) | {"pillow": "0.1"})
+        with pytest.raises(CogError, match=r"pillow: .* -> 0\.1"):
+            extract_features.main(command)
+    more = extraction.write_inputs(tmp_path / "more")
+    extraction.mend(more, 3)
+    (more / "birds/test/crow/crow_90.png").write_bytes(extraction.path_of(more, 0).read_bytes())
+    with pytest.raises(CogError, match="image_list_sha256"):
+        extract_features.main(extraction.arguments(more, unfinished))
+    checkpoint = tmp_path / "model.ckpt"
+    torch.save({}, checkpoint)
+    with pytest.raises(CogError, match="checkpoint_sha256: None -> "):
+        extract_features.main([*command, "--ckpt_file", str(checkpoint)])
+    assert extract_features.main(command) == 0  # what was refused has changed nothing
+    assert extraction.outcome(unfinished) == undisturbed
+
+
+def test_work_without_a_finished_row_is_no_obstacle(inputs, unfinished):
+    for path in pieces(unfinished):
+        path.unlink()
+    command = extraction.arguments(inputs, unfinished, "FT_EXTRACT.PRECISION", "bf16")
+    assert extract_features.main(command) == 0
+
+
+def test_overwrite_discards_other_work_and_continues_its_own(
+    inputs, unfinished, undisturbed, interrupt, monkeypatch, caplog
+):
+    """A job that is repeated with the same command line, --overwrite included, must come to an end."""
+    caplog.set_level("INFO", logger="cog")
+    command = [*extraction.arguments(inputs, unfinished), "--overwrite"]
+    interrupted_run(command, interrupt, 1, monkeypatch)
+    assert len(pieces(unfinished)) == 1  # the three ranges of the work without --overwrite are gone
+    interrupted_run(command, interrupt, 1, monkeypatch)
+    assert len(pieces(unfinished)) == 2
+    assert extract_features.main(command) == 0
+    assert "continues, 8 of 30 images are done" in caplog.text
+    assert extraction.outcome(unfinished) == undisturbed
+
+
+def test_another_device_is_a_warning(inputs, unfinished, caplog):
+    for path in pieces(unfinished):
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps(data | {"device": "Abacus 9000"}))
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert "computed on Abacus 9000, the others are on cpu" in caplog.text
+    assert json.loads((unfinished / "features.json").read_text())["device"] == "Abacus 9000, cpu"
+
+
+def test_the_number_of_threads_is_continued(inputs, unfinished, caplog):
+    caplog.set_level("INFO", logger="cog")
+    path = unfinished / ".resume/manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"n_threads": 2}))
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert "continues with 2 threads" in caplog.text
+    assert torch.get_num_threads() == 1
+
+
+# --- damage
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lengthen(path):
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def garble(path):
+    path.write_bytes(b"\x93NUMPY" + path.read_bytes()[6:20])
+
+
+@pytest.mark.parametrize("damage", [truncate, lengthen, flip, empty, garble, os.unlink])
+def test_damaged_data_are_computed_again(inputs, unfinished, undisturbed, caplog, damage):
+    damage(sorted((unfinished / ".resume").glob("*.npy"))[1])
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert "rows 4 to 7" in caplog.text and "are computed again" in caplog.text
+    assert extraction.outcome(unfinished) == undisturbed
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [halve, empty, os.unlink])
+@pytest.mark.parametrize("file", ["rows-000000004-000000008.json", "manifest.json"])
+def test_damaged_notes(inputs, unfinished, undisturbed, caplog, damage, file):
+    damage(unfinished / ".resume" / file)
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert ("what is in it is lost" in caplog.text) == (file == "manifest.json")
+    assert extraction.outcome(unfinished) == undisturbed
+
+
+def test_ranges_of_other_work_are_not_used(inputs, unfinished, undisturbed):
+    """A process that stood still while its work was discarded may still write."""
+    for path in pieces(unfinished):
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps(data | {"work": "another"}))
+        array = np.load(path.with_suffix(".npy"))
+        np.save(path.with_suffix(".npy"), array + 1)
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert extraction.outcome(unfinished) == undisturbed
+
+
+def test_storage_that_damages_everything_is_given_up(inputs, tmp_path, monkeypatch):
+    original = shards.Shards.save
+
+    def save(self, piece, blocks):
+        original(self, piece, blocks)
+        flip(self.path / f"{piece.name}.npy")
+
+    monkeypatch.setattr(shards.Shards, "save", save)
+    with pytest.raises(CogError, match="damaged again and again"):
+        extract_features.main(extraction.arguments(inputs, tmp_path / "out"))
+
+
+# --- failed images
+
+
+@pytest.fixture
+def spoiled(tmp_path):
+    return extraction.write_inputs(tmp_path / "spoiled", broken=(0, 5, 6, 29))
+
+
+def test_failed_images_are_remembered(spoiled, tmp_path, interrupt, monkeypatch):
+    accept = ("--allow_failures", "4")
+    assert extract_features.main(extraction.arguments(spoiled, tmp_path / "a", *accept)) == 0
+    expected = extraction.outcome(tmp_path / "a")
+    command = extraction.arguments(spoiled, tmp_path / "b", *accept)
+    interrupted_run(command, interrupt, 2, monkeypatch)
+    assert extract_features.main(command) == 0
+    assert extraction.outcome(tmp_path / "b") == expected
+    assert len(expected["failed_images.txt"].splitlines()) == 4
+
+    refused = extraction.arguments(spoiled, tmp_path / "c")
+    interrupted_run(refused, interrupt, 2, monkeypatch)
+    with pytest.raises(FailedImagesError, match="4 of 30"):
+        extract_features.main(refused)
+    assert not (tmp_path / "c/.resume").exists() and (tmp_path / "c/X_Y.incomplete.pth").is_file()
+
+
+def test_images_mended_in_between_are_extracted(spoiled, tmp_path, interrupt, monkeypatch, caplog):
+    command = extraction.arguments(spoiled, tmp_path / "b", "--allow_failures", "4")
+    interrupted_run(command, interrupt, 3, monkeypatch)
+    extraction.mend(spoiled, 6)
+    assert extract_features.main(command) == 0
+    assert (
+        "rows 4 to 7" in caplog.text
+        and "duck" not in caplog.text
+        and "crow_6.png can be decoded" in caplog.text
+    )
+    assert extract_features.main(extraction.arguments(spoiled, tmp_path / "a", "--allow_failures", "4")) == 0
+    assert extraction.outcome(tmp_path / "b") == extraction.outcome(tmp_path / "a")
+
+
+def test_nothing_but_failed_images(tmp_path, interrupt, monkeypatch):
+    root = extraction.write_inputs(tmp_path / "in", broken=tuple(range(30)))
+    command = extraction.arguments(root, tmp_path / "out")
+    interrupted_run(command, interrupt, 3, monkeypatch)
+    with pytest.raises(FailedImagesError, match="30 of 30"):
+        extract_features.main(command)
+
+
+def test_a_folder_that_vanishes_is_no_failed_image(tmp_path, interrupt, monkeypatch):
+    root = extraction.write_inputs(tmp_path / "in")
+    command = extraction.arguments(root, tmp_path / "out")
+    listed = ImageSources.list_images
+
+    def and_unmount(*args):
+        images = listed(*args)
+        (root / "birds/test/duck").rename(root / "away")
+        return images
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageSources, "list_images", and_unmount)
+        with pytest.raises(CogError, match="birds/test/duck cannot be read any more"):
+            extract_features.main(command)
+    assert len(pieces(tmp_path / "out")) == 2  # rows 8 to 11 have ducks in them
+    (root / "away").rename(root / "birds/test/duck")
+    assert extract_features.main(command) == 0
+    assert not (tmp_path / "out/failed_images.txt").exists()
+
+
+# --- locks and publication
+
+
+def test_a_second_start_fails_at_once(inputs, tmp_path):
+    out = tmp_path / "out"
+    with locks.locked(out, flag="--output_dir"):
+        before = os.listdir(out)
+        with pytest.raises(locks.LockedError, match=rf"process {os.getpid()}, since") as error:
+            extract_features.main(extraction.arguments(inputs, out))
+        assert error.value.exit_code == 2
+        assert os.listdir(out) == before
+    assert not out.exists()
+
+
+def test_a_lost_lock_prevents_publication(inputs, tmp_path, undisturbed, monkeypatch):
+    out = tmp_path / "out"
+    merge = shards.Shards.merge
+
+    def lose(self):
+        data = json.loads((out / ".lock").read_text())
+        (out / ".lock").write_text(json.dumps(data | {"token": "0" * 32, "host": "elsewhere"}))
+        return merge(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.Shards, "merge", lose)
+        with pytest.raises(locks.LockedError, match="taken over by .* on elsewhere"):
+            extract_features.main(extraction.arguments(inputs, out))
+    assert sorted(os.listdir(out)) == [".lock", ".resume"]
+    (out / ".lock").unlink()
+    assert extract_features.main(extraction.arguments(inputs, out)) == 0
+    assert extraction.outcome(out) == undisturbed
+
+
+def test_killed_between_publication_and_removal(inputs, tmp_path, undisturbed, monkeypatch):
+    out = tmp_path / "out"
+    command = extraction.arguments(inputs, out)
+
+    def killed(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.Shards, "discard", killed)
+        with pytest.raises(KeyboardInterrupt):
+            extract_features.main(command)
+    assert (out / "X_Y.pth").is_file() and (out / ".resume").is_dir()
+    written = (out / "X_Y.pth").stat().st_mtime_ns
+    assert extract_features.main(command) == 0
+    assert extraction.outcome(out) == undisturbed
+    assert (out / "X_Y.pth").stat().st_mtime_ns == written
+
+
+def test_unfinished_work_beside_complete_features_of_other_settings(
+    inputs, tmp_path, undisturbed, interrupt, monkeypatch
+):
+    out = tmp_path / "out"
+    command = extraction.arguments(inputs, out)
+    assert extract_features.main(command) == 0
+    other = [*command, "FT_EXTRACT.PRECISION", "bf16", "--overwrite"]
+    interrupted_run(other, interrupt, 2, monkeypatch)
+    assert extract_features.main(command) == 0  # what is complete is untouched, and so is the other work
+    assert len(pieces(out)) == 2
+    assert extract_features.main(other) == 0
+    assert not (out / ".resume").exists()
+
+
+# --- the store itself
+
+
+def manifest(n_rows):
+    return shards.Manifest("w", {}, n_rows, 10, 0, False, "", "")
+
+
+def features(first, n, *, dtype=torch.float32, failed=()):
+    rows = np.array([row for row in range(first, first + n) if row not in failed], dtype=np.int64)
+    x = torch.from_numpy(rows[:, None] * np.ones((1, 3))).to(dtype)
+    return FeatureBatch(first, n, x, rows, [(row, "bad") for row in failed if first <= row < first + n])
+
+
+def record_all(store, found, **options):
+    recorder = shards.Recorder(store, **{"device": "cpu", "max_rows": 10, "max_seconds": 1e9} | options)
+    for one in found:
+        recorder.add(one)
+    recorder.flush()
+    recorder.wait()
+    recorder.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_what_is_stored_comes_back(tmp_path, dtype):
+    store = shards.begin(tmp_path, manifest(20), overwrite=False)
+    record_all(store, [features(first, 4, dtype=dtype, failed=(0, 1, 2, 3, 9)) for first in range(0, 20, 4)])
+    store.scan()
+    assert store.gaps() == []
+    assert [np.load(path).dtype.name for path in sorted(store.path.glob("*.npy"))] == [str(dtype)[6:]] * 2
+    merged = store.merge()
+    assert merged.x.dtype == np.float32
+    assert merged.x[:, 0].tolist() == [4, 5, 6, 7, 8, *range(10, 20)]
+    assert merged.failures == [(row, "bad") for row in (0, 1, 2, 3, 9)]
+
+
+def test_when_ranges_are_cut(tmp_path):
+    names = {}
+    for seconds, jump in ((1e9, False), (0, False), (1e9, True)):
+        folder = tmp_path / f"{seconds}{jump}"
+        folder.mkdir()
+        store = shards.begin(folder, manifest(40), overwrite=False)
+        found = [features(first + 8 * (jump and first > 4), 4) for first in range(0, 20, 4)]
+        record_all(store, found, max_seconds=seconds)
+        store.scan()
+        names[seconds, jump] = [(piece.first, piece.stop) for piece in store.used()]
+    assert names[1e9, False] == [(0, 12), (12, 20)]
+    assert names[0, False] == [(first, first + 4) for first in range(0, 20, 4)]
+    assert names[1e9, True] == [(0, 8), (16, 28)]
+
+
+def test_gaps_beside_an_oracle(tmp_path):
+    rng = random.Random(0)
+    for case in range(200):
+        n = rng.randint(1, 20)
+        store = shards.Shards(tmp_path, manifest(n))
+        for _ in range(rng.randint(0, 6)):
+            first = rng.randrange(n)
+            stop = rng.randint(first + 1, n)
+            piece = shards.Shard("w", first, stop, 0, 0, "float32", "", [], "cpu", 0.0)
+            store._known[piece.name] = piece
+        used, missing = store.used(), store.gaps()
+        rows = sorted([*((p.first, p.stop) for p in used), *missing])
+        assert [first for first, _ in rows] == [0, *(stop for _, stop in rows[:-1])], case
+        assert rows[-1][1] == n
+        first = rng.randrange(n)
+        stop = rng.randint(first + 1, n)
+        inside = {row for a, b in store.gaps(first, stop) for row in range(a, b)}
+        assert inside == {row for a, b in missing for row in range(a, b)} & set(range(first, stop))
+
+
+# --- real signals
+
+
+@pytest.fixture
+def start(python, repository, inputs, tmp_path):
+    processes = []
+
+    def begin(out, *more, sleep="0.1", workers=0):
+        arguments = extraction.arguments(inputs, out, *more, workers=workers)
+        process = subprocess.Popen(
+            [python, str(repository / "extract_features.py"), *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "COG_TEST_SLEEP": sleep},
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "n_pieces"),
+    [
+        (signal.SIGTERM, 2),
+        (signal.SIGKILL, 3),
+        *(
+            pytest.param(number, n, marks=pytest.mark.slow)
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGKILL, signal.SIGINT)
+            for n in (1, 5)
+        ),
+    ],
+)
+def test_signals(inputs, undisturbed, tmp_path, start, number, n_pieces):
+    out = tmp_path / "out"
+    process = start(out)
+    wait_for(lambda: len(pieces(out)) >= n_pieces)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    if number in (signal.SIGTERM, signal.SIGUSR1):
+        assert process.returncode == 75
+        assert f"error: ended by {number.name}: " in error and "the same command continues" in error
+    else:
+        assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert "Traceback" not in error
+    assert not (out / "X_Y.pth").exists()
+    assert extract_features.main(extraction.arguments(inputs, out)) == 0
+    assert extraction.outcome(out) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_to_the_decoding_processes_too(inputs, undisturbed, tmp_path, start, number, method):
+    """Schedulers send them to all processes of a job."""
+    out = tmp_path / "out"
+    process = start(out, "FT_EXTRACT.WORKER_START_METHOD", method, sleep="0.5", workers=1)
+    wait_for(lambda: len(pieces(out)) >= 1)
+    os.killpg(process.pid, number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 75, error
+    assert extract_features.main(extraction.arguments(inputs, out)) == 0
+    assert extraction.outcome(out) == undisturbed

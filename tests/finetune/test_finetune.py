@@ -1,0 +1,823 @@
+"""Fine-tuning: the recipe, its random choices, a plain training loop beside it, processes, interruptions, bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from PIL import Image
+from torch import nn
+
+from cog.commands import finetune
+from cog.data import image_lists
+from cog.errors import CogError
+from cog.finetune import loader, network, state, streams, training
+from cog.finetune.augment import random_box, training_pixels
+from cog.finetune.evaluation import evaluate
+from cog.finetune.parallel import Group
+from cog.finetune.recipe import FineTuneRecipe
+from cog.models.backbone import Backbone
+from cog.results import find
+from cog.runtime import signals
+from cog.runtime.ranks import Rank
+
+CLASSES = ("crow", "duck", "wren")
+CPU = torch.device("cpu")
+
+#: A network with batch norm, and with a classifier that its features bypass.
+LOADER = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv2d(3, 6, 3, 2, 1, bias=False)
+        self.norm = torch.nn.BatchNorm2d(6)
+        self.mix = torch.nn.Linear(6, 5)
+        self.fc = torch.nn.Linear(5, 7)
+
+    def features(self, x):
+        return torch.relu(self.mix(torch.relu(self.norm(self.conv(x))).mean((2, 3))))
+
+    def forward(self, x):
+        return self.fc(self.features(x))
+
+
+def load_my_model(init_args):
+    model = Net()
+    return model, model.features
+"""
+
+
+@pytest.fixture
+def birds(tmp_path) -> Path:
+    """``{train,test}/<class>/*.png``: 3 classes of 6 training and 3 test images."""
+    root = tmp_path / "birds"
+    tiny.write_class_folders(root / "train", classes=CLASSES, n_images=6, suffix=".png", seed=1)
+    tiny.write_class_folders(root / "test", classes=CLASSES, n_images=3, suffix=".png", seed=2)
+    return root
+
+
+@pytest.fixture
+def loader_with_norm(tmp_path) -> Path:
+    path = tmp_path / "net.py"
+    path.write_text(LOADER)
+    return path
+
+
+def recipe(**changes) -> FineTuneRecipe:
+    values = dict(
+        seed=5, n_epochs=2, batch_size=8, per_pass=4, lr=0.05, momentum=0.9, weight_decay=1e-3, warmup_epochs=1.0,
+        clip_norm=0.0, crop_scale=(0.3, 1.0), crop_ratio=(0.75, 4 / 3), flip=True, precision="fp32", resize=12, crop=10,
+        mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4),
+    )  # fmt: skip
+    return FineTuneRecipe(**(values | changes))
+
+
+def backbone(path: Path) -> Backbone:
+    space: dict = {}
+    exec(path.read_text(), space)
+    model, forward = space["load_my_model"]({})
+    return Backbone(model, forward, name="my_net")
+
+
+def build(path: Path, **changes):
+    steps = recipe(**changes)
+    model, layout = network.build(backbone(path), n_classes=3, seed=steps.seed, crop=steps.crop, device=CPU)
+    return model, layout, steps
+
+
+def lists(birds: Path):
+    return [image_lists.image_folder("birds", birds, split) for split in ("train", "test")]
+
+
+def run(path: Path, birds: Path, *, n_workers=0, saving=None, resume=None, **changes):
+    model, layout, steps = build(path, **changes)
+    options = {} if saving is None else {"saving": saving}
+    trained = training.train(
+        model, *lists(birds), steps, Group(Rank(), CPU), memory_format=layout, n_workers=n_workers, resume=resume,
+        **options,
+    )  # fmt: skip
+    return model, trained
+
+
+def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same(a: nn.Module, b: nn.Module) -> None:
+    for name, tensor in a.state_dict().items():
+        assert torch.equal(tensor, b.state_dict()[name]), name
+
+
+# --- recipe and random choices
+
+
+def test_learning_rate_warms_up_and_decays_to_zero():
+    steps = recipe(n_epochs=5, lr=2.0, warmup_epochs=1.0)
+    rates = [steps.lr_at(step, 10) for step in range(50)]
+    assert rates[:10] == pytest.approx([0.2 * k for k in range(1, 11)])
+    assert rates[10] == 2.0 and rates[30] == pytest.approx(1.0) and 0 < rates[49] < 0.01
+    assert recipe(warmup_epochs=0.0).lr_at(0, 10) == 0.05
+    assert recipe(n_epochs=2, warmup_epochs=0.5, lr=1.0).lr_at(4, 10) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "n_processes", "words"),
+    [
+        ({"warmup_epochs": 2.0}, 1, "FINETUNE.WARMUP_EPOCHS"),
+        ({"batch_size": 9}, 1, "no multiple"),
+        ({"batch_size": 8, "per_pass": 8}, 2, "set FINETUNE.BATCH_PER_DEVICE 4"),
+        ({"batch_size": 12, "per_pass": 4}, 2, "set FINETUNE.BATCH_PER_DEVICE 3"),
+        ({"batch_size": 8, "per_pass": 4}, 3, "change FINETUNE.BATCH_SIZE"),
+    ],
+)
+def test_batches_that_cannot_be_shared_are_refused(changes, n_processes, words):
+    with pytest.raises(CogError, match=words):
+        recipe(**changes).passes_per_process(n_processes)
+
+
+def test_random_choices_depend_on_their_position_alone():
+    first = streams.generator(1, "image", 3, 7).random(4)
+    streams.generator(1, "image", 3, 8).random(100)
+    assert (first == streams.generator(1, "image", 3, 7).random(4)).all()
+    others = [(2, "image", 3, 7), (1, "order", 3, 7), (1, "image", 4, 7), (1, "image", 3, 8), (1, "image", 3)]
+    assert not any((first == streams.generator(*key).random(4)).any() for key in others)
+
+
+def test_random_boxes_cover_what_they_should():
+    rng = np.random.default_rng(0)
+    areas, ratios = [], []
+    for _ in range(2000):
+        left, top, right, bottom = random_box(300, 200, scale=(0.1, 0.6), ratio=(0.5, 2.0), rng=rng)
+        assert 0 <= left < right <= 300 and 0 <= top < bottom <= 200
+        areas.append((right - left) * (bottom - top) / 60000)
+        ratios.append(math.log((right - left) / (bottom - top)))
+    assert 0.095 < min(areas) < 0.11 and 0.55 < max(areas) < 0.61
+    assert np.mean(areas) == pytest.approx(0.335, abs=0.015)  # large tall ones do not fit into a wide image
+    assert min(ratios) < -0.6 and max(ratios) > 0.6 and max(map(abs, ratios)) < math.log(2) + 0.02
+
+
+@pytest.mark.parametrize("size", [(400, 20), (20, 400), (30, 30)])
+def test_boxes_that_do_not_fit_fall_back_as_torchvision_does(size):
+    from torchvision.transforms import RandomResizedCrop
+
+    width, height = size
+    # Areas larger than the image: no attempt succeeds.
+    top, left, h, w = RandomResizedCrop.get_params(Image.new("RGB", size), [2.0, 3.0], [0.75, 4 / 3])
+    box = random_box(width, height, scale=(2.0, 3.0), ratio=(0.75, 4 / 3), rng=np.random.default_rng(0))
+    assert box == (left, top, left + w, top + h)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_training_pixels_are_those_of_torchvision(tmp_path, flip):
+    from torchvision.transforms import InterpolationMode, functional
+
+    path = tiny.write_image(tmp_path / "a.png", size=(40, 30), seed=3)
+    mirrored = 0
+    for seed in range(10):
+        found = training_pixels(
+            path, crop=16, scale=(0.08, 1.0), ratio=(0.75, 4 / 3), flip=flip, rng=np.random.default_rng(seed)
+        )
+        rng = np.random.default_rng(seed)
+        left, top, right, bottom = random_box(40, 30, scale=(0.08, 1.0), ratio=(0.75, 4 / 3), rng=rng)
+        image = functional.resized_crop(
+            Image.open(path).convert("RGB"), top, left, bottom - top, right - left, [16, 16],
+            InterpolationMode.BICUBIC,
+        )  # fmt: skip
+        if flip and rng.random() < 0.5:
+            image = functional.hflip(image)
+            mirrored += 1
+        assert (found == np.asarray(image)).all()
+    assert not flip or 0 < mirrored < 10
+
+
+# --- a plain loop beside it
+
+
+def plain_epochs(model: nn.Module, birds: Path, steps: FineTuneRecipe) -> None:
+    """The same training written down without passes, processes or schedules of the toolkit's."""
+    images, _ = lists(birds)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (steps.mean, steps.std))
+    optimizer = torch.optim.SGD(
+        [parameter for name, parameter in model.named_parameters() if "network.fc" not in name],
+        lr=1.0, momentum=steps.momentum, weight_decay=steps.weight_decay,
+    )  # fmt: skip
+    norm = model.backbone.network.norm
+    n_steps = len(images) // steps.batch_size
+    total, warmup = steps.n_epochs * n_steps, n_steps * int(steps.warmup_epochs)
+    model.train()
+    for epoch in range(steps.n_epochs):
+        order = streams.generator(steps.seed, "order", epoch).permutation(len(images))
+        for step in range(n_steps):
+            now = epoch * n_steps + step
+            optimizer.param_groups[0]["lr"] = (
+                steps.lr * (now + 1) / warmup
+                if now < warmup
+                else steps.lr * 0.5 * (1 + math.cos(math.pi * (now - warmup) / (total - warmup)))
+            )
+            rows = order[step * steps.batch_size : (step + 1) * steps.batch_size]
+            batch = []
+            for row in rows:
+                pixels = training_pixels(
+                    images.root / images.file(row), crop=steps.crop, scale=steps.crop_scale, ratio=steps.crop_ratio,
+                    flip=steps.flip, rng=streams.generator(steps.seed, "image", epoch, int(row)),
+                )  # fmt: skip
+                batch.append((torch.tensor(pixels.copy()).permute(2, 0, 1) / 255 - mean) / std)
+            x, y = torch.stack(batch), torch.from_numpy(images.labels[rows])
+            optimizer.zero_grad()
+            means, variances = [], []
+            before = norm.running_mean.clone(), norm.running_var.clone()
+            for part_x, part_y in zip(x.split(steps.per_pass), y.split(steps.per_pass), strict=True):
+                norm.running_mean.copy_(before[0])
+                norm.running_var.copy_(before[1])
+                (nn.functional.cross_entropy(model(part_x), part_y) * len(part_y) / len(y)).backward()
+                means.append(norm.running_mean.clone())
+                variances.append(norm.running_var.clone())
+            norm.running_mean.copy_(torch.stack(means).mean(0))
+            norm.running_var.copy_(torch.stack(variances).mean(0))
+            optimizer.step()
+
+
+@pytest.mark.parametrize("per_pass", [8, 4, 2])
+def test_training_equals_a_plain_loop(birds, loader_with_norm, per_pass):
+    model, trained = run(loader_with_norm, birds, per_pass=per_pass)
+    expected, _, steps = build(loader_with_norm, per_pass=per_pass)
+    start = weights(expected)
+    plain_epochs(expected, birds, steps)
+    for name, tensor in expected.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
+    assert torch.equal(model.state_dict()["backbone.network.fc.weight"], start["backbone.network.fc.weight"])
+    assert not torch.allclose(
+        model.state_dict()["backbone.network.conv.weight"], start["backbone.network.conv.weight"]
+    )
+    assert int(model.backbone.network.norm.num_batches_tracked) == 4
+    assert all(len(values) == 2 for values in trained.logs.values())
+
+
+def test_test_scores_are_those_of_the_plain_preprocessing(birds, loader_with_norm):
+    from torchvision import transforms
+
+    model, trained = run(loader_with_norm, birds)
+    _, test = lists(birds)
+    steps = recipe()
+    transform = transforms.Compose(
+        [
+            transforms.Resize(steps.resize, transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(steps.crop),
+            transforms.ToTensor(),
+            transforms.Normalize(steps.mean, steps.std),
+        ]
+    )
+    x = torch.stack(
+        [transform(Image.open(test.root / test.file(row)).convert("RGB")) for row in range(len(test))]
+    )
+    y = torch.from_numpy(test.labels)
+    with torch.inference_mode():
+        logits = model.eval()(x)
+    assert trained.score.predictions.tolist() == logits.argmax(1).tolist()
+    assert trained.logs["test/top1"][-1] == pytest.approx(100 * float((logits.argmax(1) == y).float().mean()))
+    assert trained.logs["test/loss"][-1] == pytest.approx(
+        float(nn.functional.cross_entropy(logits, y)), rel=1e-5
+    )
+    assert trained.logs["test/top5"][-1] == 100.0
+
+
+def test_features_of_the_saved_backbone_give_the_saved_scores(birds, loader_with_norm):
+    """The frozen features of a fine-tuned network, with its classifier, are the fine-tuned network."""
+    model, _ = run(loader_with_norm, birds)
+    restored = backbone(loader_with_norm)
+    restored.network.load_state_dict(model.backbone.network.state_dict())
+    x = torch.randn(4, 3, 10, 10, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        features = restored(x)
+        torch.testing.assert_close(model.eval()(x), features @ model.head.weight.T + model.head.bias)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_is_near_float32(birds, loader_with_norm, precision):
+    exact, _ = run(loader_with_norm, birds)
+    rounded, trained = run(loader_with_norm, birds, precision=precision)
+    name = "backbone.network.conv.weight"
+    assert rounded.state_dict()[name].dtype == torch.float32
+    torch.testing.assert_close(rounded.state_dict()[name], exact.state_dict()[name], rtol=0.1, atol=0.02)
+    assert all(math.isfinite(value) for value in trained.logs["train/loss"])
+
+
+def test_gradients_are_clipped(birds, loader_with_norm):
+    free, _ = run(loader_with_norm, birds, n_epochs=2, weight_decay=0.0)
+    clipped, _ = run(loader_with_norm, birds, n_epochs=2, weight_decay=0.0, clip_norm=1e-3)
+    start, _, _ = build(loader_with_norm)
+
+    def moved(model):
+        return max(
+            float((a - b).detach().abs().max())
+            for a, b in zip(model.parameters(), start.parameters(), strict=True)
+        )
+
+    assert moved(clipped) < 4 * 0.05 * 1e-3 * 4 < moved(free)
+
+
+def test_number_of_workers_changes_nothing(birds, loader_with_norm):
+    alone, _ = run(loader_with_norm, birds)
+    helped, _ = run(loader_with_norm, birds, n_workers=3)
+    assert_same(alone, helped)
+
+
+def test_another_seed_is_another_run(birds, loader_with_norm):
+    a, _ = run(loader_with_norm, birds)
+    b, _ = run(loader_with_norm, birds, seed=6)
+    assert not torch.equal(a.head.weight, b.head.weight)
+
+
+# --- interruptions
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 3])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_an_interrupted_run_continues_bit_for_bit(
+    birds, loader_with_norm, tmp_path, monkeypatch, n_steps, precision
+):
+    whole, expected = run(loader_with_norm, birds, precision=precision)
+    calls = []
+    with monkeypatch.context() as patch:
+        patch.setattr(signals, "requested", lambda: calls.append(0) or len(calls) >= n_steps or None)
+        patch.setattr("cog.finetune.evaluation.requested", lambda: None)
+        saving = training.Saving(tmp_path / "state.pth")
+        with pytest.raises(signals.Interrupted, match="are saved"):
+            run(loader_with_norm, birds, saving=saving, precision=precision)
+    resumed, trained = run(loader_with_norm, birds, resume=tmp_path / "state.pth", precision=precision)
+    assert_same(whole, resumed)
+    assert trained.logs == expected.logs
+
+
+def test_states_are_saved_every_so_often_and_at_the_end_of_epochs(
+    birds, loader_with_norm, tmp_path, monkeypatch
+):
+    saved = []
+    monkeypatch.setattr(
+        state, "save", lambda path, position, *rest: saved.append((position.epoch, position.step))
+    )
+    run(loader_with_norm, birds, saving=training.Saving(tmp_path / "s.pth", every_seconds=1e9))
+    assert saved == [(0, 2), (1, 2)]
+    saved.clear()
+    run(loader_with_norm, birds, saving=training.Saving(tmp_path / "s.pth", every_seconds=0.0))
+    assert saved == [(0, 1), (0, 2), (0, 2), (1, 1), (1, 2), (1, 2)]
+
+
+def test_a_kill_in_the_test_after_an_epoch_costs_that_test_only(
+    birds, loader_with_norm, tmp_path, monkeypatch
+):
+    whole, expected = run(loader_with_norm, birds)
+    with monkeypatch.context() as patch:
+
+        def die(*args, **kwargs):
+            raise KeyboardInterrupt
+
+        patch.setattr(training, "evaluate", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(loader_with_norm, birds, saving=training.Saving(tmp_path / "state.pth"))
+    resumed, trained = run(loader_with_norm, birds, resume=tmp_path / "state.pth")
+    assert_same(whole, resumed)
+    assert trained.logs == expected.logs
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", None])
+def test_a_damaged_state_is_refused(birds, loader_with_norm, tmp_path, content):
+    path = tmp_path / "state.pth"
+    if content is None:
+        torch.save({"position": torch.tensor([0, 1])}, path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(CogError):
+        run(loader_with_norm, birds, resume=path)
+
+
+# --- what cannot be decoded, what diverges, what does not fit
+
+
+def test_broken_images_have_no_part_in_the_loss(birds, loader_with_norm):
+    steps = recipe()
+    train, _ = lists(birds)
+    (birds / "train/duck/duck_2.png").write_bytes(b"no image")
+    broken = next(row for row in range(len(train)) if train.file(row).endswith("duck_2.png"))
+    with contextlib.closing(
+        loader.passes(train, [np.array([0, broken, 2])], steps, epoch=0, n_workers=0)
+    ) as found:
+        part = next(found)
+    assert part.labels.tolist() == [0, loader.NO_LABEL, 0] and list(part.failures) == [broken]
+    assert int(part.pixels[1].max()) == 0 and int(part.pixels[0].max()) > 0
+
+
+def test_evaluation_leaves_out_what_cannot_be_decoded(birds, loader_with_norm):
+    model, layout, steps = build(loader_with_norm)
+    _, test = lists(birds)
+    whole = evaluate(model, test, steps, Group(Rank(), CPU), n_workers=0, memory_format=layout)
+    (birds / "test/crow/crow_0.png").write_bytes(b"no image")
+    less = evaluate(model, test, steps, Group(Rank(), CPU), n_workers=2, memory_format=layout)
+    assert less.predictions.tolist() == [-1, *whole.predictions.tolist()[1:]]
+    assert less.n_failed == 1 and less.failures[0][0] == "crow/crow_0.png"
+    right = (less.predictions == torch.from_numpy(test.labels)).sum()
+    assert less.top1 == pytest.approx(100 * int(right) / 8)
+
+
+def arguments(birds: Path, file: Path, output: Path, *more: str) -> list[str]:
+    return [
+        "--model", "my_net", "--dataset", "birds", "--images_root", str(birds), "--model_loader",
+        f"{file}:load_my_model", "--output_dir", str(output), "--device", "cpu",
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE", "12", "FT_EXTRACT.IMAGE_CROP_SIZE", "10", "FT_EXTRACT.N_WORKERS", "0",
+        "FINETUNE.N_EPOCHS", "2", "FINETUNE.BATCH_SIZE", "8", "FINETUNE.BATCH_PER_DEVICE", "4", "FINETUNE.LR", "1.6",
+        *more,
+    ]  # fmt: skip
+
+
+def last(output: Path, name: str):
+    (path,) = output.glob(f"final-*/{name}")
+    return torch.load(path, weights_only=True)
+
+
+def test_blurred_in1k_is_a_data_set_like_the_others(birds, loader_with_norm, tmp_path):
+    (birds / "test").rename(birds / "val")  # where IN-1K has its test images
+    given = arguments(birds, loader_with_norm, tmp_path / "out")
+    given[given.index("birds")] = "in1k_blurred"
+    with pytest.raises(CogError, match="--dataset in1k_blurred needs --in1k_blurred_images_root"):
+        finetune.main([*given[:4], "--in1k_images_root", *given[5:]])
+    finetune.main([*given[:4], "--in1k_blurred_images_root", *given[5:]])
+    assert json.loads((tmp_path / "out/results.json").read_text())["status"] == "complete"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["FINETUNE.BATCH_SIZE", "20", "FINETUNE.BATCH_PER_DEVICE", "20"], "18 training images"),
+        (["CLF.N_SHOT", "4"], "CLF.N_SHOT"),
+        (["CLF.MAX_PER_CLASS", "4"], "CLF.MAX_PER_CLASS is for classifiers of features"),
+        (["CLF.PCA_DIM", "4"], "CLF.PCA_DIM"),
+        (["CLF.TYPE", "mlp"], "CLF.TYPE"),
+        (["EVAL.NAME", "mlp_noact"], "EVAL.NAME mlp_noact is the name of runs with CLF.TYPE mlp_noact"),
+        (["EVAL.NAME", "mine_pca8"], "EVAL.NAME mine_pca8 ends like the folders of CLF.PCA_DIM 8"),
+        (["FT_EXTRACT.DECODE", "fast"], "FT_EXTRACT.DECODE = 'fast'"),
+        (["FINETUNE.WARMUP_EPOCHS", "7"], "FINETUNE.WARMUP_EPOCHS 7"),
+        (["FINETUNE.LR", "0"], "FINETUNE.LR"),
+        (["FINETUNE.CROP_SCALE", "(0.5, 0.1)"], "FINETUNE.CROP_SCALE"),
+        (["FINETUNE.LR", "1e38"], "not finite"),
+        (["--n_processes", "3"], "3 processes cannot share"),
+    ],
+)
+def test_bad_settings_end_in_one_line_and_leave_no_result(birds, loader_with_norm, tmp_path, more, words):
+    output = tmp_path / "out"
+    with pytest.raises(CogError) as error:
+        finetune.main(arguments(birds, loader_with_norm, output, *more))
+    assert words in str(error.value) and error.value.exit_code == 2
+    assert not (output / "results.json").exists()
+
+
+def test_a_single_class_and_classes_that_differ_are_refused(birds, loader_with_norm, tmp_path):
+    (birds / "test/wren").rename(birds / "test/swan")
+    with pytest.raises(CogError, match="differ in swan, wren"):
+        finetune.main(arguments(birds, loader_with_norm, tmp_path / "out"))
+    one = tmp_path / "one"
+    for split in ("train", "test"):
+        tiny.write_class_folders(one / split, classes=("crow",), n_images=9, suffix=".png")
+    with pytest.raises(CogError, match="single class crow"):
+        finetune.main(arguments(one, loader_with_norm, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_with_one_training_image_is_fine(birds, loader_with_norm, tmp_path):
+    for number in range(1, 6):
+        (birds / f"train/wren/wren_{number}.png").unlink()
+    assert finetune.main(arguments(birds, loader_with_norm, tmp_path / "out")) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return torch.nn.Flatten(), None", "has no parameters: nothing can be fine-tuned"),
+        ("return torch.nn.Conv2d(3, 4, 3), None", "expected (2, D)"),
+        (
+            "return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(7, 4)), None",
+            "cannot be trained on images of 10 x 10",
+        ),
+    ],
+)  # fmt: skip
+def test_networks_that_cannot_be_trained(birds, tmp_path, body, words):
+    file = tmp_path / "bad.py"
+    file.write_text(f"import torch\ndef load_my_model(init_args):\n    {body}\n")
+    with pytest.raises(CogError) as error:
+        finetune.main(arguments(birds, file, tmp_path / "out"))
+    assert words in str(error.value)
+    assert json.loads((tmp_path / "out/.failed.json").read_text())["message"] == str(error.value)
+
+
+def test_failed_images_end_with_exit_code_3_unless_allowed(birds, loader_with_norm, tmp_path):
+    for name in ("train/duck/duck_2.png", "test/crow/crow_1.png"):
+        (birds / name).write_bytes(b"no image")
+    output = tmp_path / "out"
+    few = ("FINETUNE.BATCH_SIZE", "6", "FINETUNE.BATCH_PER_DEVICE", "6")
+    for allowed in ("0", "1"):
+        with pytest.raises(CogError, match="cannot be decoded") as error:
+            finetune.main(
+                arguments(birds, loader_with_norm, output, *few, "--allow_failures", allowed, "--overwrite")
+            )
+        assert error.value.exit_code == 3
+    assert (
+        finetune.main(
+            arguments(birds, loader_with_norm, output, *few, "--allow_failures", "2", "--overwrite")
+        )
+        == 0
+    )
+    found = json.loads((output / "results.json").read_text())
+    assert found["n_failed_images"] == {"train": 1, "test": 1}
+    assert found["rows"]["final_train"] == 17 and found["rows"]["test"] == 8
+
+
+def test_out_of_memory_says_what_to_lower(birds, loader_with_norm, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(training, "to_input", fail)
+    with pytest.raises(CogError, match=r"lower FINETUNE\.BATCH_PER_DEVICE"):
+        run(loader_with_norm, birds)
+
+
+# --- the command
+
+
+def test_a_run_is_read_by_print_results(birds, loader_with_norm, tmp_path, capsys):
+    models = tmp_path / "models"
+    (models / "my/net").mkdir(parents=True)
+    flags = arguments(birds, loader_with_norm, tmp_path / "unused")
+    flags[flags.index("--output_dir") : flags.index("--output_dir") + 2] = ["--models_root_dir", str(models)]
+    for seed in ("22", "37"):
+        assert finetune.main([*flags, "EVAL.SEED", seed]) == 0
+    folder = models / "my/net/birds/eval_finetune/seed-22"
+    assert {path.name for path in folder.iterdir()} >= {
+        "results.json",
+        "arguments.json",
+        "config.txt",
+        "program.log",
+    }
+    assert not (folder / ".resume").exists() and not (folder / ".lock").exists()
+    top1 = json.loads((folder / "results.json").read_text())["final"]["test_top1"]
+    assert f"top-1: {top1:.2f}" in capsys.readouterr().out
+    found, problems = find.find_runs(models, eval_name="finetune")
+    assert [(one.model, one.dataset, one.seed) for one in found] == [
+        ("my_net", "birds", 22),
+        ("my_net", "birds", 37),
+    ]
+    assert found[0].top1 == pytest.approx(top1) and not problems
+    assert set(last(folder, "model.pth")["model"]) == {"weight", "bias"}
+    network_file = last(folder, "backbone.pth")["state_dict"]
+    assert set(network_file) == set(backbone(loader_with_norm).network.state_dict())
+
+
+def test_several_data_sets_one_after_the_other(birds, loader_with_norm, tmp_path, monkeypatch):
+    models = tmp_path / "models"
+    (models / "my/net").mkdir(parents=True)
+    flags = arguments(birds, loader_with_norm, tmp_path / "out", "--dataset", "crows", "ducks")
+    with pytest.raises(CogError, match="--output_dir is of one data set, and --dataset names 2"):
+        finetune.main(flags)
+    place = flags.index("--output_dir")
+    flags[place : place + 2] = ["--models_root_dir", str(models)]
+    assert finetune.main(flags) == 0
+    for name in ("crows", "ducks"):
+        assert (models / f"my/net/{name}/eval_finetune/seed-22/results.json").is_file()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(CogError, match="processes that torchrun starts work on one"):
+        finetune.main(flags)
+
+
+@pytest.mark.slow
+def test_several_data_sets_with_several_processes(birds, loader_with_norm, tmp_path):
+    models = tmp_path / "models"
+    (models / "my/net").mkdir(parents=True)
+    flags = arguments(
+        birds, loader_with_norm, tmp_path / "out", "--dataset", "crows", "ducks", "--n_processes", "2"
+    )
+    place = flags.index("--output_dir")
+    flags[place : place + 2] = ["--models_root_dir", str(models)]
+    assert finetune.main(flags) == 0
+    for name in ("crows", "ducks"):
+        found = json.loads((models / f"my/net/{name}/eval_finetune/seed-22/results.json").read_text())
+        assert found["n_processes"] == 2
+
+
+def test_complete_runs_are_skipped_and_others_refused(birds, loader_with_norm, tmp_path, caplog):
+    output = tmp_path / "out"
+    flags = arguments(birds, loader_with_norm, output)
+    assert finetune.main(flags) == 0
+    before = tiny.snapshot(output)
+    assert finetune.main(flags) == 0
+    assert tiny.snapshot(output) == before
+    with pytest.raises(CogError, match=r"lr: 0\.05 -> 0\.025.*--overwrite"):
+        finetune.main([*flags, "FINETUNE.LR", "0.8"])
+    assert tiny.snapshot(output) == before
+    assert finetune.main([*flags, "FINETUNE.LR", "0.8", "--overwrite"]) == 0
+    assert len(list(output.glob("final-*"))) == 1
+    assert json.loads((output / "results.json").read_text())["identity"]["lr"] == 0.025
+
+
+def test_sigterm_saves_and_the_same_command_continues(birds, loader_with_norm, tmp_path, monkeypatch):
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    assert finetune.main(arguments(birds, loader_with_norm, whole)) == 0
+    done = training._Trainer.step
+
+    def step_and_signal(self, parts, lr, epoch, step):
+        if (epoch, step) == (1, 0):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return done(self, parts, lr, epoch, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training._Trainer, "step", step_and_signal)
+        with pytest.raises(
+            signals.Interrupted, match="SIGTERM: 1 of 2 epochs and 1 of 2 steps are saved"
+        ) as error:
+            finetune.main(arguments(birds, loader_with_norm, output))
+    assert error.value.exit_code == 75
+    assert sorted(os.listdir(output)) == [".resume"]
+    # Another run must not continue it.
+    with pytest.raises(CogError, match=r"beginning of different work.*seed: 22 -> 23"):
+        finetune.main(arguments(birds, loader_with_norm, output, "EVAL.SEED", "23"))
+    assert finetune.main(arguments(birds, loader_with_norm, output, "FT_EXTRACT.N_WORKERS", "2")) == 0
+    for name in ("model.pth", "backbone.pth"):
+        expected, found = (next(iter(last(folder, name).values())) for folder in (whole, output))
+        assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert sorted(os.listdir(output)) == sorted(os.listdir(whole))
+
+
+def test_a_folder_that_another_process_writes_is_left_alone(birds, loader_with_norm, tmp_path):
+    from cog.runtime.locks import locked
+
+    output = tmp_path / "out"
+    with locked(output, flag="--output_dir"), pytest.raises(CogError, match="is being written by"):
+        finetune.main(arguments(birds, loader_with_norm, output))
+    assert not output.exists()
+
+
+def test_leftovers_of_a_crash_at_the_very_end_are_tidied_up(birds, loader_with_norm, tmp_path, monkeypatch):
+    """The result is in place, the states of the work are not yet removed."""
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("cog.runtime.resume_dir.SavedStates.remove", lambda self: None)
+        assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
+    assert (output / ".resume").is_dir() and (output / "results.json").is_file()
+    assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
+    assert not (output / ".resume").exists()
+
+
+def test_check_tells_whether_it_can_start_and_writes_nothing(birds, loader_with_norm, tmp_path, capsys):
+    output = tmp_path / "out"
+    flags = [*arguments(birds, loader_with_norm, output), "--check"]
+    before = tiny.snapshot(tmp_path)
+    assert finetune.main(flags) == 0
+    found = capsys.readouterr().out
+    assert "18 training and 9 test images of 3 classes; 2 epochs of 2 steps of 8 images" in found
+    assert found.endswith("it can start\n") and tiny.snapshot(tmp_path) == before
+    assert finetune.main([*flags, "FINETUNE.BATCH_SIZE", "99", "FINETUNE.BATCH_PER_DEVICE", "99"]) == 2
+    assert "fewer than FINETUNE.BATCH_SIZE 99" in capsys.readouterr().out
+    assert tiny.snapshot(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(birds, loader_with_norm, tmp_path):
+    """Same passes, shared: the same up to the order of sums, by the built-in launcher and by torchrun."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    script = str(Path(finetune.__file__).parents[2] / "finetune.py")
+    starts = {
+        "one": [sys.executable, script],
+        "two": [sys.executable, script, "--n_processes", "2"],
+        "torchrun": [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            "2",
+            script,
+        ],
+    }
+    found = {}
+    for name, start in starts.items():
+        command = [*start, *arguments(birds, loader_with_norm, tmp_path / name)]
+        done = subprocess.run(
+            command, check=False, env=environment, capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("top-1:") == 1
+        found[name] = last(tmp_path / name, "backbone.pth")["state_dict"]
+    for name in ("two", "torchrun"):
+        for key, tensor in found["one"].items():
+            torch.testing.assert_close(found[name][key], tensor, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_processes_end_together(birds, loader_with_norm, tmp_path):
+    """SIGTERM to the starting process: all save and end with 75; an error in all is said once, with its exit code."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    output = tmp_path / "out"
+    many = ("--n_processes", "2", "FINETUNE.N_EPOCHS", "100000")
+    command = [
+        sys.executable,
+        "-m",
+        "cog.commands.finetune",
+        *arguments(birds, loader_with_norm, output, *many),
+    ]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("epoch 2 "):
+            break
+    process.send_signal(signal.SIGTERM)
+    rest = process.stderr.read()
+    assert process.wait(60) == 75
+    assert rest.count("ended by SIGTERM") == 1 and "Traceback" not in rest
+    assert (output / ".resume/state.pth").is_file()
+    (birds / "train/duck/duck_2.png").write_bytes(b"no image")
+    done = subprocess.run(
+        [sys.executable, "-m", "cog.commands.finetune", *arguments(birds, loader_with_norm, tmp_path / "b", *many)],
+        check=False, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "duck_2.png cannot be decoded" in done.stderr
+
+
+@pytest.mark.slow
+def test_all_models_can_be_trained():
+    """Every parameter of every registered backbone gets a gradient in training mode (shapes alone: no memory)."""
+    from cog.models.backbone import build_network
+    from cog.models.zoo import MODELS
+
+    seen = set()
+    for spec in MODELS.values():
+        key = (spec.network.constructor, str(sorted(spec.network.args.items())))
+        if key in seen:
+            continue
+        seen.add(key)
+        model = build_network(spec.resolve()).train()
+        with torch.device("meta"):
+            features = model(torch.empty(2, 3, spec.preprocess.crop, spec.preprocess.crop))
+            features.sum().backward()
+        assert features.shape == (2, spec.feature_dim), spec.name
+        assert all(parameter.grad is not None for parameter in model.parameters()), spec.name
+
+
+@pytest.mark.slow
+def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_path):
+    models = tmp_path / "models"
+    (models / "my/net").mkdir(parents=True)
+    repository = Path(finetune.__file__).parents[2]
+    flags = arguments(birds, loader_with_norm, tmp_path / "unused")
+    command = [
+        "bash", str(repository / "bash-scripts/finetune.sh"), "model_name=my_net", f"models_root_dir={models}",
+        "dataset=birds", "seeds=1 2", f"images_root={birds}", f"model_loader={loader_with_norm}:load_my_model",
+        *flags[flags.index("--device") :],
+    ]  # fmt: skip
+    environment = os.environ | {"COG_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    for _ in range(2):  # the second time everything is skipped
+        done = subprocess.run(
+            command, check=False, env=environment, capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stderr
+        assert "2 seeds" in done.stdout.splitlines()[-1]
+    assert done.stderr.count("is complete, skipped") == 2
+    assert len(list(models.glob("my/net/birds/eval_finetune/seed-*/results.json"))) == 2
+    done = subprocess.run(
+        [*command, "seeds=3", "EVAL.NAME", "other"],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "eval_other/seed-3" in done.stdout and "1 seed" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["auto", "fp16", "fp32"])
+def test_a_gpu_trains_and_continues(birds, loader_with_norm, tmp_path, monkeypatch, precision):
+    output = tmp_path / "out"
+    flags = arguments(birds, loader_with_norm, output, "FINETUNE.PRECISION", precision)
+    flags[flags.index("--device") + 1] = "cuda"
+    with monkeypatch.context() as patch:
+        patch.setattr(signals, "requested", lambda: "SIGTERM")
+        with pytest.raises(signals.Interrupted):
+            finetune.main(flags)
+    assert finetune.main(flags) == 0
+    found = json.loads((output / "results.json").read_text())
+    assert math.isfinite(found["final"]["test_top1"]) and found["n_processes"] == 1

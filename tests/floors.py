@@ -1,0 +1,28 @@
+"""Print the lowest versions that pyproject.toml declares, of what the package and its tests need, as pip takes them."""
+
+import re
+import tomllib
+from pathlib import Path
+
+
+def floors() -> list[str]:
+    """Return ``name==version`` of each requirement.
+
+    Raises:
+        ValueError: a requirement without a lowest version.
+    """
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    tests = [
+        line for line in project["optional-dependencies"]["dev"] if line.startswith(("pytest", "hypothesis"))
+    ]
+    found = []
+    for line in project["dependencies"] + tests:
+        match = re.fullmatch(r"([\w.-]+)>=([\d.]+)", line)
+        if match is None:
+            raise ValueError(f"{line!r} in pyproject.toml has no lowest version; expected name>=version")
+        found.append(f"{match[1]}=={match[2]}")
+    return found
+
+
+if __name__ == "__main__":
+    print("\n".join(floors()))

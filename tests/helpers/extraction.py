@@ -1,0 +1,91 @@
+"""Extractions of a few images whose features show everything that must not matter: places and sizes of batches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import types
+from pathlib import Path
+
+import numpy as np
+import tiny
+import torch
+from PIL import Image
+
+from cog.features.extract import Extractor
+
+#: Eight forward passes: on a CPU they have 4 images of 224 x 224, whatever FT_EXTRACT.BATCH_SIZE is.
+N_IMAGES, PER_PASS = 30, 4
+
+#: D is 5: mean colours, the place in the pass and its size. Every pass takes a moment when COG_TEST_SLEEP is set.
+LOADER_SOURCE = """
+import os, time, torch
+
+
+class Placed(torch.nn.Module):
+    def forward(self, x):
+        time.sleep(float(os.environ.get("COG_TEST_SLEEP", "0")))
+        place = torch.arange(len(x), dtype=x.dtype)[:, None]
+        return torch.cat([x.mean((2, 3)), place, torch.full_like(place, len(x))], dim=1)
+
+
+def load_my_model(init_args):
+    return Placed(), None
+"""
+
+
+def write_inputs(root: Path, *, broken: tuple[int, ...] = ()) -> Path:
+    """Write the images (class folders in ``birds/test``) and the loader; images of the rows ``broken`` are damaged."""
+    tiny.write_class_folders(
+        root / "birds/test", classes=("crow", "duck", "wren"), n_images=N_IMAGES // 3, suffix=".png", seed=7
+    )
+    (root / "net.py").write_text(LOADER_SOURCE)
+    for row in broken:
+        path_of(root, row).write_bytes(b"broken")
+    return root
+
+
+def path_of(root: Path, row: int) -> Path:
+    """Return the file of a row."""
+    name = ("crow", "duck", "wren")[row // (N_IMAGES // 3)]
+    return root / "birds/test" / name / f"{name}_{row % (N_IMAGES // 3)}.png"
+
+
+def mend(root: Path, row: int) -> None:
+    """Replace a damaged image."""
+    Image.new("RGB", (20, 16), (10, 20, 30)).save(path_of(root, row))
+
+
+def arguments(
+    root: Path, output: Path, *more: str, workers: int = 0, shard_rows: int = PER_PASS
+) -> list[str]:
+    """Return the command line of an extraction that saves every few rows."""
+    return [
+        "--model", "placed_net", "--dataset", "birds", "--split", "test", "--images_root", str(root / "birds"),
+        "--model_loader", f"{root / 'net.py'}:load_my_model", "--output_dir", str(output), "--device", "cpu",
+        "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", "FT_EXTRACT.SHARD_ROWS", str(shard_rows),
+        *more,
+    ]  # fmt: skip
+
+
+def in_memory(backbone, images, **settings):
+    """Extract all images in this process; returns features ``x``, their ``rows`` and ``(file, reason)`` failures."""
+    with contextlib.closing(Extractor(backbone, **settings).stream(images)) as stream:
+        parts = list(stream)
+    decoded = [part for part in parts if len(part.rows)]
+    return types.SimpleNamespace(
+        x=torch.cat([part.x.float() for part in decoded]) if decoded else torch.empty((0, 0)),
+        rows=np.concatenate([part.rows for part in parts]),
+        failures=[(images.file(row), reason) for part in parts for row, reason in part.failures],
+    )
+
+
+def outcome(folder: Path) -> dict[str, object]:
+    """Return everything in an output folder but for times."""
+    found: dict[str, object] = {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix != ".json"
+    }
+    data = json.loads((folder / "features.json").read_text())
+    for key in ("seconds", "images_per_second", "finished"):
+        del data[key]
+    return found | {"features.json": data, "all": sorted(path.name for path in folder.iterdir())}

@@ -1,0 +1,53 @@
+"""Result folders as the original toolkit and this one write them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+from pathlib import Path
+
+EPOCH_KEYS = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr")
+
+
+def make_logs(top1=70.0, top5=90.0, n_epochs=3, kind=float):
+    """Return the content of a logs.pkl (contract section 2) whose last test accuracies are given."""
+    logs = {key: [kind(10.0 + epoch) for epoch in range(n_epochs)] for key in EPOCH_KEYS}
+    logs["test/top1"][-1] = kind(top1)
+    logs["test/top5"][-1] = kind(top5)
+    return logs
+
+
+def make_seed_folder(
+    path, top1=70.0, top5=90.0, *, logs=None, final="final-lr-10.5_wd-1e-06", protocol=None, **kwargs
+):
+    """Write a seed folder as the original toolkit does."""
+    path = Path(path)
+    folder = path / final
+    folder.mkdir(parents=True)
+    logs = make_logs(top1, top5, **kwargs) if logs is None else logs
+    (folder / "logs.pkl").write_bytes(
+        logs if isinstance(logs, bytes) else pickle.dumps(logs, protocol=protocol)
+    )
+    for name in ("preds.pkl", "args.pkl", "model.txt", "model.pth"):
+        (folder / name).write_bytes(b"not to be opened")
+    for name in ("study.pkl", "arguments.json", "config.txt", "program.log"):
+        (path / name).write_bytes(b"not to be opened")
+    return path
+
+
+def make_record(path, *, seed=22, n_shot=0, status="complete", **final):
+    """Add our done marker, with the accuracies of the logs where these can be read."""
+    entry = {"folder": "final-lr-10.5_wd-1e-06", "lr": 10.5, "wd": 1e-6}
+    with contextlib.suppress(Exception):
+        logs = pickle.loads((Path(path) / final.get("folder", entry["folder"]) / "logs.pkl").read_bytes())
+        entry |= {f"test_{name}": float(logs[f"test/{name}"][-1]) for name in ("top1", "top5")}
+    record = {
+        "status": status,
+        "model": "sup_resnet50",
+        "dataset": "in1k",
+        "seed": seed,
+        "n_shot": n_shot,
+        "final": {**entry, "diverged": False, **final},
+    }
+    (Path(path) / "results.json").write_text(json.dumps(record))

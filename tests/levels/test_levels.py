@@ -1,0 +1,209 @@
+"""The levels file, the order within ties, and cutting."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import platform
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cog.data import level_files
+from cog.errors import CogError, UnsafeFileError
+from cog.levels import introsort, ranking
+from cog.levels.introsort import argsort_introsort
+
+A, B, C = "n00000001", "n00000002", "n00000003"
+
+
+def test_levels_file_round_trip(tmp_path):
+    path = tmp_path / "levels.pkl"
+    level_files.write_levels(path, [[A, B], [C]])
+    assert level_files.read_levels(path) == [[A, B], [C]]
+    with path.open("rb") as handle:
+        assert pickle.load(handle) == [[A, B], [C]]
+
+
+def test_arrays_and_tuples_are_read_and_strings_are_plain(tmp_path):
+    path = tmp_path / "levels.pkl"
+    path.write_bytes(pickle.dumps((np.array([A, B]), (C,))))
+    assert level_files.read_levels(path) == [[A, B], [C]]
+    level_files.write_levels(path, [np.array([A])])
+    with path.open("rb") as handle:
+        assert type(pickle.load(handle)[0][0]) is str
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([], "an empty list"),
+        ({}, "an empty dict"),
+        ("n00000001", "a str, expected a list of levels"),
+        ([[A], []], "level 2 is an empty list"),
+        ([A, B], "level 1 is a str"),
+        ([[A, "dog"]], "level 1 contains 'dog'"),
+        ([[A, 7]], "level 1 contains 7"),
+        ([[A, B, A]], f"level 1 lists {A} twice"),
+    ],
+)
+def test_other_contents_are_refused(tmp_path, data, says):
+    path = tmp_path / "levels.pkl"
+    path.write_bytes(pickle.dumps(data))
+    with pytest.raises(CogError, match=says):
+        level_files.read_levels(path)
+
+
+def test_a_concept_may_be_in_two_levels(tmp_path):
+    path = tmp_path / "levels.pkl"
+    level_files.write_levels(path, [[A], [A]])
+    assert level_files.read_levels(path) == [[A], [A]]
+
+
+def test_unsafe_and_broken_files_are_refused(tmp_path):
+    path = tmp_path / "levels.pkl"
+    path.write_bytes(pickle.dumps([os.getcwd]))
+    with pytest.raises(UnsafeFileError):
+        level_files.read_levels(path)
+    path.write_bytes(pickle.dumps([[A]])[:-4])
+    with pytest.raises(CogError):
+        level_files.read_levels(path)
+    with pytest.raises(CogError):
+        level_files.read_levels(tmp_path / "none.pkl")
+    with pytest.raises(CogError):
+        level_files.write_levels(path, [[A, A]])
+
+
+@pytest.mark.parametrize(
+    ("n", "n_levels", "size", "starts"),
+    [
+        (5146, 5, 1000, [0, 1036, 2072, 3108, 4146]),
+        (5000, 5, 1000, [0, 1000, 2000, 3000, 4000]),
+        (85, 5, 17, [0, 17, 34, 51, 68]),
+        (10, 1, 3, [0]),
+        (10, 2, 3, [0, 7]),
+        (11, 3, 3, [0, 4, 8]),
+        (12, 3, 3, [0, 4, 9]),
+    ],
+)
+def test_level_starts(n, n_levels, size, starts):
+    assert ranking.level_starts(n, n_levels=n_levels, level_size=size) == starts
+
+
+@given(st.integers(2, 9), st.integers(1, 40), st.integers(0, 200))
+def test_levels_never_overlap_and_use_both_ends(n_levels, size, spare):
+    n = n_levels * size + spare
+    starts = ranking.level_starts(n, n_levels=n_levels, level_size=size)
+    assert starts[0] == 0 and starts[-1] + size == n
+    gaps = np.diff(starts) - size
+    assert gaps.min() >= 0
+    assert len(set(gaps[:-1])) <= 1 and 0 <= gaps[-1] - gaps[0] < n_levels - 1
+    ranked = [f"n{i:08d}" for i in range(n)]
+    cut, level_of = ranking.cut(ranked, n_levels=n_levels, level_size=size)
+    for number, level in enumerate(cut, start=1):
+        assert level == [wnid for wnid, found in zip(ranked, level_of, strict=True) if found == number]
+        assert len(level) == size
+    assert level_of.count(None) == spare
+
+
+def test_too_few_concepts():
+    with pytest.raises(CogError, match="4,999 eligible concepts are too few for 5 levels of 1,000"):
+        ranking.level_starts(4999, n_levels=5, level_size=1000)
+
+
+def test_rank():
+    values = np.array([0.1, 0.5, 0.5, 0.9, 0.1])
+    assert ranking.rank(values, ties="wnid").tolist() == [3, 1, 2, 0, 4]
+    assert sorted(ranking.rank(values, ties="introsort").tolist()) == [0, 1, 2, 3, 4]
+    with pytest.raises(CogError, match="'none' is not an order of ties"):
+        ranking.rank(values, ties="none")
+
+
+def test_shuffled_is_a_permutation_that_never_changes():
+    order = ranking.shuffled(12, seed=22)
+    assert sorted(order.tolist()) == list(range(12))
+    assert order.tolist() == SHUFFLED_12_22
+    assert ranking.shuffled(12, seed=23).tolist() != order.tolist()
+    assert len(ranking.shuffled(0, seed=1)) == 0
+
+
+SHUFFLED_12_22 = [11, 8, 2, 1, 0, 4, 9, 10, 3, 7, 6, 5]
+
+
+# ---- the classic introsort
+
+
+def cases() -> list[np.ndarray]:
+    """Inputs from integer arithmetic alone, so that they are the same everywhere."""
+    found = []
+    for n in (*range(60), 127, 1000, 5146):
+        for n_values in (1, 2, 5, 50, 1 << 40):
+            state, values = 12345 + n, []
+            for _ in range(n):
+                state = (6364136223846793005 * state + 1442695040888963407) % 2**64
+                values.append(float((state >> 20) % n_values))
+            found.append(np.array(values))
+    found += [np.arange(500.0), np.arange(500.0)[::-1], np.repeat(killer(4096), 3)]
+    return found
+
+
+def killer(n: int) -> np.ndarray:
+    """Musser's sequence: the median of three is always nearly the smallest, so that quicksort degrades."""
+    half = n // 2
+    values = np.zeros(n)
+    for i in range(1, half + 1):
+        if i % 2:
+            values[i - 1], values[i] = i, half + i
+        values[half + i - 1] = 2 * i
+    return values
+
+
+def test_introsort_sorts():
+    for values in cases():
+        assert np.array_equal(values[argsort_introsort(values)], np.sort(values))
+
+
+def test_introsort_equals_what_numpy_returned():
+    """The digest is that of the orders by numpy 2.4 without vector units, which equals numpy 1.19's code."""
+    digest = hashlib.sha256(np.concatenate([argsort_introsort(v) for v in cases()]).astype("<i8").tobytes())
+    assert digest.hexdigest() == DIGEST
+
+
+def test_the_fallback_to_heapsort_is_reached(monkeypatch):
+    calls = []
+    original = introsort._heapsorted
+    monkeypatch.setattr(introsort, "_heapsorted", lambda v, items: calls.append(1) or original(v, items))
+    argsort_introsort(np.repeat(killer(4096), 3))
+    assert calls
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="numpy's features are named otherwise"
+)
+def test_introsort_equals_numpy_without_vector_units(tmp_path):
+    try:
+        from numpy._core._multiarray_umath import __cpu_dispatch__ as features
+    except ImportError:
+        pytest.skip("this numpy does not list its vector units")
+    np.savez(tmp_path / "in.npz", *cases())
+    code = (
+        "import sys, numpy as np; data = np.load(sys.argv[1]); "
+        "np.savez(sys.argv[2], *[np.argsort(data[name]) for name in data.files])"
+    )
+    environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(features)}
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, tmp_path / "in.npz", tmp_path / "out.npz"],
+        env=environment,
+        check=True,
+    )
+    with np.load(tmp_path / "out.npz") as expected:
+        for name, values in zip(expected.files, cases(), strict=True):
+            assert np.array_equal(argsort_introsort(values), expected[name]), (name, len(values))
+
+
+DIGEST = "da709a663edc9772831e9be9875110a7bedcee9925bec3bb89aba76eefceab72"

@@ -1,0 +1,577 @@
+"""The classifier engine against a plain PyTorch loop; what every form of training promises; storage and scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from imitation_cuda import FAILURES, ImitationCuda
+
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.logreg import gram, graphs, matrix, metrics, precision, sgd
+from cog.logreg.checkpoint import CheckpointedRuns
+from cog.logreg.engine import Engine, used_precision
+from cog.logreg.matrix import FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
+from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
+from cog.logreg.protocol import prepare
+from cog.logreg.sgd import SgdConfig, TrainSpec
+from cog.runtime import random_streams
+from cog.runtime.signals import Interrupted
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import plain_logreg
+
+CPU = torch.device("cpu")
+N, DIM, CLASSES, EPOCHS = 3000, 48, 20, 12
+RATES = [0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0]
+CONFIG = SgdConfig(n_classes=CLASSES, n_epochs=EPOCHS, batch_size=256, momentum=0.9)
+
+
+@pytest.fixture(scope="module")
+def sets():
+    """l2-normalized clusters that a linear classifier separates to about 80 %."""
+    generator = torch.Generator().manual_seed(3)
+    y = torch.randint(CLASSES, (N,), generator=generator)
+    x = torch.randn(CLASSES, DIM, generator=generator)[y] + 2.2 * torch.randn(N, DIM, generator=generator)
+    x = torch.nn.functional.normalize(x)
+    rows, val = feature_files.split_train_val(y, val_frac=0.2, rng=np.random.default_rng(0))
+    return x, y, rows, val
+
+
+def load(sets, engine, factor=1.0):
+    """The training features; the test set is the validation rows."""
+    x, y, _, val = sets
+    return prepare(FeatureSet(factor * x, y, "train"), FeatureSet(factor * x[val], y[val], "test"), engine)
+
+
+def spec_of(rows, *rates, wd=1e-5, seed=1):
+    return TrainSpec(rows, [(lr, wd) for lr in rates], init_seed=seed, order_seed=seed + 1)
+
+
+def draw(sets, n_shot):
+    _, y, rows, _ = sets
+    return feature_files.draw_few_shot(y, rows, n_shot=n_shot, rng=np.random.default_rng(n_shot))[0]
+
+
+def plain(sets, spec, k=0, config=CONFIG):
+    """The original loop with autograd and torch.optim.SGD from the same start in the same order."""
+    x, y, _, val = sets
+    generator = random_streams.cpu_generator(spec.order_seed)
+    return plain_logreg.fit(
+        (x[spec.rows], y[spec.rows]),
+        (x[val], y[val]),
+        n_classes=CLASSES,
+        lr=spec.pairs[k][0],
+        wd=spec.pairs[k][1],
+        n_epochs=config.n_epochs,
+        batch_size=config.batch_size,
+        momentum=config.momentum,
+        initial=sgd.initial_layers([DIM, CLASSES], spec.init_seed)[0],
+        next_order=lambda n: torch.randperm(n, generator=generator),
+    )
+
+
+def equal(a, b):
+    """Whether two classifiers have the same bits (NaN included)."""
+    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    return all(torch.equal(p.view(torch.int32), q.view(torch.int32)) for p, q in pairs)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Against the original loop
+
+
+@pytest.mark.parametrize("k", [1, 5, 10])
+def test_trials_of_a_search_equal_the_plain_loop(sets, k):
+    engine = Engine(CPU)
+    data, spec = load(sets, engine), spec_of(sets[2], *RATES[:k])
+    trained = engine.fit(data, spec, CONFIG)
+    scores = engine.top1(data, sets[3], trained)
+    for i, classifier in enumerate(trained):
+        linear, logs = plain(sets, spec, i)
+        assert scores[i] == pytest.approx(logs["test/top1"][-1], abs=1e-4)  # one row of 600 is 0.17
+        scale = linear.weight.abs().max().item()
+        assert (classifier.weight - linear.weight).abs().max().item() < 1e-4 * scale
+
+
+@pytest.mark.parametrize("n_shot", [1, 2, 4, 16, 64, 0])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
+    engine = Engine(CPU, precision)
+    spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], 10.0)
+    data = load(sets, engine)
+    (trained,) = engine.fit(data, spec, CONFIG, record=True)
+    _, logs = plain(sets, spec)
+    # of 592 test rows, some may change sides when rows and curves are rounded
+    loss, points = (1e-4, 0.005) if precision == "fp32" else (1e-2, 0.9)
+    for split in ("train", "test"):
+        np.testing.assert_allclose(
+            trained.history.logs[f"{split}/loss"], logs[f"{split}/loss"], rtol=loss, atol=1e-4
+        )
+        for key in ("top1", "top5"):
+            np.testing.assert_allclose(
+                trained.history.logs[f"{split}/{key}"],
+                logs[f"{split}/{key}"],
+                atol=points if n_shot != 1 else 100,
+            )
+    assert trained.predictions.tolist() == trained.logits(sets[0][sets[3]]).argmax(1).tolist()
+    span = gram.applies(len(spec.rows), DIM)
+    assert span == (n_shot == 1)
+    expected = {"precision": "fp32" if span else precision, "form": "span" if span else "dense"}
+    assert trained.arithmetic == expected | {"cuda_graphs": False}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("n_shot", [0, 1], ids=["dense", "span"])
+def test_any_momentum_is_that_of_torch(sets, momentum, n_shot):
+    """None at all is a case of its own in PyTorch."""
+    spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], 5.0, wd=1e-3)
+    config = dataclasses.replace(CONFIG, momentum=momentum)
+    engine = Engine(CPU)
+    (trained,) = engine.fit(load(sets, engine), spec, config)
+    linear, _ = plain(sets, spec, config=config)
+    torch.testing.assert_close(trained.weight, linear.weight.detach(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(trained.bias, linear.bias.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [7, 20, 64])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_few_rows_are_trained_in_their_span(sets, precision, batch_size, monkeypatch):
+    """20 rows of 48 dimensions: the same weights as without the Gram matrix, in any batch size."""
+    config = dataclasses.replace(CONFIG, n_epochs=30, batch_size=batch_size)
+    spec = spec_of(draw(sets, 1), 5.0, 2.0, wd=1e-3)
+    engine, exact = Engine(CPU, precision), Engine(CPU)
+    spanned = engine.fit(load(sets, engine), spec, config)
+    monkeypatch.setattr(gram, "applies", lambda n_rows, dim: False)
+    dense = exact.fit(load(sets, exact), spec, config)
+    for a, b in zip(spanned, dense, strict=True):
+        assert not torch.equal(a.weight, b.weight)  # another way it is
+        np.testing.assert_allclose(a.weight, b.weight, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(a.bias, b.bias, rtol=1e-3, atol=1e-5)
+
+
+def test_bfloat16_gives_the_same_accuracy(sets):
+    """Final validation top-1 within 0.1 points on average over learning rates, each within one row of 600."""
+    scores = []
+    for name in ("fp32", "bf16"):
+        engine = Engine(CPU, name)
+        data = load(sets, engine)
+        scores.append(
+            np.array(engine.top1(data, sets[3], engine.fit(data, spec_of(sets[2], *RATES), CONFIG)))
+        )
+    differences = scores[0] - scores[1]
+    assert abs(differences.mean()) < 0.1
+    assert np.abs(differences).max() < 0.4
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What every form promises
+
+#: name: (shots, learning rates, changes of the configuration)
+FORMS = {
+    "dense": (0, (10.0,), {}),
+    "wide": (0, tuple(RATES), {}),
+    "span": (1, (5.0, 2.0), {}),
+    "span in parts": (1, (5.0,), {"batch_size": 7}),
+    "mlp": (0, (0.5,), {"hidden": (16, 16)}),
+    "mlp_noact": (0, (0.1,), {"hidden": (16,), "relu": False}),
+}
+
+
+class Killed(BaseException):
+    """What SIGKILL is."""
+
+
+class Saver(CheckpointedRuns):
+    """Saves after every epoch, and dies after some of the saves."""
+
+    kill_after = None
+
+    def due(self):
+        return True
+
+    def save(self, state):
+        super().save(state)
+        self.n_saves = getattr(self, "n_saves", 0) + 1
+        if self.n_saves == self.kill_after:
+            raise Killed
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("form", FORMS)
+class TestEveryForm:
+    """The contract of a learner."""
+
+    @pytest.fixture
+    def training(self, sets, form, precision):
+        """Engine, data, what to train, configuration, whether it can be recorded."""
+        n_shot, rates, changes = FORMS[form]
+        engine = Engine(CPU, precision)
+        spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates)
+        config = dataclasses.replace(CONFIG, n_epochs=4, **changes)
+        return engine, load(sets, engine), spec, config, len(rates) == 1
+
+    def test_same_bits_again(self, training):
+        engine, data, spec, config, _ = training
+        first, second = (engine.fit(data, spec, config) for _ in range(2))
+        assert all(map(equal, first, second))
+        assert not any(one.diverged for one in first)
+
+    def test_keeping_a_history_changes_nothing(self, training):
+        engine, data, spec, config, single = training
+        if single:
+            (silent,), (recorded,) = (
+                engine.fit(data, spec, config, record=record) for record in (False, True)
+            )
+            assert equal(silent, recorded)
+            assert (silent.history, silent.predictions) == (None, None)
+            assert len(recorded.history.logs["lr"]) == 4
+
+    def test_killed_after_every_epoch(self, training, tmp_path):
+        engine, data, spec, config, single = training
+        options = {"record": single}
+        whole = engine.fit(data, spec, config, **options)
+        for kill_after in (1, 2, 3):
+            path = tmp_path / f"{kill_after}"
+            saver = Saver(path, {"a": 1})
+            saver.kill_after = kill_after
+            with pytest.raises(Killed):
+                engine.fit(data, spec, config, saves=saver, **options)
+            goes_on = Saver(path, {"a": 1})
+            resumed = engine.fit(data, spec, config, saves=goes_on, **options)
+            assert goes_on.n_saves == 3 - kill_after if kill_after < 3 else not hasattr(goes_on, "n_saves")
+            assert all(map(equal, whole, resumed))
+            if single:
+                assert resumed[0].history.logs == whole[0].history.logs
+                assert torch.equal(resumed[0].predictions, whole[0].predictions)
+            other = Saver(path, {"a": 2})  # another training: nothing is taken from it
+            assert all(map(equal, whole, engine.fit(data, spec, config, saves=other, **options)))
+
+    def test_from_the_host(self, training, sets):
+        """Features that do not fit on the device give the bits of those that do."""
+        engine, data, spec, config, single = training
+        host = dataclasses.replace(
+            data, features=HostMatrix(data.features, CPU), test=HostMatrix(data.test, CPU)
+        )
+        expected, found = (engine.fit(one, spec, config, record=single) for one in (data, host))
+        assert all(map(equal, expected, found))
+        assert engine.top1(host, sets[3], found) == engine.top1(data, sets[3], expected)
+        if single:
+            assert found[0].history.logs == expected[0].history.logs
+
+    def test_divergence(self, training, sets):
+        """It ends when all have diverged; the others of a product do not notice."""
+        engine, data, spec, config, single = training
+        data = load(sets, engine, 50.0)
+        rates = [1e37] + [0.01] * (len(spec.pairs) - 1)
+        mixed = dataclasses.replace(spec, pairs=[(lr, 0.0) for lr in rates])
+        trained = engine.fit(data, mixed, config, record=single)
+        assert [one.diverged for one in trained] == [True] + [False] * (len(rates) - 1)
+        if single:
+            assert len(trained[0].history.logs["test/top1"]) < 4
+            assert len(trained[0].predictions) == len(sets[3])
+        else:
+            assert all(torch.isfinite(one.weight).all() for one in trained[1:])
+
+    def test_graphs_give_the_bits_of_issued_steps(self, training, monkeypatch, caplog):
+        engine, data, spec, config, single = training
+        expected = engine.fit(data, spec, config, record=single)
+        engine.graphs = graphs.Graphs(wanted=True)
+        with ImitationCuda(monkeypatch) as cuda:
+            found = engine.fit(data, spec, config, record=single)
+        assert all(map(equal, expected, found))
+        n = len(spec.rows)
+        sizes = {min(n, config.batch_size), n % config.batch_size or min(n, config.batch_size)}
+        assert len(cuda.graphs) == len(sizes)
+        per_size = -(-n // config.batch_size) * config.n_epochs
+        assert sum(graph.n_replays for graph in cuda.graphs) == per_size - len(sizes)
+        assert found[0].arithmetic["cuda_graphs"]
+        if single:
+            assert found[0].history.logs["train/top1"] == expected[0].history.logs["train/top1"]
+        assert not caplog.records
+
+    @pytest.mark.parametrize("failure", FAILURES)
+    def test_graphs_that_fail_change_nothing(self, training, monkeypatch, caplog, failure):
+        """One warning, for two trainings; weights and momentum are those of issued steps."""
+        engine, data, spec, config, single = training
+        expected = engine.fit(data, spec, config, record=single)
+        engine.graphs = graphs.Graphs(wanted=True)
+        with ImitationCuda(monkeypatch, failure) as cuda:
+            found = [engine.fit(data, spec, config, record=single) for _ in range(2)]
+        assert cuda.failure is None
+        assert all(map(equal, expected, found[0]))
+        assert all(map(equal, expected, found[1]))
+        assert not engine.graphs.enabled
+        assert not found[1][0].arithmetic["cuda_graphs"]
+        (record,) = caplog.records
+        assert "CUDA graphs are not used: " in record.message
+        assert "\n" not in record.message
+
+
+def test_graphs_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv("COG_CUDA_GRAPHS", "0")
+    assert not graphs.Graphs(wanted=True).enabled
+    monkeypatch.setenv("COG_CUDA_GRAPHS", "1")
+    assert graphs.Graphs(wanted=True).enabled
+    assert not graphs.Graphs(wanted=False).enabled
+
+
+def test_a_captured_step_that_waits_is_found_out(sets, monkeypatch, caplog):
+    """The imitation refuses what a GPU refuses: here the ties of a rank, looked for by the host."""
+    engine = Engine(CPU)
+    data, make = load(sets, engine), engine.make_learner
+
+    def waiting(*args, **kwargs):
+        learner = make(*args, **kwargs)
+        learner._may_wait = True
+        return learner
+
+    engine.graphs = graphs.Graphs(wanted=True)
+    monkeypatch.setattr(engine, "make_learner", waiting)
+    with ImitationCuda(monkeypatch), pytest.raises(AssertionError, match="nonzero while a graph is captured"):
+        engine.fit(data, spec_of(sets[2], 1.0), CONFIG, record=True)
+
+
+def test_without_memory_for_the_comparison(sets, monkeypatch, caplog):
+    engine = Engine(CPU)
+    data, spec = load(sets, engine), spec_of(sets[2], 1.0)
+    expected = engine.fit(data, spec, CONFIG)
+    engine.graphs = graphs.Graphs(wanted=True)
+
+    def full(self):
+        return None
+
+    monkeypatch.setattr(graphs.Stepper, "_copies", full)
+    assert equal(engine.fit(data, spec, CONFIG)[0], expected[0])
+    assert "not enough memory" in caplog.text
+
+
+def test_the_callers_matrix_precision_plays_no_part(sets):
+    engine = Engine(CPU)
+    data, spec = load(sets, engine), spec_of(sets[2], 3.0)
+    expected = engine.fit(data, spec, CONFIG)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = engine.fit(data, spec, CONFIG)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert equal(found[0], expected[0])
+
+
+@pytest.mark.parametrize("n", [1, 7, 255, 256, 257, 512])
+def test_any_number_of_rows(sets, n):
+    """Fewer rows than a batch, whole batches, a last one of a single row."""
+    spec = spec_of(sets[2][torch.linspace(0, len(sets[2]) - 1, n).long()], 1.0, wd=0.0)
+    engine = Engine(CPU)
+    (trained,) = engine.fit(load(sets, engine), spec, CONFIG)
+    linear, _ = plain(sets, spec)
+    np.testing.assert_allclose(trained.weight, linear.weight.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_request_to_end_is_heard_at_the_end_of_an_epoch(sets, monkeypatch, tmp_path):
+    engine = Engine(CPU)
+    data, spec = load(sets, engine), spec_of(sets[2], 1.0)
+    monkeypatch.setattr("cog.runtime.signals.requested", lambda: "SIGTERM")
+    assert not engine.fit(data, spec, CONFIG)[0].diverged  # nowhere to save
+    with pytest.raises(Interrupted):
+        engine.fit(data, spec, CONFIG, saves=CheckpointedRuns(tmp_path / "file"))
+    assert CheckpointedRuns(tmp_path / "file").restore().epochs == 1
+
+
+def test_trials_share_products_of_a_thousand_columns():
+    engine = Engine(CPU)
+    for n_classes, expected in ((2, 500), (100, 10), (600, 1), (1000, 1), (20_000, 1)):
+        assert engine.trials_per_batch(dataclasses.replace(CONFIG, n_classes=n_classes)) == expected
+    assert engine.trials_per_batch(dataclasses.replace(CONFIG, hidden=(8,))) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Storage and scores
+
+
+@given(npst.arrays(np.float32, (4, 6), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
+def test_split_features_lose_nothing(values):
+    values = np.clip(values, -3e38, 3e38)
+    expected = torch.from_numpy(values.copy())
+    split = SplitMatrix(torch.from_numpy(values.copy()))
+    rows = torch.tensor([3, 0, 0, 2])
+    assert torch.equal(split.exact(rows).view(torch.int32), expected[rows].view(torch.int32))
+    assert torch.equal(split.part(1, 3, exact=True).view(torch.int32), expected[1:3].view(torch.int32))
+    assert torch.equal(split.part(1, 3, exact=False), split.batch(torch.tensor([1, 2])))
+    rounded = expected.to(torch.bfloat16).float()
+    # nearest: no farther away than torch's rounding, which differs in the direction of ties alone
+    error = (split.batch(torch.arange(4)).double() - expected.double()).abs()
+    assert (error <= (rounded.double() - expected.double()).abs()).all()
+
+
+def test_split_features_take_no_second_copy():
+    x = torch.randn(100, 8)
+    address = x.data_ptr()
+    assert SplitMatrix(x)._planes.data_ptr() == address
+
+
+def test_features_beyond_bfloat16_are_refused():
+    x = torch.ones(3, 4)
+    x[1, 2] = 3.4e38
+    with pytest.raises(CogError, match="do not fit into bfloat16"):
+        SplitMatrix(x)
+
+
+def test_float_features_are_left_as_they_are():
+    x = torch.randn(10, 4)
+    kept = FloatMatrix(x)
+    rows = torch.tensor([9, 1])
+    assert torch.equal(kept.batch(rows), x[rows])
+    assert torch.equal(kept.exact(rows), x[rows])
+    assert kept.part(2, 5, exact=False).data_ptr() == x[2:].data_ptr()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_mapped_features_are_those_in_memory(tmp_path, sets, precision, normalize):
+    """Bit for bit, and the file stays as it is."""
+    x, y, rows, val = sets
+    path = tmp_path / "X_Y.pth"
+    feature_files.save(FeatureSet(7 * x, y, "scaled"), path)
+    before = path.read_bytes()
+    engine = Engine(CPU, precision)
+    trained, scores = [], []
+    for mapped in (False, True):
+        loaded = feature_files.load(path, normalize=normalize, mapped=mapped)
+        assert (loaded.norms is not None) == mapped
+        data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
+        in_memory = {"fp32": FloatMatrix, "bf16": SplitMatrix}[precision]
+        assert type(data.features) is (MappedMatrix if mapped else in_memory)
+        trained += engine.fit(data, spec_of(rows, 2.0), CONFIG)
+        scores.append(engine.top1(data, val, trained[-1:]))
+    assert equal(*trained)
+    assert scores[0] == scores[1]
+    assert path.read_bytes() == before
+
+
+class FullDevice:
+    """A device that is no CPU; nothing is ever put there."""
+
+    type = "cuda"
+
+
+def test_features_go_to_the_host_when_the_device_is_full(monkeypatch):
+    from cog.logreg import engine as module
+
+    engine = Engine(CPU)
+    monkeypatch.setattr(engine, "device", FullDevice())
+    monkeypatch.setattr(module, "device_room", lambda device: 1000.0)
+    small, large = torch.ones(10, 20), torch.ones(10, 25)
+    found = []
+
+    def to(tensor, device):
+        found.append(tuple(tensor.shape))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    assert isinstance(engine.load(large), matrix.HostMatrix)
+    assert found == []  # too large by its size
+    assert isinstance(engine.load(small), matrix.HostMatrix)
+    assert found == [(10, 20)]  # tried, in vain
+
+
+def test_training_in_the_span_is_float32_whatever_the_precision_is():
+    engine = Engine(CPU, "bf16")
+    for (search, final), expected in (
+        ((20, 20), "fp32"),
+        ((0, 20), "fp32"),
+        ((100, 120), "bf16"),
+        ((0, 120), "bf16"),
+        ((20, 25), "fp32 (search), bf16 (final training)"),
+    ):
+        assert used_precision(engine, search_rows=search, final_rows=final, config=CONFIG, dim=48) == expected
+    mlp = dataclasses.replace(CONFIG, hidden=(8,))
+    assert used_precision(engine, search_rows=20, final_rows=20, config=mlp, dim=48) == "bf16"
+
+
+def test_many_classifiers_are_scored_as_one_is(sets):
+    x, y, _, val = sets
+    x, y = x.repeat(2, 1), y.repeat(2)  # more than one chunk
+    rows = torch.cat([val, torch.arange(N, 2 * N)])
+    generator = torch.Generator().manual_seed(0)
+    classifiers = [
+        sgd.TrainedClassifier([(torch.randn(CLASSES, DIM, generator=generator), torch.randn(CLASSES))]).logits
+        for _ in "abc"
+    ]
+    classifiers.append(lambda part: torch.zeros(len(part), CLASSES))  # ties everywhere
+    found = metrics.top1_of_many(FloatMatrix(x), y, rows, classifiers)
+    expected = [metrics.score(FloatMatrix(x[rows]), y[rows], one)[0].top1 for one in classifiers]
+    assert found == pytest.approx(expected)
+
+
+def test_precisions_by_device(monkeypatch):
+    assert resolve_precision("auto", CPU) == ("bf16" if cpu_has_bfloat16() else "fp32")
+    assert resolve_precision("fp32", CPU) == "fp32"
+    with pytest.raises(CogError, match="tf32 needs an NVIDIA GPU"):
+        resolve_precision("tf32", CPU)
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    assert resolve_precision("auto", cuda) == "fp32"
+    for name in ("tf32", "bf16"):
+        with pytest.raises(CogError, match=f"{name} needs an NVIDIA GPU since Ampere"):
+            resolve_precision(name, cuda)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert [resolve_precision(name, cuda) for name in ("auto", "tf32", "bf16")] == ["tf32", "tf32", "bf16"]
+
+
+def test_products_are_set_for_the_block_alone():
+    cuda = torch.device("cuda")
+    options = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction
+    with precision.products(cuda, "tf32"):
+        assert torch.get_float32_matmul_precision() == "high"
+        assert not options.allow_bf16_reduced_precision_reduction
+        with precision.products(cuda, "fp32"):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    assert (torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction) == before
+
+
+def test_ranks_that_do_not_wait_are_the_same():
+    scores = torch.randint(4, (200, 6), generator=torch.Generator().manual_seed(0)).float()
+    scores[3, 2] = math.nan
+    scores[4] = math.inf
+    y = torch.randint(6, (200,), generator=torch.Generator().manual_seed(1))
+    y[3] = 2
+    rank = metrics.true_class_rank(scores, y)
+    assert torch.equal(metrics.true_class_rank(scores, y, may_wait=False), rank)
+    assert torch.equal(metrics.is_top1(scores, y), rank == 0)
+    half = metrics.true_class_rank(torch.arange(4000.0).repeat(2, 1).half(), torch.tensor([0, 3999]))
+    assert half[0] > 3000  # counts beyond what half precision can hold
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_on_a_gpu(sets, form, precision):
+    """The accuracies of the CPU, with and without graphs."""
+    n_shot, rates, changes = FORMS[form]
+    spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates)
+    config = dataclasses.replace(CONFIG, **changes)
+    reference, ours = Engine(CPU), Engine(torch.device("cuda"), precision)
+    expected = reference.top1(
+        load(sets, reference), sets[3], reference.fit(load(sets, reference), spec, config)
+    )
+    data = load(sets, ours)
+    replayed = ours.fit(data, spec, config)
+    assert ours.top1(data, sets[3], replayed) == pytest.approx(expected, abs=1.0)
+    assert replayed[0].arithmetic["cuda_graphs"]
+    ours.graphs.enabled = False
+    assert all(map(equal, replayed, ours.fit(data, spec, config)))

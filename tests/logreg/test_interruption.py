@@ -1,0 +1,109 @@
+"""Signals that announce the end of a job wait for the end of a unit of work."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from cog.runtime import signals
+from cog.runtime.signals import Interrupted, check, deferred, requested
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_work_goes_on_until_it_asks(number):
+    done = []
+    with pytest.raises(Interrupted) as caught, deferred():
+        check("nothing")
+        os.kill(os.getpid(), number)
+        done.append("the rest of the unit")
+        assert requested() == number.name
+        check("1 of 2 units")
+        done.append("the next unit")
+    assert done == ["the rest of the unit"]
+    assert str(caught.value) == f"ended by {number.name}: 1 of 2 units; the same command continues from here"
+    assert caught.value.exit_code == 75
+
+
+def test_repeated_signals_are_one(capfd):
+    with deferred():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert requested() == "SIGUSR1"
+    assert requested() is None  # work that was finished all the same ends as finished
+
+
+def test_handlers_come_back():
+    before = [signal.getsignal(number) for number in signals.SIGNALS]
+    with pytest.raises(KeyError), deferred():
+        assert signal.getsignal(signal.SIGTERM) is not before[0]
+        raise KeyError
+    assert [signal.getsignal(number) for number in signals.SIGNALS] == before
+    with deferred():
+        assert requested() is None
+
+
+def test_signal_before_a_block_within_is_not_forgotten():
+    with deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with deferred():
+            assert requested() == "SIGTERM"
+        assert requested() == "SIGTERM"
+        with pytest.raises(Interrupted):
+            check("all")
+
+
+def test_threads_leave_signals_alone():
+    found = []
+
+    def work():
+        before = signal.getsignal(signal.SIGTERM)
+        with deferred():
+            check("all")
+            found.append(signal.getsignal(signal.SIGTERM) is before)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+def test_forked_workers_end_by_sigterm():
+    """Pools end their workers that way; a worker that only took note of it would never be gone."""
+    context = multiprocessing.get_context("fork")
+    started = context.Event()
+
+    def work():
+        started.set()
+        time.sleep(30)
+
+    with deferred():
+        worker = context.Process(target=work)
+        worker.start()
+        assert started.wait(10)
+        worker.terminate()
+        worker.join(10)
+        assert worker.exitcode == -signal.SIGTERM
+        assert requested() is None
+
+
+def test_exit_code_of_a_script():
+    code = (
+        "import os, signal\n"
+        "from cog.runtime import cli; from cog.runtime import signals as interruption\n"
+        "def main(argv):\n"
+        "    with interruption.deferred():\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        interruption.check('3 of 7')\n"
+        "cli.run(main)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert result.returncode == 75
+    assert result.stderr == "error: ended by SIGTERM: 3 of 7; the same command continues from here\n"

@@ -1,0 +1,252 @@
+"""logreg.py: the files it leaves, in both directions between this toolkit and the original one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from cog.commands import logreg, print_results
+from cog.errors import CogError
+
+QUICK = ["CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu", "--print_freq", "0"]
+LOG_KEYS = {"train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr"}
+
+
+def command(feature_folders, output, *extra):
+    train, test = feature_folders
+    return [
+        "--train_features_dir", str(train), "--test_features_dir", str(test), "--output_dir", str(output),
+        *QUICK, *extra,
+    ]  # fmt: skip
+
+
+def logs_of(folder):
+    (final,) = folder.glob("final-lr-*_wd-*")
+    return pickle.loads((final / "logs.pkl").read_bytes())  # plain pickle, as other tools read it
+
+
+def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
+    out = tmp_path / "seed-22"
+    assert logreg.main(command(feature_folders, out)) == 0
+    names = {path.name for path in out.iterdir()}
+    (final,) = out.glob("final-lr-*_wd-*")
+    assert names == {
+        final.name, "results.json", "study.pkl", "arguments.json", "config.txt", "program.log",
+    }  # fmt: skip
+    logs = logs_of(out)
+    assert type(logs) is dict
+    assert set(logs) == LOG_KEYS
+    assert all(type(value) is float for values in logs.values() for value in values)
+    assert {len(values) for values in logs.values()} == {4}
+    model = torch.load(final / "model.pth", weights_only=True)
+    assert set(model) == {"model"}
+    assert {key: tuple(value.shape) for key, value in model["model"].items()} == {
+        "weight": (3, 8),
+        "bias": (3,),
+    }
+    torch.nn.Linear(8, 3).load_state_dict(model["model"])
+    predictions = pickle.loads((final / "preds.pkl").read_bytes())[-1]
+    test = torch.load(feature_folders[1] / "X_Y.pth", weights_only=True)
+    assert 100 * (np.asarray(predictions) == test["Y"].numpy()).mean() == pytest.approx(logs["test/top1"][-1])
+    # the saved classifier is the one that was scored
+    x = torch.nn.functional.normalize(test["X"])
+    logits = x @ model["model"]["weight"].T + model["model"]["bias"]
+    assert (logits.argmax(1).numpy() == predictions).all()
+    assert torch.nn.functional.cross_entropy(logits, test["Y"]).item() == pytest.approx(
+        logs["test/loss"][-1], rel=1e-5
+    )
+    lr, wd = final.name.removeprefix("final-lr-").split("_wd-")
+    assert pickle.loads((final / "args.pkl").read_bytes())["lr"] == float(lr)
+    study = pickle.loads((out / "study.pkl").read_bytes())
+    assert study.best_params == {"lr": float(lr), "wd": float(wd)}
+    printed = capsys.readouterr().out
+    assert f"top-1: {logs['test/top1'][-1]:.2f}" in printed
+    assert f"top-5: {logs['test/top5'][-1]:.2f}" in printed
+    assert not list(out.glob(".*"))
+
+
+def test_results_json(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out, "EVAL.SEED", "37", "CLF.N_SHOT", "4"))
+    data = json.loads((out / "results.json").read_text())
+    assert data["status"] == "complete"
+    assert (data["seed"], data["n_shot"], data["n_classes"], data["feature_dim"]) == (37, 4, 3, 8)
+    assert data["rows"] == {"search_train": 12, "search_val": 6, "final_train": 12, "test": 30}
+    assert len(data["trials"]) == 3
+    assert data["trials"][data["best_trial"]]["lr"] == data["final"]["lr"]
+    assert data["final"]["test_top1"] == logs_of(out)["test/top1"][-1]
+    assert data["configuration"]["CLF.N_EPOCHS"] == 4
+    assert set(data["seconds"]) == {"search", "final"}
+    assert data["versions"]["torch"]
+
+
+@pytest.mark.parametrize(("n_shot", "expected"), [("1", "fp32"), ("4", "bf16")])
+def test_the_precision_that_was_used_is_recorded_and_logged(
+    feature_folders, tmp_path, caplog, n_shot, expected
+):
+    """3 images of 8 dimensions are trained in their span, whatever CLF.PRECISION is; 12 are not."""
+    out = tmp_path / "run"
+    with caplog.at_level("INFO", "cog"):
+        logreg.main(command(feature_folders, out, "CLF.N_SHOT", n_shot, "CLF.PRECISION", "bf16"))
+    assert json.loads((out / "results.json").read_text())["precision"] == expected
+    assert f"({expected})" in caplog.text
+    assert {"fp32": "bf16", "bf16": "fp32"}[expected] not in caplog.text
+
+
+def test_same_command_twice_is_identical(feature_folders, tmp_path):
+    for name in "ab":
+        logreg.main(command(feature_folders, tmp_path / name))
+    a, b = tmp_path / "a", tmp_path / "b"
+    (final,) = (path.name for path in a.glob("final-*"))
+    assert (a / final / "logs.pkl").read_bytes() == (b / final / "logs.pkl").read_bytes()
+    weights = [
+        torch.load(folder / final / "model.pth", weights_only=True)["model"]["weight"] for folder in (a, b)
+    ]
+    assert torch.equal(*weights)
+
+
+def test_default_output_is_beside_the_features(workshop):
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *QUICK]
+    logreg.main([*base, "EVAL.SEED", "5"])
+    logreg.main([*base, "EVAL.SEED", "5", "CLF.N_SHOT", "2", "EVAL.NAME", "mine"])
+    model = workshop.models / "tiny" / "net" / "birds"
+    assert (model / "eval_logreg" / "seed-5" / "results.json").is_file()
+    assert (model / "eval_mine_N2" / "seed-5" / "results.json").is_file()
+
+
+def test_several_data_sets_in_one_process(workshop, tmp_path, capsys):
+    """Each in its own folder, with the numbers of a call of its own; nothing is trained when one is missing."""
+    shutil.copytree(workshop.models / "tiny/net/birds", workshop.models / "tiny/net/wrens")
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", *QUICK, "--dataset"]
+    with pytest.raises(CogError, match="there are no train features .*owls"):
+        logreg.main([*base, "birds", "owls"])
+    assert not (workshop.models / "tiny/net/birds/eval_logreg").exists()
+    assert logreg.main([*base, "birds", "wrens", "--check"]) == 0
+    assert capsys.readouterr().out.count("it can start") == 2
+    logreg.main([*base, "birds", "wrens"])
+    first, second = (
+        json.loads((workshop.models / f"tiny/net/{name}/eval_logreg/seed-22/results.json").read_text())
+        for name in ("birds", "wrens")
+    )
+    assert first["final"] == second["final"]
+    with pytest.raises(CogError, match="--output_dir is of one data set"):
+        logreg.main([*base, "birds", "wrens", "--output_dir", str(tmp_path / "out")])
+
+
+def test_fixed_hyper_parameters(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    logreg.main([*command(feature_folders, out, "--lr", "2.5", "--wd", "1e-6"), "CLF.N_TRIALS", "0"])
+    assert (out / "final-lr-2.5_wd-1e-06" / "logs.pkl").is_file()
+    assert not (out / "study.pkl").exists()
+    assert json.loads((out / "results.json").read_text())["trials"] == []
+
+
+def test_existing_run_is_skipped_refused_or_replaced(feature_folders, tmp_path, capsys):
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out))
+    printed = capsys.readouterr().out
+    before = tiny.snapshot(out)
+    for flags in ([], ["--skip_complete"]):
+        assert logreg.main(command(feature_folders, out, *flags)) == 0
+        assert capsys.readouterr().out == printed  # drivers see the same line
+        with pytest.raises(CogError, match=r"different run \(n_epochs: 4 -> 5\); add --overwrite"):
+            logreg.main(command(feature_folders, out, *flags, "CLF.N_EPOCHS", "5"))
+    assert tiny.snapshot(out) == before
+    (out / "notes.txt").write_text("the user's own")
+    logreg.main(command(feature_folders, out, "--overwrite", "EVAL.SEED", "1"))
+    assert len(list(out.glob("final-*"))) == 1  # the older run's folder is gone
+    assert (out / "notes.txt").read_text() == "the user's own"
+    assert json.loads((out / "results.json").read_text())["seed"] == 1
+
+
+def test_features_of_the_original_toolkit(tmp_path):
+    """``torch.save`` of X, Y and name, nothing beside it."""
+    folders = [
+        tiny.write_features(tmp_path / f"features_{split}", seed=seed, name=f"sup_resnet50_in1k_{split}")
+        for split, seed in (("train", 0), ("test", 1))
+    ]
+    logreg.main(command(folders, tmp_path / "run"))
+    assert logs_of(tmp_path / "run")["test/top1"][-1] > 50
+
+
+def test_run_folders_of_both_toolkits_are_averaged_together(workshop, capsys):
+    """A run written here, and one as the original code writes it: seed_22 in eval_logreg-N8, logs.pkl alone."""
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds"]
+    logreg.main([*base, *QUICK, "EVAL.SEED", "37", "CLF.N_SHOT", "8"])
+    data_set = workshop.models / "tiny" / "net" / "birds"
+    ours = logs_of(data_set / "eval_logreg_N8" / "seed-37")["test/top1"][-1]
+    theirs = data_set / "eval_logreg-N8" / "seed_22" / "final-lr-10.5_wd-1e-08"
+    theirs.mkdir(parents=True)
+    logs = {key: [1.0, 2.0, 3.0, 4.0] for key in LOG_KEYS} | {"test/top1": [10.0, 20.0, 30.0, 60.0]}
+    (theirs / "logs.pkl").write_bytes(pickle.dumps(logs))
+    capsys.readouterr()
+    assert print_results.main([*base, "CLF.N_SHOT", "8"]) == 0
+    printed = capsys.readouterr().out
+    expected = f"{np.mean([ours, 60.0]):.2f} +- {np.std([ours, 60.0]):.2f}"
+    assert expected in printed
+
+
+def test_overwritten_study_of_a_killed_run_does_not_count(feature_folders, tmp_path):
+    """Files of a run without results.json are not a finished run: refused, and replaced on request."""
+    out = tmp_path / "run"
+    (out / "final-lr-1.0_wd-1e-06").mkdir(parents=True)
+    with pytest.raises(CogError, match="holds a run already"):
+        logreg.main(command(feature_folders, out, "--skip_complete"))
+    logreg.main(command(feature_folders, out, "--overwrite"))
+    assert not (out / "final-lr-1.0_wd-1e-06").exists()
+
+
+def test_runs_from_before_a_setting_existed_had_its_default(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out))
+    results = json.loads((out / "results.json").read_text())
+    for key in ("precision", "search", "trials_per_round", "solver", "pruner"):
+        del results["identity"][key]
+    (out / "results.json").write_text(json.dumps(results))
+    assert logreg.main(command(feature_folders, out, "--skip_complete")) == 0
+    with pytest.raises(CogError, match="search: sequential -> batched"):
+        logreg.main(command(feature_folders, out, "--skip_complete", "CLF.SEARCH", "batched"))
+
+
+def test_settings_without_a_part_in_a_run_make_no_other_run(feature_folders, tmp_path):
+    out = tmp_path / "out"
+    logreg.main(command(feature_folders, out))
+    logreg.main(command(feature_folders, out, "CLF.MLP_HIDDEN", "8", "CLF.MLP_LAYERS", "1"))
+    logreg.main(command(feature_folders, out, "CLF.TRIALS_PER_ROUND", "2"))
+    with pytest.raises(CogError, match="search: sequential -> batched; trials_per_round: 5 -> 2"):
+        logreg.main(command(feature_folders, out, "CLF.TRIALS_PER_ROUND", "2", "CLF.SEARCH", "batched"))
+    out = tmp_path / "mlp"
+    logreg.main(command(feature_folders, out, "CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "8"))
+    with pytest.raises(CogError, match="mlp_hidden: 8 -> 9"):
+        logreg.main(command(feature_folders, out, "CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "9"))
+
+
+def test_run_of_the_original_toolkit_counts_as_complete(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    final = out / "final-lr-1.0_wd-1e-06"
+    final.mkdir(parents=True)
+    (final / "logs.pkl").write_bytes(pickle.dumps({key: [1.0] for key in LOG_KEYS}))
+    before = tiny.snapshot(out)
+    assert logreg.main(command(feature_folders, out, "--skip_complete")) == 0
+    with pytest.raises(CogError, match="--overwrite to replace it, or --skip_complete to keep it"):
+        logreg.main(command(feature_folders, out))
+    assert tiny.snapshot(out) == before
+
+
+def test_a_complete_run_is_skipped_without_loading_torch(feature_folders, tmp_path, python, repository):
+    """A study has 270 runs: passing over those that are done must not take seconds each."""
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out))
+    script = (
+        "import sys; from cog.commands import logreg; "
+        f"logreg.main({[*command(feature_folders, out), '--skip_complete']!r}); "
+        "assert 'torch' not in sys.modules and 'optuna' not in sys.modules"
+    )
+    subprocess.run([python, "-c", script], cwd=repository, check=True)

@@ -1,0 +1,282 @@
+"""The plan before training: sizes, memory, duration."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+
+import pytest
+import tiny
+import torch
+from test_logreg import command
+from test_protocol import QUICK, Spy, feature_set, run_once
+
+from cog.commands import logreg
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.logreg import estimate as plan
+from cog.logreg import protocol
+from cog.logreg.engine import Engine
+from cog.logreg.settings import Settings
+from cog.runtime import memory
+
+CPU = torch.device("cpu")
+
+
+def prepared(train=None, precision="fp32"):
+    engine = Engine(CPU, precision)
+    return protocol.prepare(train or feature_set(), feature_set(seed=1), engine), engine
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Work
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_shot": 1}, {"n_shot": 7}, {"n_shot": 1000}, {"val_frac": 0.45}])
+def test_rows_are_those_of_the_protocol(changes):
+    uneven = feature_set()
+    keep = torch.cat([torch.arange(120)[uneven.y == c][: 20 - 3 * c] for c in range(6)])  # 20, 17, ... 5
+    train = FeatureSet(uneven.x[keep], uneven.y[keep], "uneven")
+    settings = dataclasses.replace(QUICK, n_trials=1, n_epochs=1, **changes)
+    outcome = run_once(train, feature_set(seed=1), settings, Engine(CPU))
+    rows = plan.rows_of(torch.bincount(train.y).tolist(), settings)
+    assert dataclasses.asdict(rows) == {k: v for k, v in outcome.sizes.items() if k != "test"}
+
+
+def test_a_class_of_one_image_is_never_held_out():
+    assert plan.rows_of([1, 10], QUICK) == plan.Rows(9, 2, 11)
+    assert plan.rows_of([10, 10], dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0)) == plan.Rows(
+        0, 0, 20
+    )
+
+
+def test_operations_at_full_scale():
+    """1.1 M x 2048, 1000 classes: 22.6 PFLOP as counted by hand, of which 1 % is scoring."""
+    settings = Settings(seed=0)
+    rows = plan.rows_of([1100] * 1000, settings)
+    assert rows == plan.Rows(880_000, 220_000, 1_100_000)
+    operations = plan.estimate_flops(rows, settings, n_test=50_000, dim=2048, n_classes=1000)
+    products = 4 * 2048 * 1000
+    by_hand = 30 * 100 * 880_000 * products + 100 * 1_100_000 * products
+    by_hand += (30 * 220_000 + 100 * 50_000) * products / 2
+    assert operations == by_hand
+    assert operations == pytest.approx(22.6e15, rel=0.01)
+
+
+def test_described_in_three_lines(monkeypatch):
+    monkeypatch.setattr(plan, "_MOMENT", 0)
+    data, engine = prepared()
+    study = [dataclasses.replace(QUICK, seed=seed, n_shot=n) for seed in (1, 2) for n in (0, 2)]
+    lines = plan.describe(data, study, engine)
+    assert len(lines) == 3
+    assert "4 runs of 4 trials and a final training, 8 epochs, 6 classes" in lines[0]
+    assert "in memory as float32 (7.68 kB)" in lines[1]
+    assert re.search(r"about \S+ on cpu with 1 threads \(fp32, [\d.e+]+ GFLOP/s measured\)", lines[2])
+    data, engine = prepared(precision="bf16")
+    assert "as bfloat16 and the rest" in plan.describe(data, study, engine)[1]
+    assert "of matrix products, 3 at a time" in plan.describe(data, study, engine, at_once=3)[0]
+    fixed = dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0)
+    assert "1 run of one training" in plan.describe(data, [fixed], engine)[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(9.01e9, "9.01 GB"), (1.2e12, "1.2e+03 GB"), (4e7, "40 MB"), (1500, "1.5 kB")]
+)
+def test_sizes(value, text):
+    assert plan._size(value) == text
+
+
+def test_work_of_a_moment_is_not_measured(monkeypatch):
+    data, engine = prepared()
+    monkeypatch.setattr(plan, "Speed", None)
+    assert plan.describe(data, [QUICK], engine)[2] == "plan: seconds on cpu with 1 threads (fp32)"
+
+
+def test_measuring_changes_no_result(monkeypatch):
+    monkeypatch.setattr(plan, "_MOMENT", 0)
+    data, engine = prepared(precision="bf16")
+    before = protocol.run_protocol(data, QUICK, engine)
+    state = torch.random.get_rng_state()
+    plan.describe(data, [QUICK], engine)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    after = protocol.run_protocol(data, QUICK, engine)
+    assert torch.equal(before.classifier.weight, after.classifier.weight)
+    assert before.classifier.history.logs == after.classifier.history.logs
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "n_classes", "n_shot"), [(408, 1280, 17, 0), (408, 1280, 17, 2), (6000, 128, 50, 0)]
+)
+def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
+    """Processor time, as the tests' machine has other things to do; about a factor of 1.3 when it is quiet."""
+    monkeypatch.setattr(plan, "_clock", time.process_time)
+    engine = Engine(CPU)
+    train, test = (
+        FeatureSet(torch.nn.functional.normalize(torch.randn(m, d)), torch.arange(m) % n_classes, "random")
+        for m in (n, 272)
+    )
+    data = protocol.prepare(train, test, engine)
+    settings = Settings(seed=1, n_trials=12, n_epochs=20, n_shot=n_shot)
+    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings)
+    estimate = plan.Speed(data, [settings], engine, max(rows.search_train, rows.final_train)).run(
+        rows, settings
+    )
+    start = time.process_time()
+    protocol.run_protocol(data, settings, engine)
+    assert 1 / 4 < estimate / (time.process_time() - start) < 4
+
+
+@pytest.mark.parametrize("n_shot", [0, 1, 3])
+def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
+    """With durations given, the sum over what the engine was asked to do."""
+
+    def step(n_rows):
+        return 100 + 3 * n_rows
+
+    monkeypatch.setattr(plan.Speed, "_step", lambda self, n_rows: (step(n_rows), 7.0))
+    monkeypatch.setattr(plan.Speed, "_score", lambda self: 0.5)
+    settings = dataclasses.replace(QUICK, n_shot=n_shot, batch_size=50)
+    data, _ = prepared()
+    spy = Spy()
+    protocol.run_protocol(data, settings, spy)
+    expected = 7.0 * len(spy.specs)
+    for run, tested in zip(spy.specs, spy.tested, strict=True):
+        sizes = [len(part) for part in run.rows.split(50)]
+        expected += settings.n_epochs * sum(step(size) for size in sizes)
+        expected += 0.5 * (settings.n_epochs * 120 if tested else 24)
+    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings)
+    largest = max(rows.search_train, rows.final_train)
+    assert plan.Speed(data, [settings], spy, largest).run(rows, settings) == pytest.approx(expected)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Memory
+
+
+@pytest.fixture
+def files(feature_folders):
+    return tuple(folder / "X_Y.pth" for folder in feature_folders)
+
+
+def limit(monkeypatch, n_bytes):
+    monkeypatch.setattr(plan, "available_memory", lambda: n_bytes)
+
+
+def test_features_that_fit_are_read(files, monkeypatch):
+    # 30 x 8 float32 each
+    for available, mapped in ((None, False), (10**9, False), (2134, False), (2132, True), (1500, True)):
+        limit(monkeypatch, available)
+        assert plan.stays_in_file(*files) is mapped
+
+
+def test_test_features_must_fit(files, monkeypatch):
+    limit(monkeypatch, 1000)
+    with pytest.raises(CogError, match=r"test/X_Y.pth takes .* kB, and 1 kB of memory are available"):
+        plan.stays_in_file(*files)
+
+
+@pytest.mark.parametrize(
+    ("convert", "reason"),
+    [
+        (lambda x: x.half(), "X is torch.float16"),
+        (lambda x: x.t().contiguous().t(), "not stored row by row"),
+    ],
+)
+def test_what_cannot_be_mapped_must_fit(files, monkeypatch, convert, reason):
+    data = torch.load(files[0], weights_only=True)
+    torch.save(data | {"X": convert(data["X"])}, files[0])
+    limit(monkeypatch, 1500)
+    with pytest.raises(CogError, match=reason):
+        plan.stays_in_file(*files)
+    limit(monkeypatch, 10**9)
+    assert plan.stays_in_file(*files) is False
+
+
+def test_old_format_cannot_be_mapped(files, monkeypatch):
+    data = torch.load(files[0], weights_only=True)
+    torch.save(data, files[0], _use_new_zipfile_serialization=False)
+    limit(monkeypatch, 1500)
+    with pytest.raises(CogError, match=r"older than torch 1\.6"):
+        plan.stays_in_file(*files)
+
+
+def test_broken_files_are_left_to_the_reader(files, monkeypatch):
+    files[0].write_bytes(b"not torch")
+    limit(monkeypatch, 10**9)
+    assert plan.stays_in_file(*files) is False
+    with pytest.raises(CogError):
+        feature_files.load(files[0])
+
+
+def test_command_plans_and_maps_with_the_same_result(feature_folders, tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="cog")
+    logreg.main(command(feature_folders, tmp_path / "read"))
+    assert len(re.findall(r"plan: ", caplog.text)) == 3
+    assert "stay in their file" not in caplog.text
+    limit(monkeypatch, 1500)
+    logreg.main(command(feature_folders, tmp_path / "mapped"))
+    assert "stay in their file (memory-mapped" in caplog.text
+    finals = [
+        {k: v for k, v in tiny.snapshot(tmp_path / name).items() if k.endswith(("logs.pkl", "model.pth"))}
+        for name in ("read", "mapped")
+    ]
+    assert finals[0] == finals[1]
+    assert len(finals[0]) == 2
+
+
+def test_nothing_is_written_when_features_do_not_fit(feature_folders, tmp_path, monkeypatch):
+    limit(monkeypatch, 1000)
+    with pytest.raises(CogError, match="memory"):
+        logreg.main(command(feature_folders, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def write_system(root, *, meminfo="MemTotal: 99 kB\nMemAvailable:    4000 kB\n", cgroup="", groups=()):
+    (root / "proc/self").mkdir(parents=True)
+    if meminfo is not None:
+        (root / "proc/meminfo").write_text(meminfo)
+    (root / "proc/self/cgroup").write_text(cgroup)
+    for folder, limit_file, most, usage_file, used, stat in groups:
+        path = root / "control" / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / limit_file).write_text(f"{most}\n")
+        (path / usage_file).write_text(f"{used}\n")
+        (path / "memory.stat").write_text(stat)
+    return memory.available_memory(root / "proc", root / "control")
+
+
+def test_memory_of_the_machine(tmp_path):
+    assert write_system(tmp_path / "a") == 4000 * 1024
+    assert write_system(tmp_path / "b", meminfo=None) is None
+    assert write_system(tmp_path / "c", meminfo="nonsense\n") is None
+    assert memory.available_memory() > 10**6  # here
+
+
+@pytest.mark.parametrize(("most", "expected"), [("max", 4000 * 1024), (3_000_000, 2_600_000), (100_000, 0)])
+def test_memory_of_a_control_group(tmp_path, most, expected):
+    """Version 2: what is used counts, what is cached does not; the limit may be that of a group above."""
+    found = write_system(
+        tmp_path,
+        cgroup="0::/job/step\n",
+        groups=[
+            ("job/step", "memory.max", "max", "memory.current", 1, "inactive_file 0\n"),
+            ("job", "memory.max", most, "memory.current", 500_000, "anon 7\ninactive_file 100000\n"),
+        ],
+    )
+    assert found == expected
+
+
+def test_memory_of_a_control_group_of_version_1(tmp_path):
+    found = write_system(
+        tmp_path,
+        cgroup="5:cpu:/x\n4:memory:/job\n0::/\n",
+        groups=[
+            (
+                "memory/job", "memory.limit_in_bytes", 2_000_000, "memory.usage_in_bytes", 600_000,
+                "inactive_file 1\ntotal_inactive_file 50000\n",
+            )
+        ],
+    )  # fmt: skip
+    assert found == 1_450_000

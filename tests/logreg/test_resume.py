@@ -1,0 +1,476 @@
+"""logreg.py interrupted, killed, started twice: every file is as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import tiny
+import torch
+from test_logreg import command
+from test_staging import Killed, Steps
+from test_study import FOLDERS, assert_same, complete, contents, study_command
+
+from cog.commands import logreg
+from cog.errors import CogError
+from cog.logreg import protocol
+from cog.logreg.checkpoint import CheckpointedRuns
+from cog.runtime import atomic_dir
+from cog.runtime.failure_note import read_failure
+from cog.runtime.locks import LockedError, locked
+from cog.runtime.resume_dir import ResumeFolder, sample_sha256
+from cog.runtime.signals import Interrupted
+
+PAIRS = ["CLF.N_TRIALS", "12", "CLF.N_EPOCHS", "4", "CLF.BATCH_SIZE", "8"]
+
+
+@pytest.fixture
+def uninterrupted(feature_folders, tmp_path):
+    """What a run into ``tmp_path / "run"`` leaves when nothing happens to it; paths are part of some files."""
+
+    def run(*extra):
+        out = tmp_path / "run"
+        logreg.main(command(feature_folders, out, *PAIRS, *extra))
+        found = contents(out)
+        shutil.rmtree(out)
+        return found
+
+    return run
+
+
+@pytest.fixture
+def signalled(monkeypatch):
+    """Send a signal to this process when the engine asks for the k-th time whether to save."""
+    asked = []
+
+    def due(self):
+        asked.append(None)
+        if len(asked) == signalled_at["k"]:
+            os.kill(os.getpid(), signalled_at["signal"])
+        return original(self)
+
+    original = CheckpointedRuns.due
+    signalled_at = {"k": None, "signal": signal.SIGTERM}
+    monkeypatch.setattr(CheckpointedRuns, "due", due)
+
+    def set_up(k, number=signal.SIGTERM):
+        asked.clear()
+        signalled_at.update(k=k, signal=number)
+        return asked
+
+    return set_up
+
+
+def final_weights(out):
+    (path,) = out.glob("final-*/model.pth")
+    return torch.load(path, weights_only=True)["model"]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_interrupted_after_epochs_of_search_and_final_training(
+    feature_folders, tmp_path, uninterrupted, signalled, caplog, number
+):
+    """One start per epoch somewhere in the run; each ends with what it has saved."""
+    caplog.set_level("INFO", logger="cog")
+    whole = uninterrupted("CLF.SEARCH", "batched", "CLF.TRIALS_PER_ROUND", "2")
+    out = tmp_path / "run"
+    arguments = command(feature_folders, out, *PAIRS, "CLF.SEARCH", "batched", "CLF.TRIALS_PER_ROUND", "2")
+    asked = signalled(None)
+    logreg.main(arguments)
+    n_asked = len(asked)
+    assert n_asked == 3 * (1 + 1 + 1)  # rounds of 10 and 2, and the final training: all epochs but the last
+    shutil.rmtree(out)
+    sessions = 0
+    while True:
+        sessions += 1
+        signalled(1, number)
+        try:
+            assert logreg.main(arguments) == 0
+            break
+        except Interrupted as error:
+            assert error.exit_code == 75
+            assert signal.Signals(number).name in str(error)
+            assert "the same command continues" in str(error)
+            assert sorted(path.name for path in out.iterdir()) == [".resume"]
+    assert sessions == n_asked + 1
+    assert_same(contents(out), whole)
+    results = json.loads((out / "results.json").read_text())
+    assert results["sessions"] == sessions
+    assert not list(out.glob(".*"))
+    assert (out / "program.log").read_text().count("command: ") == sessions
+    assert f"continuing, session {sessions}" in (out / "program.log").read_text()
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_final_training_interrupted_at_every_epoch(
+    feature_folders, tmp_path, uninterrupted, signalled, epoch
+):
+    whole = uninterrupted("CLF.N_TRIALS", "2")
+    out = tmp_path / "run"
+    arguments = command(feature_folders, out, *PAIRS, "CLF.N_TRIALS", "2")
+    signalled(3 + epoch)
+    with pytest.raises(Interrupted, match="the training so far is saved"):
+        logreg.main(arguments)
+    before = (out / ".resume" / "study.journal").read_bytes()
+    assert before.count(b"\n") == 3
+    signalled(None)
+    assert logreg.main(arguments) == 0
+    assert_same(contents(out), whole)
+
+
+@pytest.mark.slow
+def test_a_real_signal_to_a_real_process(feature_folders, tmp_path, python, repository):
+    """Exit code 75 and one line; the same command again gives what one run gives."""
+    out = tmp_path / "run"
+    pairs = ["CLF.N_TRIALS", "0", "--lr", "1", "--wd", "1e-6", "CLF.N_EPOCHS", "500", "CLF.BATCH_SIZE", "6"]
+    arguments = [python, str(repository / "logreg.py"), *command(feature_folders, out, *pairs)]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=repository)
+    while not (out / ".resume" / "program.log").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 75, errors
+    assert "ended by SIGTERM: the training so far is saved" in errors
+    assert "Traceback" not in errors
+    assert logreg.main(arguments[2:]) == 0
+    resumed = contents(out)
+    shutil.rmtree(out)
+    logreg.main(arguments[2:])
+    assert_same(contents(out), resumed)
+
+
+def test_a_study_interrupted_in_the_middle(feature_folders, tmp_path, signalled):
+    root = tmp_path / "results"
+    arguments = study_command(feature_folders, root, "CLF.N_TRIALS", "2")
+    n_asked = signalled(None)
+    logreg.main(arguments)
+    whole, total = contents(root), len(n_asked)
+    shutil.rmtree(root)
+    done = []
+    for k in (total // 3, total // 2, None):
+        signalled(k)
+        if k is None:
+            assert logreg.main(arguments) == 0
+        else:
+            with pytest.raises(Interrupted):
+                logreg.main(arguments)
+        done.append(complete(root))
+        assert len(list(root.rglob(".resume"))) == (k is not None)
+    assert 0 < len(done[0]) < len(done[1]) < len(done[2]) == len(FOLDERS)
+    assert_same(contents(root), whole)
+
+
+def test_a_signal_at_the_very_end_is_too_late(feature_folders, tmp_path, monkeypatch):
+    """A result that only has to be written is written."""
+    out = tmp_path / "run"
+    rename = atomic_dir.os.replace
+
+    def interrupting(source, target):
+        if os.path.basename(target) == "results.json":
+            os.kill(os.getpid(), signal.SIGTERM)
+        rename(source, target)
+
+    monkeypatch.setattr(atomic_dir.os, "replace", interrupting)
+    assert logreg.main(command(feature_folders, out)) == 0
+    assert (out / "results.json").is_file()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Killed while the result is put in place
+
+
+def run_until(step, patch, arguments):
+    """Run with the process dying at some step of the publication; returns whether it did."""
+    publish, steps = atomic_dir._publish, []
+    seal = atomic_dir._seal
+
+    def counted(function):
+        def call(*args):
+            if not steps:
+                steps.append(Steps(patch, step))
+            return function(*args)
+
+        return call
+
+    patch.setattr(atomic_dir, "_seal", counted(seal))
+    patch.setattr(atomic_dir, "_publish", counted(publish))
+    try:
+        logreg.main(arguments)
+    except Killed:
+        return True
+    return False
+
+
+def revive(out):
+    """Remove what the real death of a process would have ended: its lock (the process that holds it still lives)."""
+    for path in out.glob(".lock*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_killed_at_every_step_of_publication(feature_folders, tmp_path, overwrite):
+    """With an old result: that or the new one is there, and after the same command again it is the new one."""
+    pairs = ["CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2"]
+    new = command(feature_folders, tmp_path / "run", *pairs, *(["--overwrite"] if overwrite else []))
+    out = tmp_path / "run"
+    old = None
+    if overwrite:
+        logreg.main(command(feature_folders, out, *pairs, "EVAL.SEED", "7"))
+        old = contents(out)
+        shutil.copytree(out, tmp_path / "old")
+    reference = tmp_path / "run"
+    logreg.main(new)
+    whole = contents(reference)
+    shutil.rmtree(reference)
+    states, step = set(), 0
+    while True:
+        if old is not None:
+            shutil.copytree(tmp_path / "old", out)
+        with pytest.MonkeyPatch.context() as patch:
+            died = run_until(step, patch, new)
+        revive(out)
+        if (out / "results.json").exists():
+            states.add("new" if contents_of_result(out) == whole else "old")
+            assert contents_of_result(out) in (whole, old)
+        else:
+            states.add("none")
+        assert logreg.main(new) == 0
+        assert_same(contents(out), whole)
+        assert not list(out.glob(".*"))
+        if not died:
+            break
+        shutil.rmtree(out)
+        step += 7  # every one in turn would take a minute; tests/runtime/test_staging.py does
+    assert states == ({"old", "none", "new"} if overwrite else {"none", "new"})
+
+
+def contents_of_result(out):
+    return {name: value for name, value in contents(out).items() if not name.startswith(".")}
+
+
+def test_work_in_progress_that_outlived_its_result_is_removed(feature_folders, tmp_path, caplog):
+    caplog.set_level("INFO", logger="cog")
+    out = tmp_path / "run"
+    arguments = command(feature_folders, out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ResumeFolder, "discard", lambda self: None)
+        logreg.main(arguments)
+    before = contents_of_result(out)
+    for flags in ([], ["--overwrite"]):
+        shutil.copytree(out, tmp_path / "copy")
+        assert logreg.main([*arguments, *flags]) == 0
+        assert not (out / ".resume").exists()
+        assert contents(out) == before
+        assert "is complete, skipped" in caplog.text
+        shutil.rmtree(out)
+        (tmp_path / "copy").rename(out)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Another command for the same folder
+
+
+@pytest.fixture
+def half_done(feature_folders, tmp_path, signalled):
+    """A folder with five finished trials of twelve."""
+    out = tmp_path / "run"
+    arguments = command(feature_folders, out, *PAIRS)
+    signalled(5)
+    with pytest.raises(Interrupted):
+        logreg.main(arguments)
+    signalled(None)
+    return out, arguments
+
+
+def test_another_configuration_is_refused(half_done):
+    out, arguments = half_done
+    before = tiny.snapshot(out)
+    for pairs, difference in (
+        (["CLF.N_EPOCHS", "5"], "n_epochs: 4 -> 5"),
+        (["EVAL.SEED", "5"], "seed: 22 -> 5"),
+        (["CLF.PRECISION", "bf16"], "precision: auto -> bf16"),
+        (["--mom", "0.8"], "momentum: 0.9 -> 0.8"),
+    ):
+        message = f"unfinished work of a different run ({difference}"
+        with pytest.raises(CogError, match=re.escape(message)):
+            logreg.main([*arguments, *pairs])
+        assert tiny.snapshot(out) == before
+    logreg.main([*arguments, "CLF.N_EPOCHS", "5", "--overwrite"])
+    assert json.loads((out / "results.json").read_text())["identity"]["n_epochs"] == 5
+    assert json.loads((out / "results.json").read_text())["sessions"] == 1
+
+
+def test_what_changes_no_result_may_change(half_done):
+    out, arguments = half_done
+    assert logreg.main([*arguments, "--print_freq", "1", "--skip_complete"]) == 0
+    assert json.loads((out / "results.json").read_text())["sessions"] == 2
+
+
+def test_other_features_of_the_same_size_are_refused(half_done, feature_folders):
+    _, arguments = half_done
+    path = feature_folders[0] / "X_Y.pth"
+    data = torch.load(path, weights_only=True)
+    data["X"][7, 3] += 1.0
+    torch.save(data, path)
+    with pytest.raises(CogError, match="train_features_sample: .* add --overwrite"):
+        logreg.main(arguments)
+
+
+def test_other_versions_are_refused(half_done):
+    out, arguments = half_done
+    path = out / ".resume" / "identity.json"
+    data = json.loads(path.read_text())
+    data["versions"]["optuna"] = "1.0"
+    path.write_text(json.dumps(data))
+    with pytest.raises(CogError, match=r"optuna: 1\.0 -> \d"):
+        logreg.main(arguments)
+    assert logreg.main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"identity": {}}'])
+def test_work_whose_description_is_damaged_is_begun_again(half_done, content):
+    out, arguments = half_done
+    (out / ".resume" / "identity.json").write_text(content)
+    assert logreg.main(arguments) == 0
+    assert json.loads((out / "results.json").read_text())["sessions"] == 1
+
+
+def test_an_interrupted_replacement_goes_on(feature_folders, tmp_path, signalled):
+    """--overwrite again is not yet another beginning: neither for the run in work nor for those it has replaced."""
+    root = tmp_path / "results"
+    arguments = study_command(feature_folders, root, "CLF.N_TRIALS", "2", shots=None)
+    logreg.main(arguments)
+    old = {name: (root / name / "results.json").stat().st_mtime_ns for name in complete(root)}
+    asked = signalled(None)
+    logreg.main([*arguments, "--overwrite"])  # replaces them when nothing is to be continued
+    new = {name: (root / name / "results.json").stat().st_mtime_ns for name in complete(root)}
+    assert all(new[name] > old[name] for name in old)
+    signalled(len(asked) // 2 + 2)  # in the second run
+    with pytest.raises(Interrupted):
+        logreg.main([*arguments, "--overwrite"])
+    assert complete(root) == sorted(old)  # the old result of the second stays until its replacement is there
+    first = (root / "out/seed-22/results.json").stat().st_mtime_ns
+    assert first > new["out/seed-22"]
+    signalled(None)
+    logreg.main([*arguments, "--overwrite"])
+    assert (root / "out/seed-22/results.json").stat().st_mtime_ns == first
+    assert (root / "out/seed-37/results.json").stat().st_mtime_ns > new["out/seed-37"]
+    assert json.loads((root / "out/seed-37/results.json").read_text())["sessions"] == 2
+    assert not list(root.rglob(".*"))
+
+
+def test_bad_input_leaves_no_work_behind(feature_folders, tmp_path):
+    """One image per class: found out when the run has begun. Its failure is noted, for tables of a study."""
+    out = tmp_path / "run"
+    x, y = tiny.make_xy()
+    tiny.write_features(feature_folders[0], x[:30:10], y[:30:10])
+    with pytest.raises(CogError, match="single training image"):
+        logreg.main(command(feature_folders, out))
+    assert [path.name for path in out.iterdir()] == [".failed.json"]
+    assert "single training image" in read_failure(out).message
+    tiny.write_features(feature_folders[0], x, y)
+    assert logreg.main(command(feature_folders, out, "CLF.N_EPOCHS", "2")) == 0
+    assert read_failure(out) is None
+
+
+def test_sample_of_a_file(tmp_path):
+    data = bytearray(os.urandom(1_000_000))
+    path = tmp_path / "file"
+    seen = set()
+    for position in (None, 0, 999_999, 500_000):
+        if position is not None:
+            data[position] ^= 1
+        path.write_bytes(data)
+        seen.add(sample_sha256(path))
+    path.write_bytes(data[:-1])
+    seen.add(sample_sha256(path))
+    path.write_bytes(b"")
+    seen.add(sample_sha256(path))
+    assert len(seen) == 6
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Two at the same time
+
+
+def test_a_folder_that_is_being_written(feature_folders, tmp_path):
+    """Fails fast, whether alone or one of many; what it created it removes."""
+    root = tmp_path / "results"
+    with locked(root / "out_N2/seed-37", flag="--output_dir"):
+        before = tiny.snapshot(root)
+        with pytest.raises(LockedError, match="out_N2/seed-37 is being written by .* process"):
+            logreg.main(study_command(feature_folders, root))
+        assert tiny.snapshot(root) == before
+    logreg.main(study_command(feature_folders, root))
+    assert set(complete(root)) == FOLDERS
+    assert not list(root.rglob(".*"))
+
+
+@pytest.mark.slow
+def test_two_real_processes(feature_folders, tmp_path, python, repository):
+    out = tmp_path / "run"
+    arguments = [python, str(repository / "logreg.py"), *command(feature_folders, out)]
+    both = [
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository)
+        for _ in range(2)
+    ]
+    ends = [(*process.communicate(timeout=120), process.returncode) for process in both]
+    # One works; the other one is refused, or comes so late that it finds a complete run.
+    assert sorted(code for _, _, code in ends) in ([0, 0], [0, 2])
+    for printed, errors, code in ends:
+        if code == 2:
+            assert (
+                len([line for line in errors.splitlines() if "is being written by logreg.py on" in line]) == 1
+            )
+            assert printed == ""
+        else:
+            assert "top-1: " in printed
+    assert json.loads((out / "results.json").read_text())["sessions"] == 1
+    assert not list(out.glob(".*"))
+
+
+def test_a_run_that_another_process_finished_meanwhile(feature_folders, tmp_path, monkeypatch):
+    """Between the first look and the lock."""
+    out = tmp_path / "run"
+    arguments = command(feature_folders, out)
+    claimed = logreg_study().claimed
+
+    def late(*args, **options):
+        monkeypatch.setattr(logreg_study(), "claimed", claimed)
+        logreg.main(arguments)
+        return claimed(*args, **options)
+
+    monkeypatch.setattr(logreg_study(), "claimed", late)
+    monkeypatch.setattr(protocol, "run_protocol", fail_the_second(protocol.run_protocol))
+    assert logreg.main(arguments) == 0
+    assert pickle.loads(next(out.glob("final-*/logs.pkl")).read_bytes())
+
+
+def fail_the_second(job):
+    calls = []
+
+    def call(*args, **options):
+        calls.append(None)
+        assert len(calls) == 1, "trained again"
+        return job(*args, **options)
+
+    return call
+
+
+def logreg_study():
+    from cog.logreg import jobs
+
+    return jobs

@@ -1,0 +1,432 @@
+"""Runs of the protocol that are interrupted and continued: the same trials, weights and logs as without."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import os
+
+import pytest
+import torch
+from test_protocol import feature_set, run_once
+
+from cog.errors import CogError
+from cog.logreg import checkpoint, protocol
+from cog.logreg import search as tune
+from cog.logreg.engine import Engine
+from cog.logreg.protocol import Work
+from cog.logreg.search import TrialJournal
+from cog.logreg.settings import Settings
+from cog.logreg.sgd import TrainedClassifier
+
+CPU = torch.device("cpu")
+
+
+class Killed(BaseException):
+    """What SIGKILL is: no handler between here and the test sees it."""
+
+
+class Stub(Engine):
+    """Trains nothing; the score is a smooth function of the hyper-parameters.
+
+    Args:
+        kill_at: dies before that many classifiers are trained.
+        width: trials in a part.
+    """
+
+    def __init__(self, kill_at=None, width=1000):
+        super().__init__(CPU)
+        self.kill_at, self.width, self.trained = kill_at, width, []
+
+    def trials_per_batch(self, config):
+        return self.width
+
+    def fit(self, data, spec, config, *, record=False, on_epoch=None, saves=None):
+        if self.kill_at is not None and len(self.trained) + len(spec.pairs) > self.kill_at:
+            raise Killed
+        self.trained += spec.pairs
+        if record:
+            raise Finished
+        values = [50 - 10 * (math.log10(lr) - 1) ** 2 - (math.log10(wd) + 6) ** 2 for lr, wd in spec.pairs]
+        return [
+            TrainedClassifier([(torch.full((3, 4), value), torch.zeros(3))], diverged=lr > 50)
+            for value, (lr, _) in zip(values, spec.pairs, strict=True)
+        ]
+
+    def top1(self, data, rows, classifiers):
+        return [float(one.weight[0, 0]) for one in classifiers]
+
+
+class Finished(Exception):
+    """The search is over."""
+
+
+def stub_search(settings, folder, **options):
+    """Run the search; returns the engine and what the final training would be given."""
+    engine = Stub(**options)
+    sets = [feature_set(n=60, d=4, n_classes=3, seed=seed) for seed in (0, 1)]
+    searches = []
+
+    class Remembered(tune.Search):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            searches.append(self)
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Finished):
+        patch.setattr(protocol, "Search", Remembered)
+        run_once(*sets, settings, engine, Work(folder))
+    (search,) = searches
+    study = [(t.number, t.state, t.params, t.values, t.user_attrs) for t in search.study.trials]
+    return engine, [dataclasses.replace(t, seconds=0.0) for t in search.trials], study
+
+
+SEARCHES = {
+    "sequential": ({}, 1000),
+    "parts": ({}, 1),
+    "batched": ({"search": "batched", "trials_per_round": 4}, 2),
+    "batched whole": ({"search": "batched"}, 1000),
+}
+
+
+def part_sizes(changes, width):
+    """Return how many of 30 trials are trained together at a time."""
+    later = changes.get("trials_per_round", 5) if "search" in changes else 1
+    rounds = [10] + [min(later, 30 - start) for start in range(10, 30, later)]
+    return [min(width, size - first) for size in rounds for first in range(0, size, width)]
+
+
+@pytest.fixture(scope="module")
+def whole_search(tmp_path_factory):
+    """Searches without an interruption, each done once: engine, trials, study, folder."""
+    done = {}
+
+    def get(kind):
+        if kind not in done:
+            changes, width = SEARCHES[kind]
+            folder = tmp_path_factory.mktemp("whole")
+            done[kind] = *stub_search(Settings(seed=22, n_trials=30, **changes), folder, width=width), folder
+        return done[kind]
+
+    return get
+
+
+@pytest.mark.parametrize("kind", ["sequential", *(pytest.param(k, marks=pytest.mark.slow) for k in SEARCHES)])
+def test_a_search_continued_after_every_trial_draws_the_same(tmp_path, whole_search, kind):
+    """Learning rates, weight decays, states and reported values of all 30 trials, from the journal's first lines."""
+    changes, width = SEARCHES[kind]
+    engine, trials, study, folder = whole_search(kind)
+    assert len(set(engine.trained[:30])) == 30
+    lines = (folder / "study.journal").read_bytes().splitlines(keepends=True)
+    assert len(lines) == 31
+    for last in range(1, 30):
+        (tmp_path / "study.journal").write_bytes(b"".join(lines[: 1 + last]))
+        resumed, same_trials, same_study = stub_search(
+            Settings(seed=22, n_trials=30, **changes), tmp_path, width=width
+        )
+        assert same_trials == trials
+        assert same_study == study
+        # nothing twice but what shares a part with an unfinished trial; and the final training
+        sizes = part_sizes(changes, width)
+        begun = max(start for start in itertools.accumulate(sizes, initial=0) if start <= last)
+        assert resumed.trained == engine.trained[begun:]
+
+
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_a_search_killed_draws_the_same(tmp_path, whole_search, kind):
+    changes, width = SEARCHES[kind]
+    settings = Settings(seed=22, n_trials=30, **changes)
+    _, trials, study, _ = whole_search(kind)
+    for last in (4, 12, 29):
+        folder = tmp_path / str(last)
+        folder.mkdir()
+        with pytest.raises(Killed):
+            stub_search(settings, folder, width=width, kill_at=last)
+        resumed, same_trials, same_study = stub_search(settings, folder, width=width)
+        assert (same_trials, same_study) == (trials, study)
+        repeated = len(resumed.trained) - (31 - last)  # of a part that was killed as a whole
+        assert 0 <= repeated < min(width, 10)
+
+
+def test_interrupted_again_and_again(tmp_path):
+    settings = Settings(seed=5, n_trials=30)
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "resumed").mkdir()
+    _, trials, study = stub_search(settings, tmp_path / "whole", width=3)
+    for _ in range(40):
+        with contextlib.suppress(Killed):
+            _, same_trials, same_study = stub_search(settings, tmp_path / "resumed", width=3, kill_at=6)
+            break
+    else:
+        pytest.fail("no progress")
+    assert (same_trials, same_study) == (trials, study)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The journal
+
+
+def journal(path):
+    return TrialJournal(path, lr_interval=(1e-1, 1e2), wd_interval=(1e-12, 1e-4))
+
+
+def fill(path, n=5):
+    book = journal(path)
+    for number in range(n):
+        trial = tune.Trial(number, 0.1 + number / 3, 1e-7 / (number + 1), 10.1 * number, number == 2, 1.5)
+        book.append(trial)
+    return journal(path).entries
+
+
+def test_what_is_appended_comes_back(tmp_path):
+    entries = fill(tmp_path / "journal")
+    assert [entry.lr for entry in entries] == [0.1 + number / 3 for number in range(5)]  # to the last digit
+    assert [entry.wd for entry in entries] == [1e-7 / (number + 1) for number in range(5)]
+    assert [entry.diverged for entry in entries] == [False, False, True, False, False]
+
+
+def test_a_journal_is_json_that_optuna_reads(tmp_path):
+    import optuna
+
+    fill(tmp_path / "journal")
+    for line in (tmp_path / "journal").read_text().splitlines():
+        assert isinstance(json.loads(line), dict)
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal"))
+    )
+    study = optuna.load_study(study_name="search", storage=storage)
+    assert len(study.trials) == 5
+    assert study.best_trial.number == 4
+
+
+def test_a_torn_journal(tmp_path):
+    """The whole lines count; what is appended next is not spoiled by the torn one."""
+    path = tmp_path / "journal"
+    entries = fill(path, 3)
+    content = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
+    for size in range(0, len(content), 41):
+        path.write_bytes(content[:size])
+        expected = max(0, sum(end <= size for end in ends) - 1)  # the first line creates the study
+        book = journal(path)
+        assert book.entries == entries[:expected]
+        book.append(tune.Trial(expected, 1.0, 1e-6, 50.0, False, 0.0))
+        assert [entry.lr for entry in journal(path).entries] == [e.lr for e in entries[:expected]] + [1.0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\0" * 300,
+        b"[]\n",
+        b"{}\n",
+        b'{"op_code": 99}\n',
+        b"null\n" * 3,
+        b'{"op_code": 4, "study_id": 7}\n',
+        b"\xff\xfe\n",
+    ],
+)
+def test_a_damaged_journal_is_begun_again(tmp_path, content):
+    path = tmp_path / "journal"
+    path.write_bytes(content)
+    assert journal(path).entries == []
+    assert len(fill(path, 2)) == 2
+
+
+def test_left_over_locks_of_the_journal(tmp_path):
+    path = tmp_path / "journal"
+    fill(path, 2)
+    (tmp_path / "journal.lock").write_text("")
+    (tmp_path / "journal.lock1234.rename").symlink_to("nowhere")
+    assert len(fill(path, 3)) == 5  # at once: Optuna's own waiting takes half a minute
+    assert os.listdir(tmp_path) == ["journal"]
+
+
+def test_other_suggestions_are_an_error(tmp_path):
+    """What another version of the sampler would do to a search."""
+    fill(tmp_path / "study.journal")
+    with pytest.raises(
+        CogError, match=r"trial 0 was lr 0.1, wd 1e-07 .* Optuna or NumPy draws other numbers"
+    ):
+        stub_search(Settings(seed=22), tmp_path)
+
+
+def test_a_disk_that_is_full(tmp_path, monkeypatch):
+    book = journal(tmp_path / "journal")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(CogError, match="cannot write .*journal: No space left"):
+            book.append(tune.Trial(0, 1.0, 1e-6, 50.0, False, 0.0))
+    assert len(fill(tmp_path / "journal", 2)) in (2, 3)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Trainings
+
+
+class Killing(checkpoint.CheckpointedRuns):
+    """Saves after every epoch, and dies after some of the saves."""
+
+    saves, kill_after = 0, None
+
+    def due(self):
+        return True
+
+    def save(self, state):
+        super().save(state)
+        Killing.saves += 1
+        if Killing.saves == Killing.kill_after:
+            raise Killed
+
+
+@pytest.fixture
+def killing(monkeypatch):
+    monkeypatch.setattr(protocol, "CheckpointedRuns", Killing)
+
+    def set_up(kill_after):
+        Killing.saves, Killing.kill_after = 0, kill_after
+
+    return set_up
+
+
+RUNS = {
+    "fp32": ("fp32", {}),
+    "bf16": ("bf16", {}),
+    "span": ("fp32", {"n_shot": 1}),
+    "parts": ("fp32", {"n_trials": 13, "search": "batched", "trials_per_round": 2, "n_epochs": 2}),
+    "fixed": ("fp32", {"n_trials": 0, "lr": 3.0, "wd": 1e-6, "n_epochs": 6}),
+    "diverging": ("fp32", {"lr_interval": (1e-1, 1e38), "n_trials": 6}),
+    "mlp": ("bf16", {"classifier": "mlp", "mlp_hidden": 8, "lr_interval": (1e-2, 1e3), "normalize": False}),
+    "mlp_noact": ("fp32", {"classifier": "mlp_noact", "mlp_hidden": 8, "normalize": False}),
+}
+
+
+def outcome(name, folder):
+    precision, changes = RUNS[name]
+    settings = Settings(**{"seed": 22, "n_trials": 3, "n_epochs": 3, "batch_size": 16} | changes)
+    folder.mkdir(exist_ok=True)
+    sets = [feature_set(n=60, d=24, n_classes=6, seed=seed) for seed in (0, 1)]
+    return run_once(*sets, settings, Engine(CPU, precision), Work(folder))
+
+
+def assert_same(one, other):
+    assert (one.lr, one.wd, one.sizes) == (other.lr, other.wd, other.sizes)
+    for layers in zip(one.classifier.layers, other.classifier.layers, strict=True):
+        for tensors in zip(*layers, strict=True):
+            assert torch.equal(*(tensor.view(torch.int32) for tensor in tensors))
+    assert torch.equal(one.classifier.predictions, other.classifier.predictions)
+    assert one.classifier.history.logs == other.classifier.history.logs
+    trials = [[dataclasses.replace(t, seconds=0.0) for t in each.trials] for each in (one, other)]
+    assert trials[0] == trials[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [k if k in ("bf16", "span", "parts", "mlp") else pytest.param(k, marks=pytest.mark.slow) for k in RUNS],
+)
+def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
+    """Search and final training, one epoch further each time; the result to the last bit."""
+    killing(None)
+    whole = outcome(name, tmp_path / "whole")
+    n_saves = Killing.saves
+    assert n_saves >= 4
+    for last in range(1, n_saves + 1):
+        folder = tmp_path / str(last)
+        killing(last)
+        with pytest.raises(Killed):
+            outcome(name, folder)
+        killing(None)
+        assert_same(outcome(name, folder), whole)
+        assert Killing.saves == n_saves - last  # nothing that was saved is trained again
+        assert not (folder / "checkpoint.pt").exists() or settings_final(folder)
+    # One epoch per session, until it is through.
+    for _ in range(n_saves + 1):
+        killing(1)
+        with contextlib.suppress(Killed):
+            assert_same(outcome(name, tmp_path / "steps"), whole)
+            break
+    else:
+        pytest.fail("no progress")
+
+
+def settings_final(folder):
+    return checkpoint.read(folder / "checkpoint.pt")["key"]["stage"] == "final"
+
+
+def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
+    """Its journal counts; its training in progress, whose state has another form, is begun again."""
+    caplog.set_level("INFO", logger="cog")
+    killing(None)
+    whole = outcome("parts", tmp_path / "whole")
+    (tmp_path / "before").mkdir()
+    lines = (tmp_path / "whole/study.journal").read_bytes().splitlines(keepends=True)
+    (tmp_path / "before/study.journal").write_bytes(b"".join(lines[:5]))
+    pair = [whole.trials[4].lr, whole.trials[4].wd]
+    state = {"epochs": 1, "values": {}, "ended": "", "seconds": 1.0, "logs": None}
+    key = {"stage": "search", "runs": [pair], "engine": "CpuEngine fp32"}
+    checkpoint.write(tmp_path / "before/checkpoint.pt", {"key": key, "states": [state], "extra": None})
+    assert_same(outcome("parts", tmp_path / "before"), whole)
+    assert "4 of 13 trials were finished before" in caplog.text
+    assert "continuing after epoch" not in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04"])
+def test_a_damaged_checkpoint_costs_one_training(tmp_path, killing, caplog, content):
+    caplog.set_level("WARNING", logger="cog")
+    killing(None)
+    whole = outcome("fixed", tmp_path / "whole")
+    killing(4)
+    with pytest.raises(Killed):
+        outcome("fixed", tmp_path / "a")
+    (tmp_path / "a" / "checkpoint.pt").write_bytes(content)
+    killing(None)
+    assert_same(outcome("fixed", tmp_path / "a"), whole)
+    assert "cannot be read" in caplog.text
+
+
+def test_a_checkpoint_runs_no_code(tmp_path, killing):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "pwned"),)
+
+    (tmp_path / "a").mkdir()
+    for data in (pickle.dumps(Evil(), protocol=2), pickle.dumps({"key": Evil()}, protocol=2)):
+        (tmp_path / "a" / "checkpoint.pt").write_bytes(data)
+        assert checkpoint.read(tmp_path / "a" / "checkpoint.pt") is None
+    torch.save({"key": Evil()}, tmp_path / "a" / "checkpoint.pt")
+    assert checkpoint.read(tmp_path / "a" / "checkpoint.pt") is None
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    saves = checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "final"})
+    assert saves.restore() is None
+    write = checkpoint.write
+
+    def slow(path, data):
+        write(path, data)
+        now[0] += 3.0
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    assert not saves.due()
+    now[0] = checkpoint.SAVE_SECONDS
+    assert saves.due()
+    saves.offer(lambda: checkpoint.TrainState(3, {"weight": torch.ones(2)}, 1.0, {"lr": [1.0]}))
+    now[0] += checkpoint.SAVE_SECONDS
+    assert not saves.due()
+    now[0] += 3.0 / 0.005 - checkpoint.SAVE_SECONDS
+    assert saves.due()
+    state = saves.restore()
+    assert (state.epochs, state.logs) == (3, {"lr": [1.0]})
+    assert checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "search"}).restore() is None
+    assert checkpoint.CheckpointedRuns().restore() is None

@@ -1,0 +1,431 @@
+"""Several runs in one process: the folders that single calls write, file by file; what happens when one fails."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import threading
+import time
+
+import pytest
+import tiny
+import torch
+from test_logreg import QUICK, command
+
+from cog.commands import logreg
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.logreg import parallel, protocol
+from cog.logreg.engine import Engine
+from cog.logreg.settings import Settings
+from cog.runtime.failure_note import read_failure
+from cog.runtime.memory import exhaustion_explained
+
+SEEDS, SHOTS = (22, 37), (0, 2, 4)
+FOLDERS = {f"out{f'_N{n}' if n else ''}/seed-{seed}" for n in SHOTS for seed in SEEDS}
+
+
+def study_command(feature_folders, root, *extra, seeds=SEEDS, shots=SHOTS):
+    return [
+        *command(feature_folders, root / "out", *extra),
+        *(["--seeds", *map(str, seeds)] if seeds else []),
+        *(["--n_shots", *map(str, shots)] if shots else []),
+    ]
+
+
+def single_calls(feature_folders, root, *extra):
+    for n_shot in SHOTS:
+        for seed in SEEDS:
+            out = root / (f"out_N{n_shot}" if n_shot else "out") / f"seed-{seed}"
+            pairs = ["EVAL.SEED", str(seed), "CLF.N_SHOT", str(n_shot)]
+            logreg.main(command(feature_folders, out, *extra, *pairs))
+
+
+def contents(root):
+    """What the files say, without the times; bytes wherever they have none."""
+    found = {}
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        name = str(path.relative_to(root))
+        data: object = path.read_bytes()
+        if path.name == "program.log":
+            continue
+        if path.name == "args.pkl":
+            data = pickle.loads(path.read_bytes())
+        elif path.name == "study.pkl":
+            study = pickle.loads(path.read_bytes())
+            data = [(t.number, t.state, t.params, t.values, t.user_attrs) for t in study.trials]
+        elif path.name == "results.json":
+            data = json.loads(path.read_bytes())
+            assert set(data.pop("seconds")) == {"search", "final"}
+            assert data.pop("started")
+            assert data.pop("finished")
+            assert data.pop("sessions") >= 1
+            for trial in data["trials"]:
+                assert trial.pop("seconds") >= 0
+        found[name] = data
+    return found
+
+
+def assert_same(study, single):
+    assert set(study) == set(single)
+    for name, value in study.items():
+        assert value == single[name], name
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ["CLF.PRECISION", "fp32"],
+        ["CLF.PRECISION", "bf16"],
+        ["CLF.SEARCH", "batched", "CLF.N_TRIALS", "13"],
+    ],
+)
+def test_every_file_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
+    """Paths are part of some files, so both write to the same place, one after the other."""
+    root = tmp_path / "results"
+    assert logreg.main(study_command(feature_folders, root, *pairs)) == 0
+    study = contents(root)
+    assert {name.rsplit("/", 1)[0] for name in study if name.endswith("results.json")} == FOLDERS
+    root.rename(tmp_path / "study")
+    single_calls(feature_folders, root, *pairs)
+    assert_same(study, contents(root))
+
+
+def test_beside_the_features(workshop):
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *QUICK]
+    data_set = workshop.models / "tiny" / "net" / "birds"
+
+    def collect():
+        found = {
+            f"{folder.name}/{name}": value
+            for folder in sorted(data_set.glob("eval_*"))
+            for name, value in contents(folder).items()
+        }
+        for folder in data_set.glob("eval_*"):
+            folder.rename(workshop.root / f"{folder.name}.{len(list(workshop.root.iterdir()))}")
+        return found
+
+    logreg.main([*base, "--seeds", "5", "6", "--n_shots", "0", "2", "EVAL.NAME", "mine"])
+    study = collect()
+    for n_shot in ("0", "2"):
+        for seed in ("5", "6"):
+            logreg.main([*base, "EVAL.NAME", "mine", "EVAL.SEED", seed, "CLF.N_SHOT", n_shot])
+    single = collect()
+    assert_same(study, single)
+    assert {name.split("/final")[0] for name in study if name.endswith("logs.pkl")} == {
+        f"eval_mine{suffix}/seed-{seed}" for suffix in ("", "_N2") for seed in (5, 6)
+    }
+
+
+@pytest.mark.parametrize(
+    ("seeds", "shots", "pairs", "expected"),
+    [
+        ((3, 1), None, [], {"out/seed-3", "out/seed-1"}),
+        ((3,), None, ["CLF.N_SHOT", "2"], {"out_N2/seed-3"}),
+        (None, (4, 0), [], {"out_N4/seed-22", "out/seed-22"}),
+        (None, (1,), ["EVAL.SEED", "9"], {"out_N1/seed-9"}),
+        ((7,), (0,), [], {"out/seed-7"}),
+    ],
+)
+def test_folders(feature_folders, tmp_path, seeds, shots, pairs, expected):
+    logreg.main(study_command(feature_folders, tmp_path, *pairs, seeds=seeds, shots=shots))
+    assert {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("results.json")} == expected
+
+
+def test_a_trailing_slash_of_the_folder_changes_nothing(feature_folders, tmp_path):
+    arguments = study_command(feature_folders, tmp_path, seeds=(1,), shots=(2,))
+    arguments[arguments.index("--output_dir") + 1] += "/"
+    logreg.main(arguments)
+    assert (tmp_path / "out_N2/seed-1/results.json").is_file()
+
+
+@pytest.mark.parametrize("side_by_side", [1, 3])
+def test_log_files_hold_their_own_run_only(feature_folders, tmp_path, caplog, monkeypatch, side_by_side):
+    caplog.set_level("INFO", logger="cog")
+    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (side_by_side, []))
+    logreg.main(study_command(feature_folders, tmp_path, shots=(0, 2)))
+    for folder, label in (("out/seed-22", "[seed 22, all]"), ("out_N2/seed-37", "[seed 37, 2]")):
+        text = (tmp_path / folder / "program.log").read_text()
+        labels = {
+            line.split("INFO ")[1].split("] ")[0] + "]" for line in text.splitlines() if "INFO [" in line
+        }
+        assert labels == {label}
+        assert "best: lr" in text
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What is there already
+
+
+def test_complete_runs_are_skipped_and_the_rest_is_done(feature_folders, tmp_path, capsys):
+    root = tmp_path / "results"
+    logreg.main(command(feature_folders, root / "out/seed-37", "EVAL.SEED", "37"))
+    logreg.main(command(feature_folders, root / "out_N2/seed-22", "EVAL.SEED", "22", "CLF.N_SHOT", "2"))
+    before = {k: v for k, v in tiny.snapshot(root).items() if v[0] == "file"}
+    capsys.readouterr()
+    logreg.main(study_command(feature_folders, root, "--skip_complete"))
+    after = tiny.snapshot(root)
+    assert {name: after[name] for name in before} == before
+    assert capsys.readouterr().out.count("top-1:") == 6  # of those that were skipped, too
+    assert {str(path.parent.relative_to(root)) for path in root.rglob("results.json")} == FOLDERS
+    again = tiny.snapshot(root)
+    assert logreg.main(study_command(feature_folders, root, "--skip_complete")) == 0
+    assert tiny.snapshot(root) == again
+
+
+def test_one_folder_in_the_way_stops_everything_before_it_begins(feature_folders, tmp_path):
+    root = tmp_path / "results"
+    logreg.main(command(feature_folders, root / "out_N4/seed-37", "EVAL.SEED", "37", "CLF.N_SHOT", "4"))
+    before = tiny.snapshot(root)
+    with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
+        logreg.main(study_command(feature_folders, root, "CLF.N_EPOCHS", "5"))
+    with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
+        logreg.main(study_command(feature_folders, root, "--skip_complete", "CLF.N_EPOCHS", "5"))
+    assert tiny.snapshot(root) == before
+    logreg.main(study_command(feature_folders, root, "--overwrite", "CLF.N_EPOCHS", "6"))
+    logreg.main(study_command(feature_folders, root, "--overwrite", "--skip_complete", "CLF.N_EPOCHS", "5"))
+    assert {str(path.parent.relative_to(root)) for path in root.rglob("results.json")} == FOLDERS
+    assert all(len(pickle.loads(p.read_bytes())["lr"]) == 5 for p in root.rglob("logs.pkl"))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Failures
+
+
+def complete(root):
+    return sorted(str(path.parent.relative_to(root)) for path in root.rglob("results.json"))
+
+
+def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
+    root = tmp_path / "results"
+    root.mkdir()
+    (root / "out_N2").write_text("a file where a folder should go")
+    with pytest.raises(CogError, match="cannot write into --output_dir"):
+        logreg.main(study_command(feature_folders, root))
+    assert [path.name for path in root.iterdir()] == ["out_N2"]  # found out before any run was started
+    (root / "out_N2").unlink()
+    logreg.main(study_command(feature_folders, root, "--skip_complete"))
+    assert set(complete(root)) == FOLDERS
+
+
+@pytest.mark.parametrize("error", [CogError("the disk is on fire"), KeyboardInterrupt(), MemoryError()])
+@pytest.mark.parametrize("moment", ["search", "final", "writing"])
+def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
+    feature_folders, tmp_path, monkeypatch, error, moment
+):
+    """The third of six runs fails, in its search, its final training or while its files are written."""
+    root = tmp_path / "results"
+    arguments = study_command(feature_folders, root)
+    with monkeypatch.context() as patch:
+        target, name = {
+            "search": (Engine, "top1"),
+            "final": (protocol, "_draw"),
+            "writing": (logreg_files(), "write_json"),
+        }[moment]
+        working, seen = getattr(target, name), []
+
+        def failing(*args, **kwargs):
+            seen.append(kwargs.get("stage"))
+            folder = str(args[0]) if moment == "writing" else ""
+            count = {
+                "search": len(seen),
+                "final": seen.count("final"),
+                "writing": 3 * ("seed-22/.part" in folder),
+            }
+            if count[moment] == 3 and (moment != "writing" or "out_N2" in folder):
+                raise error
+            return working(*args, **kwargs)
+
+        patch.setattr(target, name, failing)
+        with pytest.raises(CogError if isinstance(error, MemoryError) else type(error)):
+            logreg.main(arguments)
+    assert complete(root) == ["out/seed-22", "out/seed-37"]
+    third = root / "out_N2" / "seed-22"
+    expected = {".resume"} if moment != "search" else set()  # trials that are finished
+    if not isinstance(error, KeyboardInterrupt):
+        expected |= {".failed.json"}
+        assert (str(error) or "out of memory while training classifiers of 3 classes") in read_failure(
+            third
+        ).message
+    if expected:
+        assert [path.name for path in (root / "out_N2").iterdir()] == ["seed-22"]
+        assert {path.name for path in third.iterdir()} == expected
+    assert sorted(path.name for path in root.iterdir()) == (["out", "out_N2"] if expected else ["out"])
+    before = tiny.snapshot(root / "out")
+    logreg.main(arguments)
+    assert not list(root.rglob(".*"))
+    after = tiny.snapshot(root / "out")
+    assert {name: after[name] for name in before} == before
+    assert set(complete(root)) == FOLDERS
+
+
+def logreg_files():
+    from cog.runtime import files
+
+    return files
+
+
+def test_a_failure_is_one_line(feature_folders, tmp_path, python, repository):
+    root = tmp_path / "results"
+    root.mkdir()
+    (root / "out_N2").write_text("")
+    done = subprocess.run(
+        [python, str(repository / "logreg.py"), *study_command(feature_folders, root, shots=(2,))],
+        check=False, capture_output=True, text=True, cwd=repository,
+    )  # fmt: skip
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["EVAL.SEED", "22"], "--seeds and EVAL.SEED are both given"),
+        (["CLF.N_SHOT", "2"], "--n_shots and CLF.N_SHOT are both given"),
+        (["--seeds", "1", "2", "1"], "--seeds names a value twice: 1 2 1"),
+        (["--n_shots", "0", "0"], "--n_shots names a value twice: 0 0"),
+        (["--seeds", "4294967296"], "EVAL.SEED"),
+        (["--lr", "1.0"], "--wd"),
+        (
+            ["CLF.SOLVER", "lbfgs"],
+            "CLF.SOLVER lbfgs is not supported any more, expected sgd; leave CLF.SOLVER out",
+        ),
+        (["CLF.PRUNER", "median"], "CLF.PRUNER median is not supported any more"),
+    ],
+)
+def test_combinations_without_a_meaning(feature_folders, tmp_path, extra, message):
+    arguments = study_command(feature_folders, tmp_path, seeds=(22, 37), shots=(0, 2))
+    with pytest.raises(CogError, match=message):
+        logreg.main([*arguments, *extra])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("flags", [["--seeds"], ["--seeds", "-1"], ["--n_shots", "1.5"], ["--seeds", "a"]])
+def test_values_that_are_no_numbers(feature_folders, tmp_path, flags, capsys):
+    with pytest.raises((SystemExit, CogError)) as stopped:
+        logreg.main([*command(feature_folders, tmp_path / "out"), *flags])
+    assert getattr(stopped.value, "code", 2) == 2
+    assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Side by side
+
+
+@pytest.mark.parametrize("pairs", [["CLF.PRECISION", "fp32"], ["CLF.PRECISION", "bf16"], ["CLF.TYPE", "mlp"]])
+def test_runs_side_by_side_write_what_they_write_alone(feature_folders, tmp_path, monkeypatch, pairs):
+    root = tmp_path / "results"
+    pairs = [*pairs, "CLF.MLP_HIDDEN", "16"]
+    assert logreg.main(study_command(feature_folders, root, *pairs)) == 0
+    alone = contents(root)
+    root.rename(tmp_path / "alone")
+    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (4, [2]))
+    assert logreg.main(study_command(feature_folders, root, *pairs)) == 0
+    assert_same(contents(root), alone)
+
+
+@pytest.mark.parametrize("error", [CogError("the disk is on fire"), RuntimeError("what is that?")])
+def test_one_of_several_side_by_side_fails(feature_folders, tmp_path, monkeypatch, error):
+    """The others end at their next epoch, unfinished and without a note; the same command does the rest."""
+    root = tmp_path / "results"
+    arguments = study_command(feature_folders, root)
+    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (3, []))
+    top1 = Engine.top1
+
+    def failing(*args):
+        failing.calls += 1
+        if failing.calls == 2:
+            raise error
+        return top1(*args)
+
+    failing.calls = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "top1", failing)
+        with pytest.raises(type(error), match=str(error)[:8]):
+            logreg.main(arguments)
+    assert len(list(root.rglob(".failed.json"))) == 1
+    logreg.main(arguments)
+    assert set(complete(root)) == FOLDERS
+    assert not list(root.rglob(".*"))
+
+
+def test_processors_are_divided_evenly(monkeypatch):
+    """Five runs on two processors: one each, and the last has both."""
+    threads, done = [], []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: getattr(own, "n", 2))
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: setattr(own, "n", n))
+    own, barrier = threading.local(), threading.Barrier(2)
+
+    def do(number, before_epoch):
+        for _ in range(3):
+            if number < 4:
+                barrier.wait(timeout=60)
+            before_epoch()
+            threads.append((number, torch.get_num_threads()))
+            if number == 4:
+                while jobs._n_active > 1:
+                    time.sleep(0.001)
+        done.append(number)
+
+    jobs = parallel.SideBySide(do, 5, 2, torch.device("cpu"))
+    jobs.run()
+    assert sorted(done) == [0, 1, 2, 3, 4]
+    assert {n for number, n in threads if number < 4} == {1}
+    assert threads[-1] == (4, 2)
+
+
+def test_runs_that_do_not_fit_side_by_side_are_done_alone(caplog):
+    active, tries = [], []
+
+    def do(number, before_epoch):
+        active.append(number)
+        tries.append(number)
+        try:
+            if number == 0 and tries.count(0) == 1:
+                with exhaustion_explained("training", "train less"):
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        finally:
+            active.remove(number)
+
+    parallel.SideBySide(do, 4, 3, torch.device("cpu")).run()
+    assert sorted(tries) == [0, 0, 1, 2, 3]
+    assert tries[-1] == 0
+    assert "3 runs side by side: the GPU is out of memory (2 GiB more were asked for)" in caplog.text
+
+    def never(number, before_epoch):
+        with exhaustion_explained("training", "train less"):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(CogError, match="the GPU is out of memory while training; train less"):
+        parallel.SideBySide(never, 2, 2, torch.device("cpu")).run()
+
+
+def test_runs_at_once_within_the_processors_and_the_memory(feature_folders, monkeypatch):
+    engine = Engine(torch.device("cpu"))
+    data = protocol.prepare(*(feature_files.load(folder) for folder in feature_folders), engine)
+    study = [Settings(seed=seed) for seed in range(5)]
+    assert parallel.runs_at_once(data, study, engine)[0] == 1  # tests have one thread
+    monkeypatch.setattr(Engine, "max_parallel_runs", 3)
+    tried = []
+    products = parallel._products
+
+    def other_bits(*args):
+        tried.append(args)
+        return (
+            products(*args) if len(tried) < 2 else [torch.full_like(t, len(tried)) for t in products(*args)]
+        )
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    assert parallel.runs_at_once(data, study, engine)[0] == 3
+    assert parallel.runs_at_once(data, study[:2], engine)[0] == 2
+    each = engine.trials_per_batch(protocol.sgd_config(study[0], len(data.labels))) * parallel.training_bytes(
+        study[0], data.features.n, data.features.dim, len(data.labels)
+    )
+    monkeypatch.setattr(parallel, "available_memory", lambda: 5 * each)
+    assert parallel.runs_at_once(data, study, engine)[0] == 2
+    monkeypatch.setattr(parallel, "_products", other_bits)
+    assert parallel.runs_at_once(data, study, engine)[0] == 1

@@ -1,0 +1,481 @@
+"""CLF.PCA_DIM against scikit-learn, CLF.MAX_PER_CLASS, the names of their folders; and degenerate features."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+import sklearn.decomposition
+import tiny
+import torch
+from test_logreg import command
+from test_protocol import run_once
+from test_study import assert_same, contents, single_calls, study_command
+
+from cog import config, paths
+from cog.commands import extract_features, logreg, print_results
+from cog.errors import CogError
+from cog.features import feature_files, pca
+from cog.features.feature_files import FeatureSet
+from cog.logreg import preprocess
+from cog.logreg.engine import Engine
+from cog.logreg.settings import Settings
+
+SMALL = ["CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu"]
+CPU = torch.device("cpu")
+
+
+def clf(**values):
+    cfg = config.default_cfg()
+    for key, value in values.items():
+        cfg.CLF[key] = value
+    return cfg.CLF
+
+
+def cloud(n, dim, *, seed=0, offset=0.5):
+    """Anisotropic points off the origin; float32 ``(n, dim)``."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(dim, dim, generator=torch.Generator().manual_seed(99)) / dim**0.5
+    scales = torch.logspace(0, -1.5, dim)
+    return (torch.randn(n, dim, generator=generator) * scales) @ mixing + offset
+
+
+def labelled(n_per_class, n_classes, dim, seed):
+    x, y = tiny.make_xy(n_per_class=n_per_class, n_classes=n_classes, dim=dim, seed=seed, spread=2.0)
+    return FeatureSet(x + 0.3, y, "tiny_net_birds_train")
+
+
+def angle(ours, theirs):
+    """Largest principal angle between the spans of two sets of orthonormal rows, in radians.
+
+    By its sine: the cosine of a small angle says nothing in float64 below 1e-8.
+    """
+    rest = theirs.T - ours.T @ (ours @ theirs.T)
+    return float(np.arcsin(min(1.0, np.linalg.svd(rest, compute_uv=False)[0])))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Principal components
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.5, 300.0])
+@pytest.mark.parametrize(("n", "dim"), [(5000, 96), (300, 320), (40, 64)])
+def test_equals_scikit_learns_full_svd(n, dim, offset):
+    """Several chunks and blocks, more features than rows, and a large common offset."""
+    x = cloud(n, dim, offset=offset)
+    oracle = sklearn.decomposition.PCA(svd_solver="full").fit(x.double().numpy())
+    found = pca.fit(x)
+    np.testing.assert_allclose(found.mean.numpy(), oracle.mean_, atol=1e-9 * max(1, offset))
+    rank = min(n - 1, dim)
+    assert found.rank == rank
+    np.testing.assert_allclose(
+        found.variances[:rank].numpy(), oracle.explained_variance_[:rank], rtol=1e-6, atol=1e-12
+    )
+    for d in (1, 8, 32, rank):
+        assert angle(found.components[:d].numpy(), oracle.components_[:d]) < 1e-3
+        assert found.explained(d) == pytest.approx(oracle.explained_variance_ratio_[:d].sum(), abs=1e-9)
+    gaps = -np.diff(oracle.explained_variance_[:9]) / oracle.explained_variance_[0]
+    assert gaps.min() > 1e-3  # so that single components are determined, signs included
+    np.testing.assert_allclose(found.components[:8].numpy(), oracle.components_[:8], atol=1e-5)
+    ours = pca.project(x, found, 8).numpy()
+    np.testing.assert_allclose(ours, oracle.transform(x.double().numpy())[:, :8], atol=1e-4, rtol=1e-4)
+
+
+def test_projection_in_place_is_the_same_and_takes_no_memory():
+    x = cloud(5000, 48)
+    found = pca.fit(x)
+    rows = torch.arange(0, 5000, 2)
+    for dim in (1, 7, 48):
+        for chosen in (None, rows):
+            copy = x.clone()
+            inside = pca.project(copy, found, dim, rows=chosen, in_place=True)
+            assert inside.data_ptr() == copy.data_ptr()
+            assert torch.equal(inside, pca.project(x, found, dim, rows=chosen))
+
+
+def test_the_sign_of_a_component_is_that_of_its_largest_entry():
+    x = cloud(500, 12)
+    for one in (pca.fit(x), pca.fit(-x), pca.fit(x[torch.randperm(500)])):
+        largest = one.components.gather(1, one.components.abs().argmax(1, keepdim=True))
+        assert (largest > 0).all()
+    assert torch.equal(pca.fit(x).components, pca.fit(x.clone()).components)
+
+
+def test_only_the_chosen_rows_count():
+    x = cloud(5000, 16)
+    rows = torch.arange(1, 5000, 3)
+    part, whole = pca.fit(x, rows=rows), pca.fit(x[rows])
+    assert torch.equal(part.components, whole.components)
+    assert part.n_rows == len(rows)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_accuracy_equals_that_on_scikit_learns_projection(tmp_path, normalize, mapped):
+    """The whole protocol on both; the features stay in their file or not."""
+    train, test = labelled(40, 8, 24, 0), labelled(20, 8, 24, 1)
+    tiny.write_features(tmp_path, train.x, train.y)
+    oracle = sklearn.decomposition.PCA(6, svd_solver="full").fit(train.x.double().numpy())
+    expected = [
+        FeatureSet(torch.from_numpy(oracle.transform(one.x.double().numpy())).float(), one.y, one.name)
+        for one in (train, test)
+    ]
+    for one in expected:
+        feature_files.check_and_normalize_(one.x, "", normalize=normalize)
+    made = preprocess.prepare(
+        feature_files.load(tmp_path, mapped=mapped), FeatureSet(test.x.clone(), test.y, test.name),
+        clf=clf(PCA_DIM=6, NORM_FTS=normalize), device=CPU,
+    )  # fmt: skip
+    for ours, theirs in ((made.train, expected[0]), (made.test, expected[1])):
+        torch.testing.assert_close(ours.x, theirs.x, rtol=1e-4, atol=1e-5)
+        assert torch.equal(ours.y, theirs.y)
+    settings = Settings(seed=22, n_trials=4, n_epochs=10, normalize=normalize, lr_interval=(1e-1, 1e1))
+    outcomes = [run_once(*sets, settings, Engine(CPU)) for sets in ((made.train, made.test), expected)]
+    scores = [
+        [trial.val_top1 for trial in one.trials] + [one.classifier.history.logs["test/top1"][-1]]
+        for one in outcomes
+    ]
+    assert scores[0] == scores[1]
+    assert 30 < scores[0][-1] < 100
+
+
+def test_a_saved_run_can_be_applied_to_new_features(feature_folders, tmp_path):
+    """pca.pth and model.pth turn raw features into the recorded accuracy; the log and the record name the share."""
+    logreg.main(command(feature_folders, tmp_path / "out", "CLF.PCA_DIM", "3", *SMALL))
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    final = tmp_path / "out" / results["final"]["folder"]
+    projection = torch.load(final / "pca.pth", weights_only=True)
+    model = torch.load(final / "model.pth", weights_only=True)["model"]
+    train, test = feature_files.load(feature_folders[0]), feature_files.load(feature_folders[1])
+    x = torch.nn.functional.normalize((test.x - projection["mean"]) @ projection["components"].T)
+    top1 = 100 * ((x @ model["weight"].T + model["bias"]).argmax(1) == test.y).double().mean().item()
+    assert results["final"]["test_top1"] == pytest.approx(top1)
+    assert (results["feature_dim"], results["identity"]["pca_dim"]) == (3, 3)
+    share = sklearn.decomposition.PCA().fit(train.x.numpy()).explained_variance_ratio_
+    assert results["pca"]["explained_variance"] == pytest.approx(share[:3].sum(), abs=1e-5)
+    assert results["pca"]["explained_variance_of_first"] == pytest.approx(
+        {"1": share[0], "2": share[:2].sum(), "3": share[:3].sum()}, abs=1e-5
+    )
+
+
+def test_peak_memory_is_bounded():
+    """Of fitting and projecting together, beside the features themselves."""
+    x = cloud(20000, 128)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        found = pca.fit(x)
+        pca.project(x, found, 64, in_place=True)
+    level = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            level += event.nbytes()
+            peak = max(peak, level)
+    assert (
+        0 < peak < 0.8 * x.nbytes
+    )  # 2048 rows in float64 and a few squares of 128: 10 MB features, small chunks
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Images per class
+
+
+def test_smaller_caps_are_subsets_and_every_class_is_drawn_by_itself():
+    y = torch.tensor([5] * 20 + [2] * 9 + [7] * 30 + [2] * 4)
+    rows = {n: feature_files.cap_per_class(y, n) for n in (1, 4, 13, 20, 100)}
+    chosen = [set(kept.tolist()) for kept, _ in rows.values()]
+    assert all(small < large for small, large in itertools.pairwise(chosen))
+    assert [short for _, short in rows.values()] == [0, 0, 0, 1, 3]
+    for n, (kept, _) in rows.items():
+        assert kept.tolist() == sorted(kept.tolist())
+        assert [int((y[kept] == label).sum()) for label in (2, 5, 7)] == [min(n, 13), min(n, 20), min(n, 30)]
+    shorter = y[1:]  # one image of class 5 is missing: the other classes keep theirs
+    kept = feature_files.cap_per_class(shorter, 4)[0] + 1
+    assert {r for r in kept.tolist() if y[r] != 5} == {r for r in rows[4][0].tolist() if y[r] != 5}
+
+
+def test_the_choice_is_random():
+    y = torch.zeros(1000, dtype=torch.int64)
+    kept, _ = feature_files.cap_per_class(y, 500)
+    assert abs(kept.double().mean().item() - 499.5) < 40  # sd of the mean of half of them is 9
+    assert len(set(np.diff(kept.numpy()))) > 3
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_capped_features_are_those_of_the_file(tmp_path, mapped, normalize):
+    x, y = tiny.make_xy(n_per_class=30, n_classes=4)
+    tiny.write_features(tmp_path, x, y)
+    kept, _ = feature_files.cap_per_class(y, 11)
+    whole = feature_files.load(tmp_path, normalize=normalize)
+    made = preprocess.prepare(
+        feature_files.load(tmp_path, normalize=normalize, mapped=mapped),
+        feature_files.load(tmp_path, normalize=normalize),
+        clf=clf(MAX_PER_CLASS=11, NORM_FTS=normalize), device=CPU,
+    )  # fmt: skip
+    assert torch.equal(made.train.x, whole.x[kept])
+    assert torch.equal(made.train.y, y[kept])
+    assert torch.equal(made.test.x, whole.x)
+    assert made.record == {"max_per_class": {"n": 11, "rows": 44, "of_rows": 120, "smaller_classes": 0}}
+    assert made.projection is None
+
+
+def test_components_of_a_capped_set_are_its_own(tmp_path):
+    train, test = labelled(30, 4, 12, 0), labelled(5, 4, 12, 1)
+    kept, _ = feature_files.cap_per_class(train.y, 9)
+    expected = pca.fit(train.x[kept])
+    made = preprocess.prepare(train, test, clf=clf(PCA_DIM=3, MAX_PER_CLASS=9), device=CPU)
+    assert torch.equal(made.projection["components"], expected.components[:3].float())
+    assert made.record["pca"]["rows"] == 36
+    assert made.train.x.shape == (36, 3)
+
+
+def test_every_seed_sees_the_same_images(feature_folders, tmp_path, caplog):
+    logreg.main(study_command(feature_folders, tmp_path, "CLF.MAX_PER_CLASS", "3", *SMALL, shots=()))
+    rows = [json.loads(path.read_text())["rows"] for path in sorted(tmp_path.rglob("results.json"))]
+    assert len(rows) == 2
+    assert all(one["final_train"] == 9 for one in rows)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# In the command
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ["CLF.PCA_DIM", "3"],
+        ["CLF.MAX_PER_CLASS", "4"],
+        ["CLF.PCA_DIM", "2", "CLF.MAX_PER_CLASS", "4"],
+    ],
+)
+def test_every_file_of_a_study_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
+    root = tmp_path / "results"
+    logreg.main(study_command(feature_folders, root, *pairs, *SMALL))
+    study = contents(root)
+    root.rename(tmp_path / "study")
+    single_calls(feature_folders, root, *pairs, *SMALL)
+    assert_same(study, contents(root))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "name"),
+    [
+        ([], "logreg"),
+        (["CLF.PCA_DIM", "256"], "logreg_pca256"),
+        (["CLF.MAX_PER_CLASS", "732"], "logreg_max732"),
+        (["CLF.PCA_DIM", "256", "CLF.MAX_PER_CLASS", "732"], "logreg_pca256_max732"),
+        (["CLF.TYPE", "mlp"], "mlp"),
+        (["CLF.TYPE", "mlp_noact", "CLF.PCA_DIM", "32"], "mlp_noact_pca32"),
+        (["CLF.TYPE", "mlp", "EVAL.NAME", "mine"], "mine"),
+        (["CLF.PCA_DIM", "32", "EVAL.NAME", "mine"], "mine_pca32"),
+    ],
+)
+def test_names_of_evaluations(pairs, name):
+    """They read back as what they are, few-shot or not."""
+    assert config.evaluation_name(config.get_cfg(opts=pairs)) == name
+    for n_shot in (0, 8):
+        assert paths.parse_evaluation_folder(paths.evaluation_folder(name, n_shot)) == (name, n_shot)
+
+
+def test_variants_lie_beside_each_other(workshop):
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *SMALL]
+    sets = [[], ["CLF.PCA_DIM", "2"], ["CLF.MAX_PER_CLASS", "5"], ["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "8"]]
+    for pairs in sets:
+        logreg.main([*base, *pairs, "CLF.N_SHOT", "2"])
+    found = {path.parent.name for path in (workshop.models / "tiny/net/birds").glob("eval_*/seed-22")}
+    assert found == {f"eval_{name}_N2" for name in ("logreg", "logreg_pca2", "logreg_max5", "mlp")}
+
+
+@pytest.mark.parametrize("name", ["logreg_pca256", "mine_max732"])
+def test_a_name_like_that_of_a_variant_is_refused(feature_folders, tmp_path, name):
+    with pytest.raises(CogError, match=f"EVAL.NAME {name} ends like the folders of CLF"):
+        logreg.main(command(feature_folders, tmp_path / "out", "EVAL.NAME", name, *SMALL))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("mlp", "logreg", "the name of runs with CLF.TYPE mlp, and this is CLF.TYPE logreg"),
+        ("mlp", "mlp_noact", "the name of runs with CLF.TYPE mlp, and this is CLF.TYPE mlp_noact"),
+        ("finetune", "logreg", "the name of runs of finetune.py, and this is CLF.TYPE logreg"),
+    ],
+)
+def test_the_name_of_another_kind_is_refused(feature_folders, tmp_path, name, kind, words):
+    """It would be shown as that: a logistic regression in the table of fine-tuned networks."""
+    more = ["CLF.TYPE", kind, "CLF.MLP_HIDDEN", "4", *SMALL]
+    with pytest.raises(CogError, match=words):
+        logreg.main(command(feature_folders, tmp_path / "out", "EVAL.NAME", name, *more))
+    assert not (tmp_path / "out").exists()
+    if kind != "logreg":
+        logreg.main(command(feature_folders, tmp_path / "out", "EVAL.NAME", kind, *more))
+
+
+def test_another_number_of_components_is_another_run(feature_folders, tmp_path):
+    logreg.main(command(feature_folders, tmp_path / "out", "CLF.PCA_DIM", "3", *SMALL))
+    with pytest.raises(CogError, match="pca_dim: 3 -> 2"):
+        logreg.main(command(feature_folders, tmp_path / "out", "CLF.PCA_DIM", "2", *SMALL, "--skip_complete"))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Degenerate features
+
+
+def degenerate(x, y, pairs, tmp_path, test=None):
+    """Run the command on these features; returns what it printed, or the error's text."""
+    tiny.write_features(tmp_path / "train", x, y)
+    tiny.write_features(tmp_path / "test", *(test or (x, y)))
+    out = tmp_path / "out"
+    try:
+        logreg.main(
+            ["--train_features_dir", str(tmp_path / "train"), "--test_features_dir", str(tmp_path / "test"),
+             "--output_dir", str(out), *SMALL, *pairs]
+        )  # fmt: skip
+    except CogError as error:
+        assert not list(out.rglob("results.json"))
+        return str(error)
+    return json.loads((out / "results.json").read_text())
+
+
+def pairs_of(dim, **more):
+    return ["CLF.PCA_DIM", str(dim), *(str(part) for item in more.items() for part in item)]
+
+
+Y = torch.arange(4).repeat_interleave(6)
+
+
+@pytest.mark.parametrize(
+    ("x", "pairs", "message"),
+    [
+        (cloud(24, 8), pairs_of(9), "has 8 dimensions; set at most that"),
+        (cloud(24, 40), pairs_of(24), "vary in 23 directions only; set at most 23"),
+        (cloud(24, 3) @ torch.ones(3, 8).tril(), pairs_of(5), "vary in 3 directions only; set at most 3"),
+        (torch.ones(24, 8), pairs_of(1), "do not vary at all; leave it out"),
+        (torch.zeros(24, 8), pairs_of(1), "do not vary at all; leave it out"),
+        (cloud(24, 8).index_fill(1, torch.tensor([2, 5]), 7.0), pairs_of(7), "vary in 6 directions only"),
+        (cloud(2, 8)[[0, 1] * 12], pairs_of(2), "vary in 1 directions only; set at most 1"),
+        (
+            cloud(24, 8).index_fill(0, torch.tensor([3]), float("nan")),
+            pairs_of(2),
+            "1 of 24 rows of X hold NaN",
+        ),
+        (cloud(24, 8), ["CLF.PCA_DIM", "-1"], "CLF.PCA_DIM = -1 is not valid"),
+        (cloud(24, 8), ["CLF.PCA_DIM", "2.5"], "CLF.PCA_DIM = 2.5"),
+        (cloud(24, 8), ["CLF.MAX_PER_CLASS", "-3"], "CLF.MAX_PER_CLASS = -3 is not valid"),
+        (cloud(24, 8), ["CLF.MAX_PER_CLASS", "1"], "every class has a single training image"),
+        (cloud(24, 8), [*pairs_of(4), "CLF.MAX_PER_CLASS", "1"], "vary in 3 directions only"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_one_line(x, pairs, message, tmp_path):
+    text = degenerate(x, Y, pairs, tmp_path)
+    assert message in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("x", "pairs"),
+    [
+        (cloud(24, 8), pairs_of(8)),
+        (cloud(24, 40), pairs_of(23)),
+        (1e18 * cloud(24, 8), pairs_of(4)),
+        (1e-18 * cloud(24, 8), pairs_of(4)),
+        (cloud(24, 8).index_fill(0, torch.tensor([0, 7]), 0.0), pairs_of(4)),
+        (cloud(12, 8).repeat_interleave(2, 0), pairs_of(4)),
+        (cloud(24, 8).index_fill(1, torch.tensor([2, 5]), 7.0), pairs_of(6)),
+        (cloud(24, 1), pairs_of(1)),
+        (cloud(24, 8), ["CLF.MAX_PER_CLASS", "1000000"]),
+        (cloud(24, 8), ["CLF.MAX_PER_CLASS", "2"]),
+        (cloud(24, 8), [*pairs_of(4), "CLF.N_SHOT", "2", "CLF.MAX_PER_CLASS", "4"]),
+    ],
+)  # fmt: skip
+def test_what_is_unusual_is_done(x, pairs, tmp_path):
+    """All of it, duplicates, few rows, extreme scales, dead features, one dimension, caps beyond the classes."""
+    results = degenerate(x, Y, pairs, tmp_path)
+    assert isinstance(results, dict), results
+    assert not results["final"]["diverged"]
+    assert 0 <= results["final"]["test_top1"] <= 100
+
+
+def test_classes_smaller_than_the_cap_are_named(tmp_path, caplog):
+    y = torch.tensor([0] * 14 + [1] * 6 + [2] * 4)
+    results = degenerate(cloud(24, 8), y, ["CLF.MAX_PER_CLASS", "6"], tmp_path)
+    assert results["max_per_class"] == {"n": 6, "rows": 16, "of_rows": 24, "smaller_classes": 1}
+    assert "1 classes have fewer than CLF.MAX_PER_CLASS 6 images" in caplog.text
+
+
+def test_a_test_set_of_another_width(tmp_path):
+    text = degenerate(cloud(24, 8), Y, pairs_of(4), tmp_path, test=(cloud(24, 9), Y))
+    assert re.search("training features have 8 dimensions, test features 9", text)
+
+
+def test_components_beyond_memory(tmp_path, monkeypatch):
+    """Features that stay in their file need room for what becomes of them."""
+    x, y = tiny.make_xy(n_per_class=30, n_classes=4)
+    tiny.write_features(tmp_path, x, y)
+    monkeypatch.setattr(preprocess, "available_memory", lambda: 100)
+    for values in ({"PCA_DIM": 2}, {"MAX_PER_CLASS": 9}):
+        with pytest.raises(CogError, match="of memory are available; lower CLF.PCA_DIM or CLF.MAX_PER_CLASS"):
+            preprocess.prepare(
+                feature_files.load(tmp_path, mapped=True),
+                feature_files.load(tmp_path),
+                clf=clf(**values),
+                device=CPU,
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# IN-1K with blurred faces, and the driver
+
+
+def test_blurred_images_from_extraction_to_results(workshop, caplog, capsys):
+    """A data set like the others; the flag names its own images, and its counts are compared with the official ones."""
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "in1k_blurred"]
+    options = [
+        "--split",
+        "train",
+        "test",
+        "--model_loader",
+        f"{workshop.loader}:load_my_model",
+        "--device",
+        "cpu",
+    ]
+    small = [
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE",
+        "16",
+        "FT_EXTRACT.IMAGE_CROP_SIZE",
+        "16",
+        "FT_EXTRACT.N_WORKERS",
+        "0",
+    ]
+    with pytest.raises(CogError, match="--dataset in1k_blurred needs --in1k_blurred_images_root"):
+        extract_features.main([*base, *options, "--in1k_images_root", str(workshop.in1k), *small])
+    extract_features.main([*base, *options, "--in1k_blurred_images_root", str(workshop.in1k), *small])
+    assert "in1k_blurred train: expected 1281066 images" in caplog.text
+    logreg.main([*base, *SMALL])
+    capsys.readouterr()
+    print_results.main(["--models_root_dir", str(workshop.models), "--seeds", "22"])
+    assert "in1k_blurred" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_driver_of_principal_components(workshop, repository, python):
+    """Each number of components in the folder that print_results looks for, skipped the second time."""
+    command = [
+        "bash", str(repository / "bash-scripts/pca.sh"), f"models_root_dir={workshop.models}", "model_name=tiny_net",
+        "dataset=birds", "dims=1 3", "seeds=22 37", *SMALL,
+    ]  # fmt: skip
+    environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"}
+    for times in (0, 4):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("is complete, skipped") == times
+    for dim in (1, 3):
+        assert f"Average over seeds 22 37: birds, {dim} components" in done.stdout
+        for seed in (22, 37):
+            folder = workshop.models / f"tiny/net/birds/eval_logreg_pca{dim}/seed-{seed}"
+            assert json.loads((folder / "results.json").read_text())["feature_dim"] == dim

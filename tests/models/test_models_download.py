@@ -1,0 +1,415 @@
+"""Downloads, from a small HTTP server on the loopback interface that cuts, lies and fails on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import http.server
+import io
+import json
+import logging
+import os
+import re
+import subprocess
+import threading
+import urllib.request
+import zipfile
+
+import pytest
+import torch
+
+from cog.errors import CogError
+from cog.models import download
+from cog.models.__main__ import main
+from cog.models.spec import CheckpointSource, ModelSpec, Release
+from cog.models.zoo import MODELS
+
+
+def checkpoint_bytes(seed: int = 0, n: int = 300_000) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"w": torch.randn(n, generator=torch.Generator().manual_seed(seed))}, buffer)
+    return buffer.getvalue()
+
+
+DATA = checkpoint_bytes()
+DIGEST = hashlib.sha256(DATA).hexdigest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves ``files``; ``cuts[path]`` lists after how many bytes each answer breaks off (None: not)."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.cuts: dict[str, list] = {}
+        self.status: dict[str, list[int]] = {}
+        self.etag = '"1"'
+        self.content_type = "application/octet-stream"
+        self.ranges = True
+        self.requests: list[tuple[str, str | None]] = []
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        server = self.server
+        server.requests.append((self.path, self.headers.get("Range")))
+        path = self.path.partition("?")[0]
+        if path.startswith("http://"):  # we are asked as a proxy
+            path = "/" + path.split("/", 3)[3]
+        if server.status.get(path):
+            return self.send_error(server.status[path].pop(0))
+        if path not in server.files:
+            return self.send_error(404)
+        data, start = server.files[path], 0
+        wanted = self.headers.get("Range")
+        if server.ranges and wanted and self.headers.get("If-Range") in (None, server.etag):
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if start >= len(data):
+                return self.send_error(416)
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(data) - start))
+        self.send_header("Content-Type", server.content_type)
+        if server.etag:
+            self.send_header("ETag", server.etag)
+        self.end_headers()
+        cut = server.cuts[path].pop(0) if server.cuts.get(path) else None
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(data[start:] if cut is None else data[start : start + cut])
+        self.close_connection = True
+
+
+@pytest.fixture
+def server(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def spec(*sources: CheckpointSource) -> ModelSpec:
+    return dataclasses.replace(MODELS["dino_resnet50"], release=Release("prepare_dino.sh", sources))
+
+
+def prepare(declared: ModelSpec, root, **options):
+    (outcome,) = download.prepare([declared], root, retry_wait_s=0.0, **options)
+    return outcome, root / "dino" / "resnet50" / "model.ckpt"
+
+
+def leftovers(target) -> set[str]:
+    return {path.name for path in target.parent.iterdir()} - {target.name, f"{target.name}.source.json"}
+
+
+def test_plain_download_then_skip(server, tmp_path):
+    server.files["/a"] = DATA
+    declared = spec(CheckpointSource(server.url("/a"), DIGEST[:8]))
+    outcome, target = prepare(declared, tmp_path)
+    assert (outcome.status, target.read_bytes()) == ("ready", DATA)
+    assert not leftovers(target)
+    assert json.loads((target.parent / "model.ckpt.source.json").read_text())["sha256"] == DIGEST
+    n_requests = len(server.requests)
+    outcome, _ = prepare(declared, tmp_path)
+    assert (
+        outcome.status == "ready" and "as published" in outcome.detail and len(server.requests) == n_requests
+    )
+
+
+def test_resume_after_cut_connections(server, tmp_path):
+    server.files["/a"] = DATA
+    server.cuts["/a"] = [400_000, 300_000]
+    outcome, target = prepare(spec(CheckpointSource(server.url("/a"), DIGEST)), tmp_path)
+    assert (outcome.status, target.read_bytes()) == ("ready", DATA)
+    assert [wanted for _, wanted in server.requests] == [None, "bytes=400000-", "bytes=700000-"]
+
+
+def test_resume_in_a_later_run(server, tmp_path, monkeypatch):
+    server.files["/a"] = DATA
+    server.cuts["/a"] = [500_000, 0, 0, 0, 0, 0, 0]
+    declared = spec(CheckpointSource(server.url("/a"), DIGEST))
+    outcome, target = prepare(declared, tmp_path)
+    assert outcome.status == "failed" and not target.exists()
+    server.cuts.clear()
+    server.requests.clear()
+    outcome, target = prepare(declared, tmp_path)
+    assert (outcome.status, target.read_bytes()) == ("ready", DATA)
+    assert server.requests == [("/a", "bytes=500000-")]
+
+
+@pytest.mark.parametrize("change", ["etag", "no ranges", "other link", "too long"])
+def test_what_cannot_be_resumed_starts_again(server, tmp_path, change):
+    server.files["/a"] = server.files["/b"] = DATA
+    server.cuts["/a"] = [500_000, 0, 0, 0, 0, 0, 0]
+    prepare(spec(CheckpointSource(server.url("/a"), DIGEST)), tmp_path)
+    server.cuts.clear()
+    url = server.url("/b" if change == "other link" else "/a")
+    if change == "etag":
+        server.etag, server.files["/a"] = '"2"', checkpoint_bytes(1)
+    server.ranges = change != "no ranges"
+    if change == "too long":
+        (tmp_path / "dino/resnet50/model.ckpt.download").write_bytes(bytes(2_000_000))
+    expected = server.files["/a"] if change == "etag" else DATA
+    outcome, target = prepare(spec(CheckpointSource(url)), tmp_path)
+    assert (outcome.status, target.read_bytes()) == ("ready", expected)
+    assert not leftovers(target)
+
+
+def test_wrong_hash_is_no_checkpoint(server, tmp_path, caplog):
+    server.files["/a"] = DATA
+    with caplog.at_level(logging.WARNING, "cog"):
+        outcome, target = prepare(spec(CheckpointSource(server.url("/a"), "0" * 64)), tmp_path)
+    assert (
+        outcome.status == "failed" and "wrong file: SHA-256" in outcome.detail and "\n" not in outcome.detail
+    )
+    assert not target.exists() and not leftovers(target)
+
+
+@pytest.mark.parametrize("first", ["404", "hash", "page", "500", "empty", "refused"])
+def test_mirrors_in_order(server, tmp_path, first):
+    server.files["/bad"] = b"" if first == "empty" else checkpoint_bytes(1)
+    server.files["/good"] = DATA
+    if first == "404":
+        del server.files["/bad"]
+    if first == "500":
+        server.status["/bad"] = [500] * 10
+    if first == "page":
+        server.files["/bad"] = b"<!DOCTYPE html><html>log in</html>"
+    bad = "http://127.0.0.1:9/bad" if first == "refused" else server.url("/bad")
+    outcome, target = prepare(
+        spec(
+            CheckpointSource(bad, "" if first in ("page", "empty") else "1" * 8),
+            CheckpointSource(server.url("/good"), DIGEST),
+        ),
+        tmp_path,
+    )
+    assert (outcome.status, target.read_bytes()) == ("ready", DATA)
+    assert server.requests[-1][0] == "/good" and not leftovers(target)
+
+
+def test_a_web_page_by_its_content_type(server, tmp_path):
+    server.files["/a"], server.content_type = DATA, "text/html; charset=utf-8"
+    outcome, target = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
+    assert outcome.status == "failed" and "web page" in outcome.detail and not target.exists()
+
+
+def test_transient_errors_are_repeated(server, tmp_path):
+    server.files["/a"] = DATA
+    server.status["/a"] = [503, 429]
+    outcome, _ = prepare(spec(CheckpointSource(server.url("/a"), DIGEST)), tmp_path)
+    assert outcome.status == "ready" and len(server.requests) == 3
+
+
+def test_manual_links_print_the_steps(server, tmp_path, capsys):
+    declared = spec(
+        CheckpointSource(server.url("/gone")), CheckpointSource("https://example.org/folder", manual=True)
+    )
+    outcome, target = prepare(declared, tmp_path)
+    printed = capsys.readouterr().out
+    assert outcome.status == "manual"
+    assert "https://example.org/folder" in printed and str(target) in printed
+    assert f"python -m cog.models check --models_root_dir {tmp_path} --model dino_resnet50" in printed
+
+
+def test_dry_run_touches_nothing(server, tmp_path):
+    outcome, _ = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path / "new", dry_run=True)
+    assert outcome.status == "would download" and not server.requests and not (tmp_path / "new").exists()
+
+
+def test_what_is_there_is_never_replaced(server, tmp_path):
+    target = tmp_path / "dino" / "resnet50" / "model.ckpt"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"mine")
+    server.files["/a"] = DATA
+    outcome, _ = prepare(spec(CheckpointSource(server.url("/a"), DIGEST)), tmp_path)
+    assert outcome.status == "failed" and "not the published file" in outcome.detail
+    outcome, _ = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
+    assert outcome.status == "ready" and target.read_bytes() == b"mine" and not server.requests
+
+
+def test_a_file_that_changed_after_its_download_is_noticed(server, tmp_path):
+    server.files["/a"] = DATA
+    _, target = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
+    target.write_bytes(DATA[:-1])
+    outcome, _ = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
+    assert outcome.status == "failed" and "no longer what was downloaded" in outcome.detail
+
+
+def test_a_mirror_with_another_hash_stays_accepted(server, tmp_path):
+    server.files["/mirror"] = DATA
+    declared = spec(CheckpointSource(server.url("/gone"), "1" * 8), CheckpointSource(server.url("/mirror")))
+    assert prepare(declared, tmp_path)[0].status == "ready"
+    assert prepare(declared, tmp_path)[0].detail == "already there, unchanged since its download"
+
+
+def test_full_disk(server, tmp_path, monkeypatch):
+    server.files["/a"] = DATA
+    usage = download.shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(download.shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
+        outcome, target = prepare(spec(CheckpointSource(server.url("/a"), DIGEST)), tmp_path)
+    assert outcome.status == "failed" and "1 MB free" in outcome.detail and not target.exists()
+
+    real = open
+
+    class Full(io.FileIO):
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    def full(path, mode="r", *args, **kwargs):
+        return Full(path, mode) if str(path).endswith(".download") else real(path, mode, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "open", full, raising=False)
+        outcome, target = prepare(spec(CheckpointSource(server.url("/a"), DIGEST)), tmp_path)
+    assert outcome.status == "failed" and "No space left on device" in outcome.detail and not target.exists()
+    assert prepare(spec(CheckpointSource(server.url("/a"), DIGEST)), tmp_path)[0].status == "ready"
+
+
+def test_zip_archives_are_unpacked(server, tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("folder/notes.txt", "x")
+        archive.writestr("folder/student.pth.tar", DATA)
+    server.files["/a.zip"] = buffer.getvalue()
+    declared = spec(CheckpointSource(server.url("/a.zip"), member="elsewhere/student.pth.tar"))
+    outcome, target = prepare(declared, tmp_path)
+    assert (outcome.status, target.read_bytes()) == ("ready", DATA) and not leftovers(target)
+    outcome, _ = prepare(spec(CheckpointSource(server.url("/a.zip"), member="teacher.pth")), tmp_path / "2")
+    assert outcome.status == "failed" and "does not contain teacher.pth" in outcome.detail
+
+
+def _archive(compression=zipfile.ZIP_STORED, data=DATA) -> bytearray:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        archive.writestr("student.pth.tar", data)
+    return bytearray(buffer.getvalue())
+
+
+def _hostile_archive(kind: str) -> bytes:
+    if kind == "bomb":  # 50 MB of zeros in 50 KB
+        return bytes(_archive(zipfile.ZIP_DEFLATED, bytes(50_000_000)))
+    if kind == "lzma":  # its window may be gigabytes
+        return bytes(_archive(zipfile.ZIP_LZMA))
+    archive = _archive(zipfile.ZIP_DEFLATED)
+    if kind == "cut":
+        return bytes(archive[: len(archive) // 2])
+    if kind == "damaged":
+        archive[len(archive) // 2] ^= 255
+        return bytes(archive)
+    directory = archive.rindex(b"PK\x01\x02")
+    if kind == "encrypted":
+        archive[6] |= 1
+        archive[directory + 8] |= 1
+    if kind == "directory":  # announces one of a gigabyte
+        end = archive.rindex(b"PK\x05\x06")
+        archive[end + 12 : end + 16] = (1 << 30).to_bytes(4, "little")
+    return bytes(archive)
+
+
+@pytest.mark.parametrize("kind", ["bomb", "lzma", "cut", "damaged", "encrypted", "directory"])
+def test_hostile_and_damaged_archives_are_refused_in_one_line(server, tmp_path, kind, monkeypatch):
+    written = []
+    real = download.shutil.copyfileobj
+    monkeypatch.setattr(download.shutil, "copyfileobj", lambda *a: written.append(kind) or real(*a))
+    server.files["/a.zip"] = _hostile_archive(kind)
+    outcome, target = prepare(
+        spec(CheckpointSource(server.url("/a.zip"), member="student.pth.tar")), tmp_path
+    )
+    assert outcome.status == "failed" and "\n" not in outcome.detail
+    assert ("damaged" if kind not in ("bomb", "lzma") else "student.pth.tar") in outcome.detail
+    assert not target.exists() and not leftovers(target)
+    assert bool(written) == (kind == "damaged")  # the others are refused before a byte is unpacked
+
+
+def test_an_answer_without_end_is_given_up(server, tmp_path, monkeypatch):
+    server.files["/a"] = DATA
+    monkeypatch.setattr(download, "_MAX_MB", 1)
+    outcome, target = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
+    assert outcome.status == "failed" and "more than 1 MB" in outcome.detail and not target.exists()
+
+
+def test_progress_tells_rate_and_time_left(server, tmp_path, monkeypatch, caplog):
+    server.files["/a"] = checkpoint_bytes(n=1_000_000)
+    monkeypatch.setattr(download, "Progress", functools.partial(download.Progress, bar=False))
+    monkeypatch.setattr(download, "_PROGRESS_S", 0)
+    with caplog.at_level(logging.INFO, "cog"):
+        prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
+    assert re.search(r"model\.ckpt\.download: 1 of 5 MB, [\d.]+ MB/s, \d+s left", caplog.text)
+
+
+def test_checkpoints_in_parts(server, tmp_path):
+    server.files["/m.index"], server.files["/m.data-00000-of-00001"] = b"index", b"data"
+    declared = spec(CheckpointSource(server.url("/m"), parts=(".data-00000-of-00001", ".index")))
+    outcome, target = prepare(declared, tmp_path)
+    assert outcome.status == "ready" and not target.exists()
+    assert target.with_name("model.ckpt.index").read_bytes() == b"index"
+    assert target.with_name("model.ckpt.data-00000-of-00001").read_bytes() == b"data"
+    assert prepare(declared, tmp_path)[0].detail.startswith("already there")
+    del server.files["/m.index"]
+    outcome, target = prepare(declared, tmp_path / "2")
+    assert outcome.status == "failed" and not target.with_name("model.ckpt.data-00000-of-00001").exists()
+
+
+def test_two_downloads_do_not_write_the_same_file(server, tmp_path):
+    folder = tmp_path / "dino" / "resnet50"
+    folder.mkdir(parents=True)
+    server.files["/a"] = DATA
+    with download._locked(folder / "model.ckpt"):
+        outcome, _ = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
+    assert outcome.status == "failed" and "another download" in outcome.detail
+
+
+def test_proxy_of_the_environment(server, tmp_path, monkeypatch):
+    server.files["/a"] = DATA
+    monkeypatch.setenv("http_proxy", server.url(""))
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    outcome, _ = prepare(spec(CheckpointSource("http://models.example.org/a", DIGEST)), tmp_path)
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    assert outcome.status == "ready" and server.requests[0][0] == "http://models.example.org/a"
+
+
+def test_command_line_ends_with_a_table(server, tmp_path, monkeypatch, capsys):
+    server.files["/a"] = DATA
+    monkeypatch.setitem(MODELS, "dino_resnet50", spec(CheckpointSource(server.url("/a"))))
+    broken = dataclasses.replace(
+        MODELS["swav_resnet50"], release=Release("prepare_swav.sh", (CheckpointSource(server.url("/no")),))
+    )
+    monkeypatch.setitem(MODELS, "swav_resnet50", broken)
+    models = ["--model", "dino_resnet50", "--model", "swav_resnet50", "--model", "cutmix_resnet50"]
+    assert main(["download", *models, "--", str(tmp_path)]) == 2
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in printed[-4:-1]] == [
+        ["dino_resnet50", "ready"],
+        ["swav_resnet50", "failed"],
+        ["cutmix_resnet50", "manual"],
+    ]
+    assert printed[-1] == "1 ready, 1 failed, 1 manual"
+    with pytest.raises(CogError, match="is empty"):
+        main(["download", "--all", "--", ""])
+
+
+@pytest.mark.parametrize("name", ["prepare_cutmix.sh", "prepare_sup.sh", "all.sh"])
+def test_scripts_take_the_root_and_run_from_anywhere(repository, tmp_path, python, name):
+    environment = {**os.environ, "COG_PYTHON": python}
+    command = ["bash", str(repository / "prepare_models" / name), "my models", "--dry_run"]
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    n_models = {"prepare_cutmix.sh": 3, "prepare_sup.sh": 4, "all.sh": 31}[name]
+    assert sum(line.split()[0] in MODELS for line in done.stdout.splitlines()[-n_models - 1 : -1]) == n_models
+    assert not list(tmp_path.iterdir())
+    done = subprocess.run(command[:2], check=False, **options)
+    assert done.returncode == 2 and "models_root_dir" in done.stderr

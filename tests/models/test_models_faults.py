@@ -1,0 +1,298 @@
+"""Broken, foreign and hostile checkpoints of every model: one clear line and exit code 2, nothing run or written."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import zipfile
+
+import hollow
+import numpy as np
+import pytest
+import tiny
+import torch
+from golden import rules
+from hostile import Payload
+
+import cog
+from cog.commands import extract_features
+from cog.errors import CogError
+from cog.models.hashes import is_published, sha256
+from cog.models.zoo import MODELS, get_spec
+from cog.runtime import cli as cli_tools
+
+#: One model per container and kind of layout; the other rows are slow.
+QUICK = (
+    "sup_resnet50",
+    "deit_small_distilled",
+    "efficientnet_b1",
+    "simclrv2_resnet50",
+    "byol_resnet50",
+    "mocov2_resnet50",
+    "advrobust_resnet50",
+    "clip_resnet50",
+)
+
+
+def rows(names=tuple(MODELS)):
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    for split in ("train", "test"):
+        tiny.write_class_folders(root / split, n_images=1)
+    return root
+
+
+def extraction_fails(name, path, images, tmp_path, capsys, *options) -> str:
+    """Run extract_features.py on a checkpoint; returns its one line of error."""
+    output = tmp_path / "features"
+    arguments = ["--model", name, "--ckpt_file", str(path), "--output_dir", str(output), "--dataset", "birds"]
+    arguments += [
+        "--split",
+        "test",
+        "--images_root",
+        str(images),
+        "--device",
+        "cpu",
+        "FT_EXTRACT.N_WORKERS",
+        "0",
+    ]
+    with pytest.raises(SystemExit) as done:
+        cli_tools.run(extract_features.main, [*arguments, *options])
+    said = capsys.readouterr().err
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert done.value.code == 2 and len(errors) == 1 and "Traceback" not in said
+    assert not output.exists()
+    return errors[0]
+
+
+def truncate(path, *, share: float) -> None:
+    victim = path if path.is_file() else path.with_name(path.name + ".data-00000-of-00001")
+    data = victim.read_bytes()
+    victim.write_bytes(data[: int(len(data) * share)])
+
+
+@pytest.mark.parametrize("name", rows())
+def test_missing_key(name, images, tmp_path, capsys):
+    key = hollow.backbone_key(name)
+    path = hollow.write(name, tmp_path / "model.ckpt", edit=lambda state: state.pop(key))
+    line = extraction_fails(name, path, images, tmp_path, capsys)
+    assert "does not fit the architecture: parameters missing 1 (" in line
+
+
+@pytest.mark.parametrize("name", rows())
+@pytest.mark.parametrize("inside", [True, False], ids=["of-the-backbone", "elsewhere"])
+def test_extra_key(name, inside, images, tmp_path, capsys):
+    schema = rules.load_schema(name)
+    key = hollow.backbone_key(name)
+    before, separator, leaf = key.rpartition("/" if "/" in key else ".")
+    if inside:
+        extra = f"{before}{separator}more{separator}{leaf}"
+    else:  # as if the file held a second network
+        extra = "online_params::second_net/~/conv/w" if "::" in key else f"second_net{separator}{leaf}"
+    if not inside and not schema["prefix"]:
+        pytest.skip("everything in this file is the backbone's")
+    path = hollow.write(name, tmp_path / "model.ckpt", edit=lambda state: state.update({extra: state[key]}))
+    line = extraction_fails(name, path, images, tmp_path, capsys)
+    assert "does not fit the architecture: parameters unexpected 1 (" in line
+
+
+@pytest.mark.parametrize("name", rows())
+def test_wrong_shape(name, images, tmp_path, capsys):
+    key = hollow.backbone_key(name)
+
+    def edit(state):
+        state[key] = state[key][None].repeat(2, axis=0) if state[key].ndim < 2 else state[key][:1, :1]
+
+    path = hollow.write(name, tmp_path / "model.ckpt", edit=edit)
+    line = extraction_fails(name, path, images, tmp_path, capsys)
+    assert "does not fit the architecture: " in line and " instead of (" in line
+
+
+@pytest.mark.parametrize("name", rows())
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.97])
+def test_truncated_file(name, share, images, tmp_path, capsys):
+    path = hollow.write(name, tmp_path / "model.ckpt")
+    truncate(path, share=share)
+    line = extraction_fails(name, path, images, tmp_path, capsys)
+    assert "download complete?" in line or "is it complete?" in line or "is empty" in line
+
+
+@pytest.mark.parametrize("name", rows(n for n in MODELS if hollow.container(n) != "tf_bundle"))
+def test_global_outside_the_allow_list(name, images, tmp_path, capsys):
+    canary = tmp_path / "canary"
+    path = tmp_path / "model.ckpt"
+    kind = hollow.container(name)
+    if kind == "torch":
+        hollow.write(name, path, add={"zz": Payload(canary)})
+    elif kind == "dill_pickle":
+        path.write_bytes(pickle.dumps({"experiment_state": {}, "step": Payload(canary)}, protocol=2))
+    else:
+        hollow.write(name, path)
+        replace_in_zip(path, "/data.pkl", pickle.dumps(Payload(canary), protocol=2))
+    line = extraction_fails(name, path, images, tmp_path, capsys)
+    assert "refused to read" in line and "posix.system" in line
+    assert not canary.exists()
+
+
+def replace_in_zip(path, ending, data):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(buffer, "w") as new:
+        for info in old.infolist():
+            new.writestr(info.filename, data if info.filename.endswith(ending) else old.read(info))
+    path.write_bytes(buffer.getvalue())
+
+
+@pytest.mark.parametrize("name", rows(n for n in MODELS if get_spec(n).sha256_prefixes))
+def test_wrong_hash(name, images, tmp_path, capsys):
+    path = hollow.write(name, tmp_path / "model.ckpt")
+    line = extraction_fails(name, path, images, tmp_path, capsys, "--strict_hash")
+    assert "is not the published file: SHA-256 " in line and get_spec(name).sha256_prefixes[0] in line
+
+
+def test_hash_of_published_files_and_of_files_in_parts(tmp_path):
+    spec = get_spec("sup_resnet50")
+    assert is_published(spec, "0676ba61" + 56 * "0")
+    assert is_published(spec, "00000000" + 56 * "0") is False
+    assert is_published(get_spec("swav_resnet50"), 64 * "0") is None
+    prefix = tmp_path / "model.ckpt"
+    prefix.with_name("model.ckpt.index").write_bytes(b"ab")
+    prefix.with_name("model.ckpt.data-00000-of-00001").write_bytes(b"c")
+    abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, appendix B.1
+    assert sha256(prefix) == sha256(prefix.with_name("model.ckpt.index")) == abc
+
+
+# ---- further containers and contents --------------------------------------------------------------------
+
+
+def refusal(name, path) -> str:
+    with pytest.raises(CogError) as error:
+        cog.load_backbone(name, path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "is empty"),
+        (b"<!DOCTYPE html><html></html>", "is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
+        (b"\x93NUMPY\x01\x00", "is not a readable checkpoint"),
+        (b"PK\x03\x04 and nothing more", "is not a readable torch file"),
+        (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "is not a readable torch file"),
+        (b"\x10" + bytes(7) + b"{not json at all}", "is not a readable safetensors file"),
+        (bytes(257) + b"ustar" + bytes(250), "is in the container of torch 0.1"),
+        (b"\x80\x04I1\n.", "holds a int"),
+        (b"\x80\x04]\x94.", "holds a list"),
+    ],
+)
+def test_no_checkpoint_at_all(content, expected, tmp_path):
+    path = tmp_path / "model.ckpt"
+    path.write_bytes(content)
+    assert expected in refusal("dino_resnet50", path)
+
+
+def test_an_archive_that_holds_the_checkpoint(tmp_path):
+    path = tmp_path / "release.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("folder/student.pth.tar", b"x")
+    line = refusal("obow_resnet50", path)
+    assert "folder/student.pth.tar" in line and "unpack" in line
+
+
+def test_missing_file_and_folder(tmp_path):
+    assert "does not exist" in refusal("dino_resnet50", tmp_path / "no.ckpt")
+    assert "is a folder" in refusal("dino_resnet50", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mocov2_resnet50", "clip_resnet50", "byol_resnet50", "simclrv2_resnet50"])
+def test_the_checkpoint_of_another_model(name, tmp_path):
+    path = hollow.write("obow_resnet50", tmp_path / "model.ckpt")
+    line = refusal(name, path)
+    assert "right checkpoint?" in line and "network" in line
+
+
+def test_entries_that_are_no_tensors(tmp_path):
+    path = tmp_path / "model.ckpt"
+    torch.save({"state_dict": {"module.encoder_q.conv1.weight": 3}}, path)
+    assert "are not tensors" in refusal("mocov2_resnet50", path)
+
+
+def test_the_container_of_torch_0_1_is_refused_with_what_to_do(tmp_path):
+    import tarfile
+
+    path = tmp_path / "resnet50-19c8e357.pth"
+    with tarfile.open(path, "w") as archive:
+        for part in ("storages", "tensors", "pickle"):
+            data = pickle.dumps(Payload(tmp_path / "canary"), protocol=2)
+            info = tarfile.TarInfo(part)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    said = refusal("sup_resnet50", path)
+    assert "container of torch 0.1" in said and "resnet50-0676ba61.pth" in said
+    assert not (tmp_path / "canary").exists()
+
+
+def test_allow_lists_are_per_model(tmp_path):
+    # CompRess may hold an argparse.Namespace, MoCo may not.
+    import argparse
+
+    state = hollow.write("mocov2_resnet50", tmp_path / "m.ckpt", add={"opt": argparse.Namespace(lr=1)})
+    assert "argparse.Namespace" in refusal("mocov2_resnet50", state)
+
+
+# ---- TensorFlow's checksums -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", ["model.ckpt.index", "model.ckpt.data-00000-of-00001"])
+def test_flipped_bits_in_a_tensorflow_checkpoint(victim, tmp_path):
+    hollow.write("simclrv2_resnet50", tmp_path / "model.ckpt")
+    path = tmp_path / victim
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if victim.endswith("index") else 1] ^= 1
+    path.write_bytes(bytes(data))
+    assert "checksum" in refusal("simclrv2_resnet50", tmp_path / "model.ckpt")
+
+
+def test_missing_data_file_of_a_tensorflow_checkpoint(tmp_path):
+    hollow.write("simclrv2_resnet50", tmp_path / "model.ckpt")
+    (tmp_path / "model.ckpt.data-00000-of-00001").unlink()
+    assert "there is no data file" in refusal("simclrv2_resnet50", tmp_path / "model.ckpt")
+    (tmp_path / "model.ckpt.data-00000-of-00002").write_bytes(b"")
+    assert "1 of 2 data files" in refusal("simclrv2_resnet50", tmp_path / "model.ckpt")
+
+
+# ---- damage at random -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("dino_resnet50", None),
+        ("mocov2_resnet50", None),
+        ("clip_resnet50", None),
+        ("sup_resnet50", None),
+        ("simclrv2_resnet50", None),
+        ("byol_resnet50", None),
+    ],
+)
+def test_random_damage_is_an_error_of_ours_or_harmless(name, variant, tmp_path):
+    path = hollow.write(name, tmp_path / "model.ckpt", variant=variant)
+    victim = path if path.is_file() else path.with_name(path.name + ".index")
+    original = victim.read_bytes()
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        damaged = bytearray(original)
+        for position in generator.integers(0, len(damaged), 4):
+            damaged[position] = generator.integers(256)
+        victim.write_bytes(
+            bytes(damaged[: None if generator.random() < 0.8 else generator.integers(len(damaged))])
+        )
+        with contextlib.suppress(CogError):
+            cog.load_backbone(name, path)

@@ -1,0 +1,673 @@
+"""Figures: their data against the tables they come from, what is drawn, files, and a page's SVG."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import math
+import os
+import re
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+
+from cog.errors import CogError
+from cog.reporting import figures
+from cog.reporting.figures import chart as charts
+from cog.reporting.figures import drawing, legend, saving, style
+from cog.results import published
+from cog.results.cells import SeedAverage
+
+DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
+SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+CATEGORIES = ("self-supervision", "regularization", "web-data", "architecture")
+
+
+def own_cells(model, *, mean=60.0, datasets=DATASETS, shots=SHOTS, source="runs", missing=(), top5=True):
+    """Cells whose means differ from place to place: ``mean`` + data set + shots."""
+    seeds = tuple(seed for seed in (22, 37, 45) if seed not in missing)
+    numbers = {
+        (place, n): {
+            "top1": (mean - 2.5 * place + (6 if n == 0 else math.log2(n) - 2), 0.3 + 0.1 * place),
+            **({"top5": (mean + 20 - place, 0.2)} if top5 else {}),
+        }
+        for place in range(len(datasets))
+        for n in shots
+    }
+    return [
+        SeedAverage(
+            model=model,
+            dataset=datasets[place],
+            evaluation="logreg",
+            metric=metric,
+            n_shot=n,
+            value=value,
+            std=std,
+            seeds=seeds,
+            missing_seeds=tuple(missing),
+            epochs=(100,) * len(seeds),
+            source=source,
+        )
+        for (place, n), metrics in numbers.items()
+        for metric, (value, std) in metrics.items()
+    ]
+
+
+def rows_of(chart):
+    return list(csv.DictReader(chart.csv().splitlines()))
+
+
+def by_stem(made):
+    return {chart.stem: chart for chart in made}
+
+
+@pytest.fixture(scope="module")
+def paper():
+    """All charts of the published numbers."""
+    return by_stem(figures.charts([], published.cells()))
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """The published tables as files: {(data set, model, shots): (mean, std)}, and the models' rows."""
+    folder = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, os.pardir, "shared", "paper")
+    if not os.path.isdir(folder):
+        pytest.skip(f"{folder} is not there")
+    with open(os.path.join(folder, "cog_v2_top1.csv"), encoding="utf-8") as handle:
+        scores = {
+            (row["dataset"], row["model"], row["n_shot"].replace("all", "0")): (
+                float(row["mean"]),
+                float(row["std"]),
+            )
+            for row in csv.DictReader(handle)
+        }
+    with open(os.path.join(folder, "models_table.csv"), encoding="utf-8") as handle:
+        models = {row["model"]: row for row in csv.DictReader(handle)}
+    with open(os.path.join(folder, "cog_v1_table2_logreg_top1.csv"), encoding="utf-8") as handle:
+        first = {(row["dataset"], row["model"]): float(row["top1"]) for row in csv.DictReader(handle)}
+    return scores, models, first
+
+
+# ---- data ---------------------------------------------------------------------------------------------
+def check_rows(rows, scores):
+    """Recompute every row from the tables."""
+    for row in rows:
+        place = row["dataset"], row["model"], row["n_shot"]
+        mean, std = scores[place]
+        assert (float(row["score"]), float(row["score_std"])) == (mean, std)
+        if row["quantity"] == "absolute":
+            expected, bar = mean, std
+        elif row["quantity"] == "relative":
+            expected, bar = mean - scores[place[0], "sup_resnet50", place[2]][0], std
+            assert row["reference"] == f"sup_resnet50 {place[0]}"
+        else:
+            in1k = scores["in1k", place[1], place[2]][0]
+            expected, bar = 100 * (mean - in1k) / in1k, 100 * std / in1k
+            assert row["reference"] == f"{place[1]} in1k"
+        assert float(row["value"]) == pytest.approx(expected, abs=1e-8)
+        assert float(row["std"]) == pytest.approx(bar, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    "stem",
+    ["fig3_levels", "fig4_fewshot", "fig10_fewshot_absolute", "fig11_fewshot_relative", "drop_from_in1k"],
+)
+def test_csv_equals_the_published_tables(paper, tables, stem):
+    rows = rows_of(paper[stem])
+    assert len(rows) > 100
+    check_rows(rows, tables[0])
+
+
+def test_figures_show_what_the_paper_shows(paper, tables):
+    scores, models, _ = tables
+    members = {
+        category: {name for name, row in models.items() if row["category"] == category}
+        for category in CATEGORIES
+    }
+    fig3 = rows_of(paper["fig3_levels"])
+    absolute = {(r["dataset"], r["model"], r["n_shot"]) for r in fig3 if r["panel"] == "absolute"}
+    assert absolute == {place for place in scores if place[2] == "0"}
+    assert [panel.key for panel in paper["fig3_levels"].panels()] == ["absolute", *CATEGORIES]
+    for category in CATEGORIES:
+        shown = {r["model"] for r in fig3 if r["panel"] == category}
+        assert shown == members[category] | {"sup_resnet50"}
+    fig4 = rows_of(paper["fig4_fewshot"])
+    assert {r["model"] for r in fig4} == {name for name, row in models.items() if row["in_fig4"] == "yes"}
+    assert {(r["dataset"], r["n_shot"]) for r in fig4} == {
+        (dataset, str(n)) for dataset in ("cog_l1", "cog_l3", "cog_l5") for n in SHOTS if n != 1
+    }
+    for stem in ("fig10_fewshot_absolute", "fig11_fewshot_relative"):
+        chart = paper[stem]
+        assert [[panel.key for panel in row] for row in chart.grid] == [
+            [f"{dataset}_{category}" for category in CATEGORIES] for dataset in DATASETS
+        ]
+        assert {(r["dataset"], r["model"], r["n_shot"]) for r in rows_of(chart)} == set(scores)
+
+
+def test_drop_of_the_first_version(tables):
+    first = tables[2]
+    (chart,) = figures.charts([], published.cells("v1"), which=["drop"])
+    assert chart.stem == "drop_from_in1k_v1" and chart.single
+    rows = rows_of(chart)
+    assert {(r["dataset"], r["model"]) for r in rows} == set(first)
+    for row in rows:
+        in1k = first["in1k", row["model"]]
+        assert float(row["value"]) == pytest.approx(100 * (first[row["dataset"], row["model"]] / in1k - 1))
+        assert row["std"] == ""  # not published
+    swav = next(float(r["value"]) for r in rows if (r["model"], r["dataset"]) == ("swav_resnet50", "cog_l5"))
+    assert round(swav, 1) == -27.2
+
+
+def test_known_statements_can_be_read_off(paper):
+    fig3 = rows_of(paper["fig3_levels"])
+    absolute = {(r["model"], r["dataset"]): float(r["value"]) for r in fig3 if r["panel"] == "absolute"}
+    assert absolute["clip_resnet50", "cog_l4"] > absolute["clip_resnet50", "cog_l3"]
+    on_l5 = sorted((value for (_, dataset), value in absolute.items() if dataset == "cog_l5"), reverse=True)
+    assert absolute["dino_resnet50", "cog_l5"] == on_l5[0]
+    assert on_l5[0] - on_l5[1] == pytest.approx(0.1)
+
+
+def test_singles_repeat_a_panel(paper):
+    whole = rows_of(paper["fig3_levels"])
+    for category in CATEGORIES:
+        single = paper[f"fig3_levels_{category}"]
+        assert single.single
+        assert rows_of(single) == [row for row in whole if row["panel"] == category]
+
+
+def test_any_baseline_and_metric():
+    cells = own_cells("my_net") + own_cells("other_net", mean=50)
+    (chart,) = figures.charts(
+        cells, published.cells(), which=["fig3"], baseline="other_net", metric="top5", singles=False
+    )
+    rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
+    assert {row["model"] for row in rows} == {"my_net", "other_net"}  # the paper has no top-5
+    assert {float(row["value"]) for row in rows if row["model"] == "my_net"} == {10}
+    assert chart.stem == "fig3_levels_top5"
+    (chart,) = figures.charts(
+        cells, published.cells(), which=["fig3"], baseline="dino_resnet50", singles=False
+    )
+    swav = {
+        r["dataset"]: float(r["value"])
+        for r in rows_of(chart)
+        if r["panel"] == "self-supervision" and r["model"] == "swav_resnet50"
+    }
+    assert swav["cog_l5"] == pytest.approx(56.4 - 57.6)
+
+
+def test_own_models_compared_as_in_the_tables():
+    """With the baseline of their own source if it has one, else with the first source that has one."""
+    own = own_cells("my_net") + own_cells("sup_resnet50", mean=59)
+    foreign = own_cells("their_net", source="lab A")
+    (chart,) = figures.charts([*own, *foreign], published.cells(), which=["fig3"], singles=False)
+    rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
+    against = {row["model"]: row["reference_source"] for row in rows}
+    assert against["my_net"] == "runs" and against["their_net"] == "runs"
+    assert against["dino_resnet50"] == "paper v2"
+    assert {round(float(row["value"]), 9) for row in rows if row["model"] == "my_net"} == {1}
+    assert any("sup" in note or "ResNet50" in note for note in chart.notes)
+    # one zero line: the paper's
+    assert {row["source"] for row in rows if row["model"] == "sup_resnet50"} == {"paper v2"}
+
+
+def test_others_are_compared_with_and_not_shown():
+    others = [cell for cell in published.cells() if cell.model == "sup_resnet50"]
+    shown = own_cells("my_net", datasets=DATASETS[1:])
+    made = figures.charts(
+        shown,
+        others=[*others, *own_cells("my_net", datasets=["in1k"])],
+        which=["fig3", "drop"],
+        singles=False,
+    )
+    fig3, drop = made
+    assert {row["model"] for row in rows_of(fig3)} == {"my_net"}
+    value = next(
+        float(r["value"]) for r in rows_of(fig3) if r["quantity"] == "relative" and r["dataset"] == "cog_l1"
+    )
+    in1k, first = 66.0, 66.0  # of own_cells: 60 + 6; cog_l1 is the first of the shown ones
+    assert value == pytest.approx(first - 67.9)
+    l5 = next(float(r["value"]) for r in rows_of(drop) if r["dataset"] == "cog_l5")
+    assert l5 == pytest.approx(100 * ((60 - 2.5 * 4 + 6) / in1k - 1))
+    assert "in1k" not in {row["dataset"] for row in rows_of(drop)}
+
+
+def test_which_panels_hold_own_models():
+    cells = own_cells("my_net") + own_cells("dino_resnet50")
+    (chart,) = figures.charts(cells, published.cells(), which=["fig3"], singles=False)
+    where = {panel.key: {s.model for s in panel.series if s.own} for panel in chart.panels()}
+    assert where["absolute"] == where["self-supervision"] == {"my_net", "dino_resnet50"}
+    assert where["architecture"] == where["web-data"] == where["regularization"] == {"my_net"}
+    many = [cell for index in range(20) for cell in own_cells(f"sweep_run{index}", mean=40 + index)]
+    (chart,) = figures.charts(many, published.cells(), which=["fig3"], singles=False)
+    where = {panel.key: sum(s.own for s in panel.series) for panel in chart.panels()}
+    assert where == dict.fromkeys(CATEGORIES, 0) | {"absolute": 20, "own": 20}
+
+
+def test_own_runs_of_the_papers_models_look_as_in_the_paper_when_alone():
+    (chart,) = figures.charts(
+        own_cells("dino_resnet50") + own_cells("sup_resnet50"), which=["fig3"], singles=False
+    )
+    dino = next(s for s in chart.series() if s.model == "dino_resnet50")
+    assert not dino.own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
+    assert [panel.key for panel in chart.panels()] == ["absolute", "self-supervision"]
+
+
+def test_missing_points_interrupt_the_line():
+    cells = [cell for cell in own_cells("my_net", shots=[0]) if cell.dataset != "cog_l2"]
+    broken = [
+        dataclasses.replace(cell, value=math.nan, std=math.nan) if cell.dataset == "cog_l4" else cell
+        for cell in cells
+    ]
+    (chart,) = figures.charts(broken, published.cells(), which=["fig3"], singles=False)
+    series = next(s for s in chart.series() if s.own)
+    _, values, _ = series.columns(chart.lead.ticks)
+    assert [math.isnan(value) for value in values] == [False, False, True, False, True, False]
+    assert {r["dataset"] for r in rows_of(chart) if r["model"] == "my_net"} == {
+        "in1k", "cog_l1", "cog_l3", "cog_l5"
+    }  # fmt: skip
+
+
+def test_one_shot_setting_and_few_shot_only():
+    made = figures.charts(own_cells("my_net", shots=[8]), [])
+    assert [chart.stem for chart in made] == ["fig3_levels_N8", "drop_from_in1k_N8"]
+    assert "8 training images per class" in made[0].title
+    made = figures.charts(own_cells("my_net", shots=[8]), [], which=["fig4"])
+    assert {row["n_shot"] for row in rows_of(made[0])} == {"8"}
+    # next to the paper, levels are drawn for the shots that the user's runs have
+    assert figures.charts(own_cells("my_net", shots=[8]), published.cells(), which=["fig3"])[0].stem.endswith(
+        "_N8"
+    )
+
+
+def test_selected_shots_and_datasets():
+    (chart,) = figures.charts(
+        [], published.cells(), which=["fig4"], shots=[1, 8], datasets=["cog_l2"], singles=False
+    )
+    assert {(r["dataset"], r["n_shot"]) for r in rows_of(chart)} == {("cog_l2", "1"), ("cog_l2", "8")}
+
+
+def test_notes_say_which_seeds_are_missing():
+    (chart,) = figures.charts(
+        own_cells("my_net", missing=(45,), datasets=["in1k", "cog_l1"], shots=[0]), which=["fig3"]
+    )
+    assert chart.notes == ("Incomplete: my_net (IN-1K: 2 of 3 seeds, L1: 2 of 3 seeds).",)
+    assert {row["missing_seeds"] for row in rows_of(chart)} == {"45"}
+    assert {row["n_seeds"] for row in rows_of(chart)} == {"2"}
+
+
+def test_names_of_all_kinds():
+    long = "_x_" + "very-long-model-name-" * 8
+    cells = [c for name in (long, long + "b", "naïve_β$net$", "", "a\nb") for c in own_cells(name)]
+    (chart,) = figures.charts(cells, which=["fig3"])
+    labels = [series.label for series in chart.series()]
+    assert len(set(labels)) == 5
+    assert all(len(label) <= 32 and label.isprintable() for label in labels)
+    assert "(unnamed)" in labels
+    assert {row["model"] for row in rows_of(chart)} >= {long, long + "b"}
+    twice = own_cells("my_net") + own_cells("my_net", source="lab A")
+    (chart,) = figures.charts(twice, which=["fig3"])
+    assert {series.label for series in chart.series()} == {"my_net (runs)", "my_net (lab A)"}
+
+
+# ---- style --------------------------------------------------------------------------------------------
+def test_styles_are_the_papers(tables):
+    seen = {}
+    for name, row in tables[1].items():
+        made = style.published_style(name)
+        assert made.marker == row["matplotlib_marker"]
+        seen.setdefault(row["figure_color"], set()).add((made.colour, made.dashes))
+    assert all(len(found) == 1 for found in seen.values())
+    assert len(set().union(*seen.values())) == len(seen)
+
+
+def test_curves_can_be_told_apart_without_colour():
+    """Marker and dashes differ within every category, and among 24 models of one's own."""
+    for category in CATEGORIES:
+        members = [name for name, row in published.MODELS.items() if row.category == category]
+        looks = [(style.published_style(name).marker, style.published_style(name).dashes) for name in members]
+        assert len(set(looks)) == len(members)
+    looks = [(s.marker, s.dashes) for s in map(style.own_style, range(24))]
+    assert len(set(looks)) == 24
+
+
+# ---- drawn --------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def drawn():
+    """Own models with gaps among the published ones: (chart, figure) of each kind."""
+    cells = [c for c in own_cells("my_net") if (c.dataset, c.n_shot) not in {("cog_l3", 0), ("cog_l5", 4)}]
+    cells += own_cells("other_net", mean=50, missing=(37,))
+    made = figures.charts(cells, published.cells(), singles=False)
+    with saving.drawing():
+        return [(chart, figures.draw(chart)) for chart in made]
+
+
+def lines_by_gid(figure):
+    return {
+        line.get_gid(): line
+        for axes in figure.axes
+        for line in axes.get_lines()
+        if line.get_gid() is not None
+    }
+
+
+def same(a, b):
+    return len(a) == len(b) and all((math.isnan(x) and math.isnan(y)) or x == y for x, y in zip(a, b))
+
+
+def test_artists_carry_the_data(drawn):
+    assert [chart.figure for chart, _ in drawn] == ["fig3", "fig4", "fig10", "fig11", "drop"]
+    for chart, figure in drawn:
+        lines = lines_by_gid(figure)
+        expected = set()
+        for panel in chart.panels():
+            for order, series in enumerate(panel.series):
+                gid = drawing.curve_id(panel, order)
+                expected.add(gid)
+                at = {point.x: point for point in series.points}
+                line = lines[gid]
+                assert list(line.get_xdata()) == list(panel.ticks)
+                assert same(
+                    list(line.get_ydata()), [at[x].value if x in at else math.nan for x in panel.ticks]
+                )
+                bars = [(p.x, p.value - p.std, p.value + p.std) for p in series.points if p.std > 0]
+                if bars:
+                    bar = lines[f"{gid}.bar"]
+                    expected.add(f"{gid}.bar")
+                    ends = list(zip(bar.get_xdata(), bar.get_ydata()))
+                    assert [(a[0], a[1], b[1]) for a, b in zip(ends[::3], ends[1::3])] == bars
+                    assert all(math.isnan(x) for x, _ in ends[2::3])
+        assert set(lines) == expected
+        for axes in figure.axes:
+            low, high = axes.get_ylim()
+            values = [v for line in axes.get_lines() if line.get_gid() for v in line.get_ydata()]
+            assert all(low <= value <= high for value in values if not math.isnan(value))
+
+
+def test_own_curves_are_on_top(drawn):
+    for chart, figure in drawn:
+        lines = lines_by_gid(figure)
+        for panel in chart.panels():
+            order = {s.own: [] for s in panel.series}
+            for index, series in enumerate(panel.series):
+                order[series.own].append(lines[drawing.curve_id(panel, index)].get_zorder())
+            assert min(order[True]) > max(order[False])
+
+
+def boxes(figure, artists):
+    renderer = figure.canvas.get_renderer()
+    return [artist.get_window_extent(renderer) for artist in artists]
+
+
+def overlap(a, b, slack=1.0):
+    return min(a.x1, b.x1) - max(a.x0, b.x0) > slack and min(a.y1, b.y1) - max(a.y0, b.y0) > slack
+
+
+def check_layout(figure):
+    """Nothing leaves the page; no text outside the axes lies on other text or on a panel."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Annotation
+
+    FigureCanvasAgg(figure).draw()
+    width, height = figure.canvas.get_width_height()
+    texts = [text for text in figure.texts if text.get_text().strip()]
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            texts += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+        texts += [axes.xaxis.label, axes.yaxis.label, axes._left_title]
+        texts += [text for text in axes.texts if isinstance(text, Annotation)]
+    artists = [text for text in texts if text.get_text().strip() and text.get_visible()]
+    texts = list(zip([text.get_text() for text in artists], boxes(figure, artists)))
+    assert min(text.get_fontsize() for text in artists) >= 5
+    panels = boxes(figure, [axes.patch for axes in figure.axes])
+    for text, box in texts:
+        assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, text
+    for (text, box), (other, other_box) in itertools.combinations(texts, 2):
+        assert not overlap(box, other_box), (text, other)
+    for text, box in texts:
+        assert not any(overlap(box, panel, 2.0) for panel in panels), text
+    for one, other in itertools.combinations(panels, 2):
+        assert not overlap(one, other)
+    for line, box in zip(figure.lines, boxes(figure, figure.lines)):
+        assert not any(overlap(box, panel) for panel in panels), line
+
+
+def test_nothing_overlaps(drawn):
+    with saving.drawing():
+        for _, figure in drawn:
+            check_layout(figure)
+
+
+LAYOUTS = {
+    "published": ([], {}),
+    "twenty": ([c for i in range(20) for c in own_cells(f"sweep_run{i}", mean=40 + i, shots=[0])], {}),
+    "long": (
+        [
+            c
+            for i in range(6)
+            for c in own_cells("my_" + "long-name-" * 9 + str(i), shots=[0, 8], missing=(45,))
+        ],
+        {},
+    ),
+    "data": (own_cells("my_net", datasets=["in1k", "birds_with-a-long-name", "flowers", "cog_l5"]), {}),
+    "odd_shots": (own_cells("my_net", shots=[1, 5, 10, 100, 1000, 1200, 0]), {"which": ["fig4"]}),
+    "one": (own_cells("my_net", datasets=["cog_l2"], shots=[0]), {"which": ["fig3", "fig4"]}),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_nothing_overlaps_in_odd_cases(name):
+    cells, wanted = LAYOUTS[name]
+    of_paper = [] if name in ("one", "odd_shots") else published.cells()
+    made = figures.charts(cells, of_paper, **{"which": ["fig3"], **wanted})
+    with saving.drawing():
+        for chart in [made[0], *made[-2:]]:
+            figure = figures.draw(chart)
+            assert figure.get_size_inches()[0] == (3.3 if chart.single else 7.0)
+            check_layout(figure)
+            assert min(axes.get_position().width for axes in figure.axes) > (0.5 if chart.single else 0.12)
+
+
+def test_legend_has_every_curve_once(paper):
+    with saving.drawing():
+        for stem in ("fig3_levels", "fig3_levels_absolute", "fig4_fewshot", "fig11_fewshot_relative"):
+            chart = paper[stem]
+            made = legend.layout(chart.series(), 3.2 if chart.single else 6.9)
+            labels = [line.text for column in made.columns for line in column if line.style is not None]
+            assert sorted(labels) == sorted(series.label for series in chart.series())
+            headings = {line.text for column in made.columns for line in column if line.style is None} - {""}
+            assert headings == {series.group for series in chart.series()}
+
+
+# ---- files --------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures")
+    paths = figures.write(own_cells("my_net"), published.cells(), folder, which=["fig3"], singles=False)
+    return folder, paths
+
+
+def test_files(written):
+    folder, paths = written
+    assert [path.name for path in paths] == [f"fig3_levels.{fmt}" for fmt in ("pdf", "png", "svg", "csv")]
+    assert sorted(os.listdir(folder)) == sorted(path.name for path in paths)
+    pdf = (folder / "fig3_levels.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF") and b"/FontFile2" in pdf and b"/Type3" not in pdf
+    assert b"CreationDate" not in pdf and b"/Subtype /Image" not in pdf
+    png = (folder / "fig3_levels.png").read_bytes()
+    assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20], "big") == 2100  # 7 inches
+    svg = ElementTree.fromstring((folder / "fig3_levels.svg").read_bytes())
+    texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"IN-1K", "my_net", "DINO"} <= set(texts)
+    assert not list(svg.iter("{http://www.w3.org/2000/svg}image"))
+    rows = list(csv.DictReader((folder / "fig3_levels.csv").read_text(encoding="utf-8").splitlines()))
+    assert {row["model"] for row in rows} == {"my_net", *published.MODELS}
+
+
+def test_same_input_same_bytes(written, tmp_path, repository):
+    """Also in another process, with another hash seed and a user's settings of matplotlib."""
+    _folder, paths = written
+    (tmp_path / "matplotlibrc").write_text(
+        "font.size: 30\nsvg.fonttype: path\naxes.grid: True\nlines.linewidth: 9\n"
+    )
+    code = (
+        "import sys; from cog.reporting import figures; from cog.results import published\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "from test_figures import own_cells\n"
+        "figures.write(own_cells('my_net'), published.cells(), sys.argv[1], which=['fig3'], singles=False)"
+    )
+    env = os.environ | {
+        "PYTHONHASHSEED": "7",
+        "MATPLOTLIBRC": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "SOURCE_DATE_EPOCH": "1000",
+    }
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "again")], check=True, env=env, cwd=tmp_path)
+    for path in paths:
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_settings_of_the_caller_survive():
+    before = dict(matplotlib.rcParams)
+    with saving.drawing():
+        assert matplotlib.rcParams["pdf.fonttype"] == 42
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_nothing_is_overwritten_unasked(written):
+    folder, paths = written
+    before = {path: path.read_bytes() for path in paths}
+    with pytest.raises(CogError, match=r"holds figures already \(fig3_levels.pdf.*--overwrite"):
+        figures.write([], published.cells(), folder, which=["fig3"])
+    assert sorted(os.listdir(folder)) == sorted(path.name for path in paths)
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_overwrite(tmp_path):
+    (tmp_path / "fig3_levels.csv").write_text("old")
+    figures.write(own_cells("my_net"), [], tmp_path, which=["fig3"], formats=["svg"], overwrite=True)
+    assert (tmp_path / "fig3_levels.csv").read_text() != "old"
+
+
+def test_files_of_odd_names(tmp_path):
+    """Data set names become part of file names."""
+    cells = own_cells("my_net", datasets=["a b/c", "plain"])
+    paths = figures.write(cells, [], tmp_path, which=["fig4"], formats=["svg"])
+    assert {path.name for path in paths} == {
+        f"fig4_fewshot{part}.{end}"
+        for part in ("", "_absolute_a-b-c", "_absolute_plain")
+        for end in ("svg", "csv")
+    }
+    assert all(path.parent == tmp_path for path in paths)
+
+
+# ---- errors -------------------------------------------------------------------------------------------
+def one_cell():
+    return own_cells("my_net", datasets=["cog_l1"], shots=[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: figures.write([], [], d), "no top-1 score to draw"),
+        (lambda d: figures.write(one_cell(), [], d, which=["fig5"]), "fig5 is not known, expected some of fig3"),
+        (lambda d: figures.write(one_cell(), [], d, formats=["jpg"]), "jpg is not known, expected some of pdf"),
+        (lambda d: figures.write(one_cell(), [], d, formats=[]), "is not known"),
+        (lambda d: figures.write(one_cell(), [], d, metric="top3"), "'top3' is not known"),
+        (lambda d: figures.write(one_cell(), [], d, baseline="no_net"), "baseline 'no_net'; there are"),
+        (lambda d: figures.write(one_cell(), [], d, which=["fig11"]), "no result of sup_resnet50; name another"),
+        (lambda d: figures.write(one_cell(), [], d, which=["drop"]), "the drop needs"),
+        (lambda d: figures.write(one_cell(), [], d, datasets=["cog_l9"]), "no result has the data sets"),
+        (lambda d: figures.write(one_cell() * 2, [], d), "two results for my_net on cog_l1"),
+        (lambda d: figures.write([], published.cells(), d, metric="top5"), "no top-5 score to draw"),
+    ],
+)  # fmt: skip
+def test_errors(tmp_path, call, message):
+    with pytest.raises(CogError, match=re.escape(message)) as error:
+        call(tmp_path / "out")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_folder_that_cannot_be_one(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CogError, match="cannot write into"):
+        figures.write(one_cell(), [], tmp_path / "file")
+    (tmp_path / "out" / "fig3_levels.csv").mkdir(parents=True)
+    with pytest.raises(CogError, match="in the way"):
+        figures.write(one_cell(), [], tmp_path / "out", overwrite=True)
+
+
+# ---- SVG for a page -----------------------------------------------------------------------------------
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def page(paper):
+    cells = own_cells("my_<b>&net")
+    made = figures.charts(cells, published.cells(), which=["fig3", "fig4"], singles=False)
+    return [figures.svg(chart, prefix=f"figure-{chart.figure}") for chart in made]
+
+
+def test_inline_svg_stands_alone(page):
+    for text in page:
+        root = ElementTree.fromstring(text)  # well-formed
+        assert root.tag == f"{SVG}svg" and root.attrib["role"] == "img"
+        assert "accuracy" in root.attrib["aria-label"] and "viewBox" in root.attrib
+        assert not {"width", "height"} & set(root.attrib)
+        tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+        assert tags <= {"svg", "g", "path", "use", "text", "defs", "clipPath", "rect", "title"}
+        links = re.findall(r"https?://[^\"' ]+", text)
+        assert set(links) == {"http://www.w3.org/2000/svg"}
+        families = set(re.findall(r"font-family:([^;\"]+)", text)) | set(
+            re.findall(r"font:[^;\"]*px ([^;\"]+)", text)
+        )
+        assert families == {"sans-serif"}
+        drawn = {element.text for element in root.iter(f"{SVG}text")}
+        assert {"DINO", "my_<b>&net"} <= drawn
+
+
+def test_ids_do_not_collide(page, paper):
+    ids = [found for text in page for found in re.findall(r' id="([^"]*)"', text)]
+    assert len(ids) == len(set(ids)) > 0
+    assert all(found.startswith("figure-fig") for found in ids)
+    for text in page:
+        own = set(re.findall(r' id="([^"]*)"', text))
+        referred = set(re.findall(r'href="#([^"]*)"', text)) | set(re.findall(r"url\(#([^)]*)\)", text))
+        assert referred == own  # none dangling, none without use
+    again = figures.svg(paper["fig4_fewshot_absolute_cog_l1"])
+    assert set(re.findall(r' id="([^"]*)"', again)).isdisjoint(ids)
+
+
+def test_curves_have_tooltips(page):
+    root = ElementTree.fromstring(page[0])
+    titles = [element.text for element in root.iter(f"{SVG}title")]
+    assert titles.count("DINO") == 2  # in the panel of all models and in its group's
+    assert titles.count("my_<b>&net") == 5
+
+
+def test_prefix_must_start_an_id(paper):
+    with pytest.raises(CogError, match="cannot start an id"):
+        figures.svg(paper["fig4_fewshot"], prefix="1 2")
+
+
+def test_numbers_in_csv_are_short_and_exact():
+    assert charts._number(0.1 + 0.2) == "0.3"
+    assert charts._number(-0.0) == "0"
+    assert charts._number(math.nan) == ""
+
+
+def test_names_of_one_family_stay_apart_beside_their_curves():
+    from cog.reporting.figures.drawing import _cut
+
+    family = ["mobilenet_v2_100", "mobilenet_v1_random", "mobilenet_v2_140_with_a_long_recipe"]
+    cuts = [_cut(name) for name in family]
+    assert len(set(cuts)) == 3
+    for name, cut in zip(family, cuts, strict=True):
+        head, tail = cut.split("…")
+        assert name.startswith(head) and name.endswith(tail)
+    assert _cut("short_net") == "short_net"

@@ -1,0 +1,284 @@
+"""Figures of other experiments: their data against the tables they come from, and what is drawn."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+
+import pytest
+
+from cog.errors import CogError
+from cog.reporting import figures
+from cog.reporting.figures import drawing, saving
+from cog.results import measures, published
+from cog.results.analysis_records import AnalysisRecord
+from cog.results.cells import SeedAverage
+
+DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
+
+
+def rows_of(chart):
+    return list(csv.DictReader(chart.csv().splitlines()))
+
+
+@pytest.fixture(scope="module")
+def paper():
+    """Charts of the first version's numbers, by figure."""
+    cells = published.cells("v1")
+    found = measures.derive([*cells, *measures.of_paper("v1")])
+    return {chart.figure: chart for chart in figures.charts([], cells, measures=found, singles=False)}
+
+
+@pytest.fixture(scope="module")
+def tables(shared_dir):
+    """{(metric of the CSV file, data set, model): number} of the first version's Tables 3, 5, 6."""
+    found = {}
+    for name, metric, value in (
+        ("cog_v1_table3_mlp.csv", lambda r: f"{r['classifier']}/relative_to_logreg", "value"),
+        (
+            "cog_v1_table5_pca.csv",
+            lambda r: "logreg/top1" if r["pca_dim"] == "2048" else f"logreg_pca{r['pca_dim']}/top1",
+            "top1",
+        ),
+        (
+            "cog_v1_table6_clustering.csv",
+            lambda r: f"kmeans/{'purity_v1' if r['metric'] == 'purity' else r['metric']}",
+            "value",
+        ),
+    ):
+        with open(shared_dir / "paper" / name, encoding="utf-8") as handle:
+            for row in csv.DictReader(handle):
+                if row.get("classifier") != "logreg":
+                    found[metric(row), row["dataset"], row["model"]] = float(row[value])
+    return found
+
+
+def test_figures_of_the_first_version(paper):
+    assert list(paper) == ["fig3", "fig4", "fig10", "fig11", "drop", "v1_fig5", "v1_fig8", "v1_fig9", "mlp"]
+    assert {name: len(list(paper[name].panels())) for name in ("v1_fig5", "v1_fig8", "v1_fig9", "mlp")} == {
+        "v1_fig5": 1, "v1_fig8": 12, "v1_fig9": 3, "mlp": 2,
+    }  # fmt: skip
+    assert [panel.title for panel in paper["v1_fig9"].panels()] == ["AMI", "NMI", "ARI"]
+    assert paper["v1_fig8"].grid[0][0].tick_labels == ("32", "64", "128", "256", "512", "1024", "all")
+    assert [[panel.title for panel in row] for row in paper["v1_fig8"].grid] == 2 * [
+        ["IN-1K", "L1", "L2"], ["L3", "L4", "L5"],
+    ]  # fmt: skip
+
+
+def test_every_number_of_the_tables_is_a_point(paper, tables):
+    found = {}
+    for name in ("v1_fig5", "v1_fig8", "v1_fig9", "mlp"):
+        for row in rows_of(paper[name]):
+            assert row["source"] == "paper v1" and row["n_seeds"] == "" and row["std"] == ""
+            place = row["metric"], row["dataset"], row["model"]
+            if row["quantity"] == "relative" and name == "v1_fig8":
+                difference = tables[place] - tables[row["metric"], row["dataset"], "sup_resnet50"]
+                assert float(row["value"]) == pytest.approx(difference, abs=1e-9)
+                assert row["reference"] == f"sup_resnet50 {row['dataset']}"
+            else:
+                assert found.setdefault(place, float(row["value"])) == float(row["value"])
+    assert found == tables
+
+
+def own(model="mini_net", *, source="runs", shift=0.0):
+    """Numbers of every experiment on three data sets, all different."""
+    made = []
+    for place, dataset in enumerate(("in1k", "in1k_blurred", "cog_l1")):
+        values = {
+            ("kmeans", "purity", 0): 0.6,
+            ("kmeans", "purity_v1", 0): 0.5,
+            ("kmeans", "ami", 0): 0.4,
+            ("alignment", "alignment", 0): 0.8,
+            ("alignment", "uniformity", 0): -2.5,
+            ("alignment", "uniformity_v1", 0): 2.5,
+            ("alignment", "alignment_by_uniformity", 0): 0.32,
+            ("logreg", "top1", 0): 70.0,
+            ("logreg_pca32", "top1", 0): 40.0,
+            ("logreg_pca64", "top1", 0): 50.0,
+            ("mlp", "top1", 0): 71.0,
+            ("finetune", "top1", 0): 80.0,
+            **{
+                ("knn", f"top1_k{k}_{vote}", 0): 50.0 - k / 10
+                for k in (1, 20)
+                for vote in ("weighted", "majority")
+            },
+        }
+        for key, value in values.items():
+            number = value * (1 - 0.1 * place) + shift
+            std = 0.01 if key[0] == "kmeans" else None
+            made.append(
+                SeedAverage(
+                    model, dataset, *key, number, std, (22,), (37,) * (key[0] == "mlp"), source=source
+                )
+            )
+    return measures.derive(made)
+
+
+OWN = ("v1_fig5", "v1_fig6", "v1_fig8", "v1_fig9", "v1_fig10", "mlp", "fig6", "knn")
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return {c.figure: c for c in figures.charts([], [], measures=[*own(), *own("mini_other", shift=0.1)])}
+
+
+def test_figures_of_ones_own_numbers(ours):
+    assert tuple(ours) == OWN
+    assert [panel.key for panel in ours["v1_fig5"].panels()] == ["kmeans_purity_v1", "kmeans_purity"]
+    assert ours["v1_fig5"].grid[0][0].tick_labels == ("IN-1K", "IN-1K-b", "L1")
+    points = {
+        (row["panel"], row["dataset"]): float(row["value"])
+        for row in rows_of(ours["v1_fig6"])
+        if row["model"] == "mini_net"
+    }
+    assert points["alignment_alignment_ratio_to_in1k", "cog_l1"] == pytest.approx(0.8)
+    assert points["alignment_uniformity_ratio_to_in1k", "in1k"] == 1
+    assert [panel.quantity for panel in ours["fig6"].panels()] == ["relative", "absolute"]
+    relative = [r for r in rows_of(ours["fig6"]) if r["quantity"] == "relative" and r["model"] == "mini_net"]
+    assert [float(row["value"]) for row in relative] == pytest.approx([100 * (70 - 80) / 80] * 3)
+    assert any("Seeds are missing: mini_net" in note for note in ours["mlp"].notes)
+    assert "relative" not in {panel.quantity for panel in ours["v1_fig8"].panels()}, "there is no baseline"
+    assert {row["metric"] for row in rows_of(ours["knn"])} == {
+        "knn/top1_k1_weighted",
+        "knn/top1_k20_weighted",
+    }
+
+
+def test_alignment_and_uniformity_in_a_plane(ours):
+    plane = ours["v1_fig10"].grid[0][2]
+    assert plane.title == "Alignment (y), uniformity (x)", "the axes have no other names"
+    assert plane.plane and plane.series[0].model == "mini_net"
+    assert [(point.x, point.value) for point in plane.series[0].points] == [
+        pytest.approx((2.5 * share, 0.8 * share)) for share in (1, 0.9, 0.8)
+    ]
+    assert plane.ticks[0] <= 2.0 and plane.ticks[-1] >= 2.5 and 3 <= len(plane.ticks) <= 6
+    with saving.drawing():
+        figure = drawing.draw(ours["v1_fig10"])
+        axes = figure.axes[2]
+        line = next(line for line in axes.lines if line.get_gid() == drawing.curve_id(plane, 0))
+        assert list(line.get_xdata()) == [point.x for point in plane.series[0].points]
+
+
+@pytest.mark.parametrize(
+    "low, high", [(-2.9, -0.5), (0.0, 0.0), (1e-9, 3e-9), (-1e6, 1e6), (0.61, 0.62), (-2.0, -2.0), (3, 7.9)]
+)
+def test_round_numbers_enclose(low, high):
+    from cog.reporting.figures import experiments
+
+    ticks = experiments._round_numbers(low, high)
+    assert (
+        2 <= len(ticks) <= 6 and ticks[0] <= low + 1e-12 * abs(low) and ticks[-1] >= high - 1e-12 * abs(high)
+    )
+    steps = [b - a for a, b in itertools.pairwise(ticks)]
+    assert all(math.isclose(step, steps[0], rel_tol=1e-6) for step in steps) and steps[0] > 0
+
+
+def test_ones_own_beside_the_published(paper):
+    cells = [*published.cells("v1")]
+    mine = SeedAverage("mini_net", "in1k", "logreg", "top1", 0, 70.0, 0.1, (22,))
+    found = measures.derive(
+        [
+            *measures.without_single_std([*cells, mine]),
+            *measures.of_paper("v1"),
+            *(m for m in own() if m.evaluation != "logreg"),
+        ]
+    )
+    chart = next(iter(figures.charts([mine], cells, measures=found, which=["v1_fig5"])))
+    models = {series.model: series.own for series in chart.grid[0][0].series}
+    assert len(models) == 8 and models["mini_net"] and not models["swav_resnet50"]
+    chart = next(iter(figures.charts([mine], cells, measures=found, which=["v1_fig8"])))
+    below = [row for row in rows_of(chart) if row["quantity"] == "relative" and row["model"] == "mini_net"]
+    assert {(row["reference_source"], row["metric"]) for row in below} == {
+        ("paper v1", "logreg_pca32/top1"), ("paper v1", "logreg_pca64/top1"), ("paper v1", "logreg/top1"),
+    }  # fmt: skip
+
+
+def distance_record(model="mini_net", dataset="cog_l1", bins=None):
+    if bins is None:
+        bins = [
+            {"similarity": 0.9 - place / 10, "accuracy": 60.0 - place, "standard_error": 1.5}
+            for place in range(5)
+        ]
+    return AnalysisRecord("distance", model, dataset, {}, {}, details={"bins": bins})
+
+
+def correlations(model="mini_net", dataset="cog_l1"):
+    values = {"spearman": 0.41, "spearman_low": -0.3, "spearman_high": 0.52}
+    return [SeedAverage(model, dataset, "distance", name, 0, value) for name, value in values.items()]
+
+
+def test_accuracy_by_similarity():
+    found = [*correlations(), *correlations(dataset="cog_levels"), *correlations("mini_other")]
+    records = [
+        distance_record(),
+        distance_record(dataset="cog_levels", bins=[]),
+        distance_record(dataset="cog_l2"),
+    ]
+    (chart,) = figures.charts([], [], measures=found, analyses=records, which=["distance"])
+    assert [panel.title for panel in chart.panels()] == ["L1"], "no bins, or no correlation: nothing to draw"
+    (series,) = chart.grid[0][0].series
+    assert [p.x for p in series.points] == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9])
+    assert [(p.value, p.std) for p in series.points] == [(56.0 + place, 1.5) for place in range(5)]
+    assert chart.notes == ("mini_net: Spearman L1 0.41 [\N{MINUS SIGN}0.30, 0.52].",)
+    row = rows_of(chart)[0]
+    assert (row["metric"], row["value"], row["reference_score"]) == ("distance/accuracy_in_bin", "56", "0.5")
+
+
+def test_of_many_correlations_those_of_ones_own_models_are_told():
+    names = ["sup_resnet50", "swav_resnet50", "byol_resnet50", "dino_resnet50", "obow_resnet50", "mini_net"]
+    found = [measure for name in names for measure in correlations(name)]
+    records = [distance_record(name) for name in names]
+    (chart,) = figures.charts([], [], measures=found, analyses=records, which=["distance"])
+    assert chart.notes[0].startswith("mini_net: ") and chart.notes[1].startswith("ResNet50")
+    assert chart.notes[-1] == "Correlations of 2 more models are in the tables."
+
+
+@pytest.mark.parametrize(
+    "bins",
+    [None, 3, "x", [1], [{}], [{"similarity": "x", "accuracy": 1}], [{"similarity": 1e400, "accuracy": 1}]],
+)
+def test_bins_that_are_none(bins):
+    record = distance_record(bins=bins if bins is not None else {})
+    with pytest.raises(CogError, match="no result of accuracy against semantic distance"):
+        figures.charts([], [], measures=correlations(), analyses=[record], which=["distance"])
+
+
+def test_requests_that_cannot_be_met():
+    cells = published.cells("v2")
+    with pytest.raises(CogError, match="no number of kmeans to draw"):
+        figures.charts([], cells, which=["v1_fig5"])
+    with pytest.raises(CogError, match="no result on principal components"):
+        figures.charts([], cells, which=["v1_fig8"])
+    with pytest.raises(CogError, match="no result of nearest neighbours"):
+        figures.charts([], [], measures=own()[:1], which=["knn"])
+    with pytest.raises(CogError, match="no top-1 score to draw"):
+        figures.charts([], [], measures=own(), which=["fig3"])
+    assert [c.figure for c in figures.charts([], [], measures=own(), datasets=["cog_l1"])] == list(OWN)
+
+
+def test_files_and_a_page(tmp_path, ours):
+    files = figures.write([], [], tmp_path, measures=own(), formats=["svg"])
+    names = {path.name for path in files}
+    assert {"v1_fig5_purity.svg", "v1_fig10_alignment.csv", "fig6_finetune.svg", "knn.csv"} <= names
+    text = figures.svg(ours["v1_fig10"])
+    assert text.startswith("<svg") and "mini_net" in text and "script" not in text
+
+
+@pytest.mark.slow
+def test_every_chart_can_be_drawn_in_every_format(tmp_path, paper, ours):
+    import io
+
+    for chart in (*paper.values(), *ours.values()):
+        with saving.drawing():
+            figure = drawing.draw(chart)
+            for fmt in figures.FORMATS:
+                content = saving.render(figure, fmt)
+                assert len(content) > 2000, (chart.figure, fmt)
+            boxes = [text.get_window_extent() for text in figure.texts if text.get_text()]
+            width, height = figure.get_size_inches() * figure.dpi
+            assert all(
+                box.x0 >= -1 and box.x1 <= width + 1 and box.y0 >= -1 and box.y1 <= height + 1
+                for box in boxes
+            )
+        assert io.BytesIO(content)

@@ -1,0 +1,436 @@
+"""The print_results command: what it prints, what it warns about, how it fails."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from result_folders import make_record, make_seed_folder
+
+from cog.commands import print_results
+from cog.errors import CogError
+from cog.reporting.tables import layout, pivot, quantities, writers
+from cog.results import find
+from cog.results.cells import SeedAverage
+from cog.runtime import cli
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SEEDS = (22, 37, 45, 77, 93)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Two models, three data sets, all images and 8 shots; one cell incomplete, one absent."""
+    root = tmp_path / "models"
+    for seed, change in zip(SEEDS, (-0.2, -0.1, 0.0, 0.1, 0.2)):
+        for path, top1 in (
+            ("net/big/in1k/eval_logreg", 98.9),
+            ("net/big/cog_l1/eval_logreg", 9.5),
+            ("net/big/my_birds/eval_logreg", 71.0),
+            ("net/small_v2/in1k/eval_logreg", 60.0),
+            ("net/small_v2/in1k/eval_logreg-N8", 40.0),
+        ):
+            make_seed_folder(root / path / f"seed_{seed}", top1 + change, min(100.0, top1 + 20))
+    for seed in (22, 93):
+        folder = make_seed_folder(root / f"net/small_v2/cog_l1/eval_logreg/seed-{seed}", seed / 2, 80.0)
+        make_record(folder, seed=seed)
+    return root
+
+
+def run(*argv):
+    cli.set_up_logging()
+    assert print_results.main([str(argument) for argument in argv]) == 0
+
+
+def test_one_folder_seed_by_seed(study, capsys):
+    run("--logreg_root_dir", study / "net/big/cog_l1/eval_logreg")
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out == (
+        "seed 22: top-1 9.30, top-5 29.50\n"
+        "seed 37: top-1 9.40, top-5 29.50\n"
+        "seed 45: top-1 9.50, top-5 29.50\n"
+        "seed 77: top-1 9.60, top-5 29.50\n"
+        "seed 93: top-1 9.70, top-5 29.50\n"
+        "top-1: 9.50 +- 0.14 (test/top1, 5 seeds)\n"
+        "top-5: 29.50 +- 0.00 (test/top5, 5 seeds)\n"
+    )
+
+
+def test_one_folder_names_missing_seeds(study, capsys):
+    run("--models_root_dir", study, "--model", "net_small_v2", "--dataset", "cog_l1", "--decimals", 0)
+    out = capsys.readouterr().out.splitlines()
+    assert out[2:] == [
+        "top-1: 29 +- 18 (test/top1, 2 seeds)",
+        "top-5: 80 +- 0 (test/top5, 2 seeds)",
+        "missing seeds: 37, 45, 77",
+    ]
+    run(
+        "--models_root_dir",
+        study,
+        "--model",
+        "net_small_v2",
+        "--dataset",
+        "cog_l1",
+        "--seeds",
+        22,
+        5,
+        "--metric",
+        "top5",
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "seed 22: top-5 80.00",
+        "top-5: 80.00 +- 0.00 (test/top5, 1 seed)",
+        "missing seeds: 5",
+    ]
+
+
+def test_both_ways_to_name_one_folder_agree(study, capsys):
+    run("--logreg_root_dir", study / "net/small_v2/in1k/eval_logreg-N8")
+    expected = capsys.readouterr().out
+    assert "top-1: 40.00 +- 0.14" in expected
+    select = ("--models_root_dir", study, "--model", "net_small_v2", "--dataset", "in1k")
+    for argv in (
+        (*select, "CLF.N_SHOT", 8),
+        (*select, "EVAL.SEED", 55, "CLF.N_SHOT", 8, "EVAL.NAME", "logreg"),
+        ("CLF.N_SHOT", 8, *select, "--logreg_root_dir", "None"),
+        (*select, "--n_shot", 8),
+        (*select, "--n_shot", 8, "CLF.N_SHOT", 8, "--seeds", "null"),
+        (
+            "--logreg_root_dir",
+            study / "net/small_v2/in1k/eval_logreg-N8",
+            "--model",
+            "None",
+            "--dataset",
+            "none",
+        ),
+    ):
+        run(*argv)
+        out, err = capsys.readouterr()
+        assert (out, err) == (expected, ""), argv
+
+
+TEXT = """\
+top-1 accuracy (%), all training images, mean ± std over seeds
+
+              in1k        cog_l1             my_birds
+net_big       98.9 ± 0.1   9.5 ± 0.1         71.0 ± 0.1
+net_small_v2  60.0 ± 0.1  28.8 ± 17.8 (2/5)  -
+
+missing seeds:
+  net_small_v2, cog_l1: 37, 45, 77
+
+top-1 accuracy (%), 8 training images per class, mean ± std over seeds
+
+              in1k        cog_l1  my_birds
+net_big       -           -       -
+net_small_v2  40.0 ± 0.1  -       -
+"""
+
+MARKDOWN = """\
+top-1 accuracy (%), all training images, mean ± std over seeds
+
+| model | in1k | cog_l1 | my_birds |
+| --- | ---: | ---: | ---: |
+| net_big | 98.9 ± 0.1 | 9.5 ± 0.1 | 71.0 ± 0.1 |
+| net_small_v2 | 60.0 ± 0.1 | 28.8 ± 17.8 (2/5) | - |
+
+Missing seeds:
+
+- net_small_v2, cog_l1: 37, 45, 77
+
+top-1 accuracy (%), 8 training images per class, mean ± std over seeds
+
+| model | in1k | cog_l1 | my_birds |
+| --- | ---: | ---: | ---: |
+| net_big | - | - | - |
+| net_small_v2 | 40.0 ± 0.1 | - | - |
+"""
+
+CSV = """\
+model,dataset,n_shot,metric,mean,std,n_seeds,missing_seeds
+net_big,in1k,0,top1,98.9000,0.1414,5,
+net_big,cog_l1,0,top1,9.5000,0.1414,5,
+net_big,my_birds,0,top1,71.0000,0.1414,5,
+net_small_v2,in1k,0,top1,60.0000,0.1414,5,
+net_small_v2,cog_l1,0,top1,28.7500,17.7500,2,37 45 77
+net_small_v2,in1k,8,top1,40.0000,0.1414,5,
+"""
+
+LATEX = r"""% top-1 accuracy (%), all training images, mean +- std over seeds; needs \usepackage{booktabs}
+\begin{tabular}{lrrr}
+\toprule
+model & in1k & cog\_l1 & my\_birds \\
+\midrule
+net\_big & $98.9 \pm 0.1$ & $9.5 \pm 0.1$ & $71.0 \pm 0.1$ \\
+net\_small\_v2 & $60.0 \pm 0.1$ & $28.8 \pm 17.8$ (2/5) & -- \\
+\bottomrule
+\end{tabular}
+% missing seeds:
+%   net_small_v2, cog_l1: 37, 45, 77
+
+% top-1 accuracy (%), 8 training images per class, mean +- std over seeds; needs \usepackage{booktabs}
+\begin{tabular}{lrrr}
+\toprule
+model & in1k & cog\_l1 & my\_birds \\
+\midrule
+net\_big & -- & -- & -- \\
+net\_small\_v2 & $40.0 \pm 0.1$ & -- & -- \\
+\bottomrule
+\end{tabular}
+"""
+
+GOLDEN = {"text": TEXT, "markdown": MARKDOWN, "csv": CSV, "latex": LATEX}
+
+
+@pytest.mark.parametrize("fmt", GOLDEN)
+def test_everything_found_in_each_format(study, capsys, fmt):
+    run("--models_root_dir", study, "--format", fmt)
+    out, err = capsys.readouterr()
+    assert out == GOLDEN[fmt]
+    assert err == ""
+
+
+def test_csv_of_both_metrics_against_numpy(study, capsys):
+    run("--models_root_dir", study, "--format", "csv", "--metric", "both", "--decimals", 9)
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 12
+    values = np.array([9.3, 9.4, 9.5, 9.6, 9.7])
+    (row,) = [
+        row for row in rows if (row["model"], row["dataset"], row["metric"]) == ("net_big", "cog_l1", "top1")
+    ]
+    assert float(row["mean"]) == pytest.approx(values.mean(), abs=1e-9)
+    assert float(row["std"]) == pytest.approx(values.std(ddof=0), abs=1e-9)
+
+
+def test_selections_make_smaller_tables(study, capsys):
+    run(
+        "--models_root_dir",
+        study,
+        "--model",
+        "net_small_v2",
+        "net_big",
+        "--dataset",
+        "cog_l1",
+        "in1k",
+        "--n_shot",
+        "all",
+    )
+    assert capsys.readouterr().out == (
+        "top-1 accuracy (%), all training images, mean ± std over seeds\n\n"
+        "              in1k        cog_l1\n"
+        "net_small_v2  60.0 ± 0.1  28.8 ± 17.8 (2/5)\n"
+        "net_big       98.9 ± 0.1   9.5 ± 0.1\n\n"
+        "missing seeds:\n  net_small_v2, cog_l1: 37, 45, 77\n"
+    )
+    run("--models_root_dir", study, "--dataset", "my_birds", "--metric", "top5", "--decimals", 3)
+    assert capsys.readouterr().out.splitlines()[2:] == ["         my_birds", "net_big  91.000 ± 0.000"]
+    run("--models_root_dir", study, "CLF.N_SHOT", 8)
+    assert capsys.readouterr().out.splitlines()[2:] == ["              in1k", "net_small_v2  40.0 ± 0.1"]
+    run(
+        "--models_root_dir",
+        study,
+        "--model",
+        "net_small_v2",
+        "--dataset",
+        "in1k",
+        "--n_shot",
+        8,
+        "all",
+        "--format",
+        "csv",
+    )
+    assert [line.split(",")[2] for line in capsys.readouterr().out.splitlines()] == ["n_shot", "0", "8"]
+    run("--logreg_root_dir", study / "net/big/cog_l1/eval_logreg", "CLF.N_SHOT", 4, "--format", "csv")
+    assert capsys.readouterr().out.splitlines()[1:] == ["net_big,cog_l1,0,top1,9.5000,0.1414,5,"]
+
+
+def test_seeds_select_and_are_expected(study, capsys):
+    run(
+        "--models_root_dir",
+        study,
+        "--seeds",
+        22,
+        93,
+        7,
+        "--format",
+        "csv",
+        "--n_shot",
+        0,
+        "--dataset",
+        "cog_l1",
+    )
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "net_big,cog_l1,0,top1,9.5000,0.2000,2,7",
+        "net_small_v2,cog_l1,0,top1,28.7500,17.7500,2,7",
+    ]
+
+
+def test_foreign_seeds_change_what_is_expected(study, capsys):
+    make_seed_folder(study / "net/big/in1k/eval_logreg/seed-1")
+    run("--models_root_dir", study, "--n_shot", 0, "--dataset", "in1k")
+    assert "net_small_v2, in1k: 1\n" in capsys.readouterr().out
+
+
+def test_problems_and_doubts_are_warnings(study, capsys):
+    (study / "net/big/in1k/eval_logreg/seed_45/final-lr-10.5_wd-1e-06/logs.pkl").write_bytes(b"half")
+    (study / "net/big/cog_l1/eval_logreg/.seed-1").mkdir()
+    make_record(study / "net/big/my_birds/eval_logreg/seed_22", diverged=True)
+    make_seed_folder(study / "net/big/cog_l2/eval_logreg/seed-22", n_epochs=2)
+    make_seed_folder(study / "net/big/cog_l2/eval_logreg/seed-37", n_epochs=5)
+    argv = ("--models_root_dir", study, "--model", "net_big", "net_typo", "--n_shot", 0, 3)
+    run(*argv, "--allow_mixed_epochs")
+    out, err = capsys.readouterr()
+    assert "net_big   98.9 ± 0.2 (4/5)  " in out
+    lines = err.splitlines()
+    base = study / "net/big"
+    assert lines[0] == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {find.LEFTOVER}"
+    assert lines[1].startswith(
+        f"warning: not counted: {base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl"
+    )
+    assert lines[2:] == [
+        "warning: no finished run for --model net_typo",
+        "warning: no finished run for --n_shot 3",
+        f"warning: training diverged, counted all the same: {base}/my_birds/eval_logreg/seed_22",
+        "warning: net_big, cog_l2, all training images: seeds were trained for different numbers of epochs "
+        "(seed 22: 2, seed 37: 5)",
+    ]
+    with pytest.raises(
+        CogError, match=r"\(seed 22: 2, seed 37: 5\); choose --seeds, or add --allow_mixed_epochs"
+    ):
+        run(*argv)
+    run(*argv, "--seeds", 22)
+
+
+def test_output_file(study, tmp_path, capsys):
+    target = tmp_path / "table.csv"
+    argv = ("--models_root_dir", study, "--format", "csv", "--output", target)
+    run(*argv)
+    assert target.read_text() == CSV
+    out, err = capsys.readouterr()
+    assert out == "" and err == f"wrote {target}\n"
+    target.write_text("precious")
+    with pytest.raises(CogError, match="--overwrite"):
+        run(*argv)
+    assert target.read_text() == "precious"
+    link = tmp_path / "link.csv"
+    link.symlink_to(target)
+    run(*argv[:-1], link, "--overwrite")
+    assert target.read_text() == CSV and link.is_symlink()
+    run("--models_root_dir", study, "--output", tmp_path / "table.txt")
+    assert (tmp_path / "table.txt").read_text(encoding="utf-8") == TEXT
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "link.csv",
+        "models",
+        "table.csv",
+        "table.txt",
+    ]
+
+
+def test_latex_and_markdown_escape_names():
+    cell = SeedAverage("a_b", "50%_&$#{x}~^\\|\n", "logreg", "top1", 1, 1.0, 0.0, (1,))
+    shown = layout.arrange([cell])
+    view = pivot.tabulate(
+        shown, quantities.accuracy, metrics=["top1"], layout="datasets", style=layout.TableStyle()
+    )
+    latex = writers.draw(view.tables, "latex")
+    assert r"a\_b" in latex and "1 training image per class" in latex
+    assert r"50\%\_\&\$\#\{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}|\textbackslash{}n" in latex
+    assert r"| 50%_&amp;$#{x}~^\\\|\\n |" in writers.draw(view.tables, "markdown")
+    assert r"\|\n" in writers.draw(view.tables, "text")
+
+
+BAD = [
+    ([], "--logreg_root_dir, or --models_root_dir"),
+    (["--model", "net_big"], "--models_root_dir"),
+    (["--models_root_dir", "{root}/nowhere"], "does not exist"),
+    (["--models_root_dir", "{root}/net/big/model.ckpt"], "is a file"),
+    (["--logreg_root_dir", "{root}/nowhere"], "--logreg_root_dir"),
+    (["--logreg_root_dir", "{root}/empty"], "no finished run in --logreg_root_dir {root}/empty"),
+    (["--logreg_root_dir", "{root}/net/big/in1k/eval_logreg/seed_22"],
+     "give {root}/net/big/in1k/eval_logreg"),
+    (["--logreg_root_dir", "{root}/net/big/in1k"], "did you mean its subfolder eval_logreg?"),
+    (["--logreg_root_dir", "{root}/net/big/in1k/eval_logreg", "--seeds", "1", "2"], "with seeds 1 2"),
+    (["--models_root_dir", "{root}/empty"], "no finished run of any model on any data set"),
+    (["--models_root_dir", "{root}", "--model", "nounderscore"], "--model 'nounderscore'"),
+    (["--models_root_dir", "{root}", "--model", "net_big", "../x"], "--model '../x'"),
+    (["--models_root_dir", "{root}", "--dataset", "../x"], "--dataset '../x'"),
+    (["--models_root_dir", "{root}", "--model", "net_bgi"], "no finished run of net_bgi"),
+    (["--models_root_dir", "{root}", "--model", "net_big", "--dataset", "in1k", "CLF.N_SHOT", "4"],
+     "expected {root}/net/big/in1k/eval_logreg_N4/seed-<seed>/final-*/logs.pkl; there is eval_logreg"),
+    (["--models_root_dir", "{root}", "EVAL.NAME", "mlp"], "eval_mlp[_N<shots>]"),
+    (["--models_root_dir", "{root}", "EVAL.NAM", "mlp"], "did you mean EVAL.NAME?"),
+    (["--models_root_dir", "{root}", "CLF.N_SHOT", "-1"], "CLF.N_SHOT"),
+    (["--models_root_dir", "{root}", "CLF.N_SHOT"], "has no value"),
+    (["--models_root_dir", "{root}", "CLF.N_SHOT", "8", "--n_shot", "4"], "disagree"),
+    (["--models_root_dir", "{root}", "--n_shot", "-1"], "--n_shot"),
+    (["--models_root_dir", "{root}", "--n_shot", "few"], "--n_shot"),
+    (["--models_root_dir", "{root}", "--seeds", "x"], "--seeds"),
+    (["--models_root_dir", "{root}", "--decimals", "-1"], "--decimals"),
+    (["--models_root_dir", "{root}", "--format", "html"], "--format"),
+    (["--models_root_dir", "{root}", "--metric", "top3"], "--metric"),
+    (["--models_root_dir", "{root}", "--no_such_flag"], "--no_such_flag"),
+    (["--models_root_dir", "{root}", "--output", "{root}"], "is a folder"),
+    (["--models_root_dir", "{root}", "--output", "{root}/nowhere/x.csv"], "does not exist"),
+    (["--models_root_dir", "{root}", "--output", "{root}/pipe", "--overwrite"], "not a regular file"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argv, message", BAD, ids=[" ".join(argv)[-60:] for argv, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, argv, message):
+    root = tmp_path / "models"
+    make_seed_folder(root / "net/big/in1k/eval_logreg/seed_22")
+    (root / "net/big/model.ckpt").write_bytes(b"")
+    (root / "empty").mkdir()
+    os.mkfifo(root / "pipe")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as exit_:
+        cli.run(print_results.main, [argument.format(root=root) for argument in argv])
+    assert exit_.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1 and "Traceback" not in err
+    assert message.format(root=root) in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_only_broken_runs_is_an_error_that_names_them(tmp_path, capsys):
+    make_seed_folder(tmp_path / "seed_22", logs=b"half")
+    with pytest.raises(CogError, match=r"1 could not be counted, see above"):
+        run("--logreg_root_dir", tmp_path)
+    assert f"not counted: {tmp_path}/seed_22: " in capsys.readouterr().err
+
+
+def script(*argv, **kwargs):
+    command = [sys.executable, str(REPOSITORY / "print_results.py"), *map(str, argv)]
+    return subprocess.run(command, capture_output=True, check=False, **kwargs)
+
+
+def test_the_script_itself(study):
+    done = script("--models_root_dir", study, env={"PYTHONIOENCODING": "utf-8"})
+    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT, b"")
+    done = script("--models_root_dir", study, env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT.replace("±", "+-"), b"")
+    done = script("--models_root_dir", study / "nowhere")
+    assert done.returncode == 2 and done.stdout == b"" and done.stderr.count(b"\n") == 1
+
+
+def test_help_is_quick_and_needs_no_torch():
+    start = time.perf_counter()
+    done = script("--help")
+    assert done.returncode == 0 and b"--logreg_root_dir" in done.stdout
+    assert time.perf_counter() - start < 5, "well under a second on an idle machine"
+    code = (
+        "import sys; from cog.commands import print_results\n"
+        "try: print_results.main(['--models_root_dir', 'nowhere', 'CLF.N_SHOT', '8'])\n"
+        "except Exception as error: assert 'nowhere' in str(error), error\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

@@ -1,0 +1,533 @@
+"""The print_results command with runs, published numbers and files together; its outputs; what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import inspect
+import io
+import json
+import os
+import statistics
+
+import numpy as np
+import pytest
+from result_folders import make_record, make_seed_folder
+
+from cog import constants
+from cog.commands import print_results
+from cog.errors import CogError
+from cog.results import exchange, find, published
+from cog.runtime import cli
+
+SHIFTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
+#: Accuracy of sup_resnet50 as run here; the published: 75.8, 67.9 and 52.0.
+OURS = {"in1k": 75.9, "cog_l1": 67.85, "cog_l5": 45.0}
+MINE = {"in1k": 74.0, "cog_l1": 68.5, "cog_l5": 50.0}
+
+
+@pytest.fixture
+def study(tmp_path):
+    """sup_resnet50 and mine_net on three data sets, five seeds; few-shot of mine_net with two seeds."""
+    root = tmp_path / "models"
+    for model, accuracies in (("sup/resnet50", OURS), ("mine/net", MINE)):
+        for dataset, top1 in accuracies.items():
+            for seed, shift in zip(constants.SEEDS, SHIFTS):
+                # A common shift of each seed, which pairing removes, and a little of each model's own.
+                own = 0.01 * (seed % 7 - 3) * (1 if model == "mine/net" else -1)
+                make_seed_folder(
+                    root / model / dataset / f"eval_logreg/seed-{seed}", top1 + shift + own, 90.0
+                )
+    for seed in constants.SEEDS[:2]:
+        make_seed_folder(root / f"mine/net/in1k/eval_logreg_N8/seed-{seed}", 55.0, 80.0)
+    return root
+
+
+@pytest.fixture
+def run(capsys):
+    def run_(*argv):
+        capsys.readouterr()
+        cli.set_up_logging()
+        assert print_results.main([str(argument) for argument in argv]) == 0
+        return capsys.readouterr().out
+
+    return run_
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_runs_beside_the_published(study, run):
+    out = run(
+        "--models_root_dir", study, "--with_published", "--n_shot", "all", "--model", "sup_*", "mine_net"
+    )
+    table, beside = out.split("\n\ntop-1 accuracy (%) beside")
+    assert table.splitlines()[:5] == [
+        "top-1 accuracy (%), all training images, mean ± std over seeds",
+        "",
+        "                             in1k        cog_l1      cog_l2      cog_l3      cog_l4      cog_l5",
+        "sup_resnet50                 75.9 ± 0.1  67.9 ± 0.1  -           -           -           45.0 ± 0.1",
+        "sup_resnet50 [paper v2]      75.8 ± 0.0  67.9 ± 0.1  63.1 ± 0.0  59.0 ± 0.0  58.1 ± 0.0  52.0 ± 0.0",
+    ]
+    assert "mine_net                     74.0 ± 0.1" in table
+    lines = [line.split() for line in beside.splitlines()]
+    assert lines[2] == ["data", "set", "here", "paper", "v2", "difference", "combined", "std", "within"]
+    assert lines[3] == ["sup_resnet50", "in1k", "75.9", "±", "0.1", "75.8", "±", "0.0", "+0.1", "0.1", "yes"]
+    assert lines[5] == ["sup_resnet50", "cog_l5", "45.0", "±", "0.1", "52.0", "±", "0.0", "-7.0", "0.1", "no"]
+
+
+def test_records_beside_the_published(study, run):
+    argv = ("--models_root_dir", study, "--with_published", "--format", "json")
+    records = json.loads(run(*argv))
+    paper = {(cell.model, cell.dataset, cell.n_shot): cell for cell in published.cells()}
+    assert len(records) == 7 + 1674
+    own = [row for row in records if row["source"] == "runs" and row["model"] == "sup_resnet50"]
+    assert len(own) == 3
+    for row in own:
+        folders = (study / f"sup/resnet50/{row['dataset']}/eval_logreg").iterdir()
+        values = [
+            find.read_run(f, model="", dataset="", n_shot=0, seed=int(f.name[5:])).top1 for f in folders
+        ]
+        assert row["mean"] == pytest.approx(np.mean(values)) and row["std"] == pytest.approx(np.std(values))
+        other = paper["sup_resnet50", row["dataset"], 0]
+        deviation = (row["std"] ** 2 + other.std**2) ** 0.5
+        assert (row["published_mean"], row["published_std"]) == (other.value, other.std)
+        assert row["difference"] == pytest.approx(row["mean"] - other.value)
+        assert row["combined_deviation"] == pytest.approx(deviation)
+        assert row["within"] is (abs(row["mean"] - other.value) <= deviation + 0.05)
+    assert {row["dataset"]: row["within"] for row in own} == {"in1k": True, "cog_l1": True, "cog_l5": False}
+    assert {row["within"] for row in records if row["source"] == "paper v2"} == {None}
+    found = rows_of(run(*argv[:-1], "csv", "--decimals", 6))
+    assert [row["within"] for row in found if row["source"] == "runs" and row["model"] == "sup_resnet50"] == [
+        "yes", "yes", "no",
+    ]  # fmt: skip
+
+
+def test_one_evaluation_beside_the_published(study, run):
+    select = ("--models_root_dir", study, "--dataset", "cog_l1", "--with_published", "--model")
+    assert run(*select, "sup_resnet50").splitlines()[-1] == (
+        "paper v2: 67.9 +- 0.1; difference -0.04, within the combined deviation of 0.17"
+    )
+    assert run(*select, "mine_net").splitlines()[-1] == (
+        "paper v2: no number of this model, data set and number of shots"
+    )
+    out = run(
+        "--logreg_root_dir", study / "sup/resnet50/in1k/eval_logreg", "--with_published", "--paper", "v1"
+    )
+    assert out.splitlines()[-1].startswith(
+        "paper v1: 75.8; difference +0.11 (the deviation was not published)"
+    )
+
+
+def test_a_drop_needs_no_table_of_in1k(study, run):
+    argv = ("--models_root_dir", study, "--drop", "--n_shot", "all", "--format", "json")
+    everything = json.loads(run(*argv))
+    assert {row["dataset"] for row in everything} == {"in1k", "cog_l1", "cog_l5"}
+    only = json.loads(run(*argv, "--dataset", "cog_l5", "--model", "mine_*"))
+    assert only == [row for row in everything if (row["dataset"], row["model"]) == ("cog_l5", "mine_net")]
+    baseline = ("--relative_to", "sup_resnet50", "--model", "mine_net", "--dataset", "cog_l5")
+    (row,) = json.loads(run(*argv[:2], *baseline, *argv[3:]))
+    assert row["difference"] == pytest.approx(5 - 0.028) and row["baseline_source"] == "runs"
+
+
+def test_own_models_are_ranked_among_the_published(study, run):
+    argv = (
+        "--models_root_dir",
+        study,
+        "--with_published",
+        "--rank",
+        "--n_shot",
+        "all",
+        "--dataset",
+        "cog_l5",
+    )
+    records = json.loads(run(*argv, "--format", "json"))
+    means = {
+        (c.model, "paper v2"): c.value for c in published.cells() if c.dataset == "cog_l5" and not c.n_shot
+    }
+    means |= {("mine_net", "runs"): 50.0, ("sup_resnet50", "runs"): 45.0}
+    assert len(records) == 33
+    for row in records:
+        assert row["rank"] == 1 + sum(
+            mean > means[row["model"], row["source"]] + 1e-6 for mean in means.values()
+        )
+
+
+def test_published_cells_are_treated_as_those_of_runs(tmp_path, run):
+    """The same numbers as runs on disk, as a file, and as published: all views show the same."""
+    wanted = [
+        c for c in published.cells() if c.model in ("sup_resnet50", "clip_resnet50") and c.n_shot in (0, 8)
+    ]
+    root = tmp_path / "models"
+    for cell in wanted:
+        title, architecture = cell.model.split("_", 1)
+        folder = (
+            root / title / architecture / cell.dataset / ("eval_logreg_N8" if cell.n_shot else "eval_logreg")
+        )
+        # Two seeds with the same mean and population standard deviation.
+        make_seed_folder(folder / "seed-1", cell.value - cell.std)
+        make_seed_folder(folder / "seed-2", cell.value + cell.std)
+    exchange.write(tmp_path / "file.json", [dataclasses.replace(cell, source="runs") for cell in wanted])
+    select = ("--n_shot", 8, "all", "--model", "sup_resnet50", "clip_resnet50")
+    for view in (
+        ("--view", "datasets"), ("--view", "shots"), ("--view", "table"), ("--relative_to", "sup_resnet50"),
+        ("--relative_to", "sup_resnet50", "--view", "table"), ("--drop",), ("--rank",), ("--rank", "--view", "shots"),
+    ):  # fmt: skip
+        for fmt in ("text", "markdown", "latex", "csv"):
+            shown = [
+                run(*source, *select, *view, "--format", fmt)
+                for source in (
+                    ("--models_root_dir", root),
+                    ("--import", tmp_path / "file.json"),
+                    ("--published_only",),
+                )
+            ]
+            if fmt == "csv":
+                rows = [rows_of(text) for text in shown]
+                for found in rows:
+                    for row in found:
+                        row.pop("source", None), row.pop("baseline_source", None), row.pop("n_seeds")
+                assert rows[0] == rows[1] == rows[2] and len(rows[0]) == 24
+            else:
+                shown[1] = shown[1].replace(" [file]", "").replace("\n[file]", "")
+                shown[2] = shown[2].replace(" [paper v2]", "").replace("\n[paper v2]", "")
+                for number, dataset in enumerate(constants.DATASETS, 5):
+                    shown[2] = shown[2].replace(f"{dataset} (Table {number} of the paper)", dataset)
+                flat = [" ".join(text.split()) for text in shown]
+                assert flat[0] == flat[1] == flat[2]
+
+
+def test_differences_paired_over_seeds(study, run):
+    from scipy import stats
+
+    argv = ("--models_root_dir", study, "--compare", "mine_net", "sup_resnet50")
+    records = {row["dataset"]: row for row in json.loads(run(*argv, "--format", "json"))}
+    assert list(records) == ["in1k", "cog_l1", "cog_l5"]
+    for dataset, row in records.items():
+
+        def values(model, dataset=dataset):
+            folders = sorted((study / model / dataset / "eval_logreg").iterdir())
+            return [
+                find.read_run(f, model="", dataset="", n_shot=0, seed=int(f.name[5:])).top1 for f in folders
+            ]
+
+        mine, theirs = values("mine/net"), values("sup/resnet50")
+        expected = stats.ttest_rel(mine, theirs).confidence_interval(0.95)
+        assert (row["low"], row["high"]) == pytest.approx(tuple(expected), rel=1e-9)
+        assert row["difference"] == pytest.approx(statistics.fmean(mine) - statistics.fmean(theirs))
+        assert row["paired"] is True and row["common_seeds"] == list(constants.SEEDS)
+    assert [row["reading"] for row in records.values()] == ["lower", "higher", "higher"]
+    out = run(*argv)
+    assert "mine_net  in1k      -1.93       [-1.96, -1.90]  5      lower" in out
+    assert "Student's t" in out and "unpaired" not in out
+    assert "mine_net  all     in1k -> cog_l1  ahead  yes\n" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_differences_to_published_are_unpaired(study, run):
+    argv = (
+        "--models_root_dir",
+        study,
+        "--with_published",
+        "--baseline",
+        "clip_resnet50",
+        "--model",
+        "mine_net",
+    )
+    out = run(*argv, "--n_shot", "all")
+    assert "minus that of clip_resnet50 [paper v2] (points)" in out
+    assert "no confidence is claimed" in " ".join(out.split()) and "Student" not in out
+    records = json.loads(run(*argv, "--n_shot", "all", "--format", "json"))
+    assert [row["dataset"] for row in records] == ["in1k", "cog_l1", "cog_l5"]
+    for row in records:
+        assert (row["paired"], row["low"], row["common_seeds"]) == (False, None, [])
+
+
+def test_export_and_import(study, tmp_path, run):
+    target = tmp_path / "ours.json"
+    argv = ("--models_root_dir", study, "--view", "table")
+    expected = run(*argv, "--n_shot", "all")
+    assert run("--models_root_dir", study, "--export", target) == "", "instead of the tables"
+    assert len(exchange.load(target)) == 2 * 7
+    imported = run(
+        "--import", target, "--view", "table", "--n_shot", "all", "--model", "mine_net", "sup_resnet50"
+    )
+    flat = " ".join(imported.replace("[ours]", "").split())
+    assert flat == " ".join(expected.split())
+    # Paired comparisons survive, also between their runs and ours.
+    ours = run("--models_root_dir", study, "--baseline", "sup_resnet50", "--format", "csv")
+    theirs = run("--import", target, "--baseline", "sup_resnet50", "--format", "csv")
+    drop = ("source", "baseline_source")
+    assert [{k: v for k, v in row.items() if k not in drop} for row in rows_of(ours)] == [
+        {k: v for k, v in row.items() if k not in drop} for row in rows_of(theirs)
+    ]
+    merged = run(
+        "--models_root_dir", study, "--import", target, "--baseline", "sup_resnet50", "--format", "json"
+    )
+    both = json.loads(merged)
+    assert {row["paired"] for row in both} == {True}
+    assert {(row["source"], row["baseline_source"]) for row in both} == {("runs", "runs"), ("ours", "ours")}
+
+
+def test_published_numbers_through_a_file_are_the_published_numbers(tmp_path, run):
+    target = tmp_path / "f.json"
+    run("--published_only", "--export", target)
+    for view in (("--view", "table"), ("--rank",), ("--relative_to", "sup_resnet50"), ("--drop",)):
+        assert run("--import", target, *view) == run("--published_only", *view)
+    # Once, not twice.
+    assert run("--import", target, "--with_published", "--rank") == run("--published_only", "--rank")
+
+
+def test_several_files_and_labels(study, tmp_path, run):
+    for label in ("one", "two"):
+        run("--models_root_dir", study, "--export", tmp_path / f"{label}.json", "--label", f"lab {label}")
+    out = run(
+        "--import", tmp_path / "one.json", tmp_path / "two.json", "--dataset", "in1k", "--n_shot", "all"
+    )
+    assert [" ".join(line.split()[:3]) for line in out.splitlines()[3:7]] == [
+        "sup_resnet50 [lab one]", "sup_resnet50 [lab two]", "mine_net [lab one]", "mine_net [lab two]",
+    ]  # fmt: skip
+    assert json.loads((tmp_path / "one.json").read_text())["label"] == "lab one"
+
+
+def test_an_imported_cell_that_is_incomplete_is_marked(study, tmp_path, run):
+    run("--models_root_dir", study, "--export", tmp_path / "f.json")
+    out = run("--import", tmp_path / "f.json", "--n_shot", 8)
+    assert "mine_net  55.0 ± 0.0 (2/5)" in out and "mine_net, in1k: 45, 77, 93" in out
+
+
+def test_filters_by_pattern_and_category(study, run, caplog):
+    def models(*argv):
+        rows = rows_of(
+            run("--models_root_dir", study, "--n_shot", 0, "--dataset", "in1k", "--format", "csv", *argv)
+        )
+        return [row["model"] for row in rows]
+
+    assert models("--model", "*net*") == ["mine_net", "sup_resnet50"]
+    assert models("--model", "sup_*") == models("--category", "reference") == ["sup_resnet50"]
+    assert models("--category", "custom") == ["mine_net"]
+    assert models("--model", "s?p_*", "mine_n[aeiou]t") == ["mine_net", "sup_resnet50"]
+
+
+def test_tables_go_to_a_file_beside_other_outputs(study, tmp_path, run):
+    both = ("--export", tmp_path / "x.json", "--output", tmp_path / "t.md")
+    out = run("--models_root_dir", study, *both, "--format", "markdown")
+    assert out == "" and (tmp_path / "t.md").read_text().startswith("top-1 accuracy (%)")
+    assert (tmp_path / "x.json").exists()
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--with_published", "--model", "mine_*"), ("--relative_to", "mine_net")]
+)
+def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, run, monkeypatch, more):
+    import cog.reporting.figures
+    import cog.reporting.figures.search
+    import cog.reporting.html
+
+    calls = {}
+
+    def record(module, name):
+        signature = inspect.signature(module.write)
+
+        def write(*args, **kwargs):
+            calls[name] = signature.bind(*args, **kwargs).arguments
+            return []
+
+        monkeypatch.setattr(module, "write", write)
+
+    record(cog.reporting.figures, "figures")
+    record(cog.reporting.figures.search, "diagnostics")
+    record(cog.reporting.html, "report")
+    places = {name: tmp_path / f"new_{name}" for name in ("figures", "diagnostics", "report")}
+    flags = [word for name, path in places.items() for word in (f"--{name}", path)]
+    out = run(
+        "--models_root_dir",
+        study,
+        *flags,
+        *more,
+        "--figure_formats",
+        "svg",
+        "--overwrite",
+        "--dataset",
+        "in1k",
+    )
+    assert out == ""
+    models = {"mine_net"} if "--model" in more else {"mine_net", "sup_resnet50"}
+    figures, diagnostics, report = (calls[name] for name in places)
+    for call in (figures, report):
+        assert {(cell.model, cell.source, cell.dataset) for cell in call["cells"]} == {
+            (model, "runs", "in1k") for model in models
+        }
+    assert {run.model for run in diagnostics["runs"]} == {run.model for run in report["runs"]} == models
+    assert list(figures["published"]) == []
+    assert list(report["published"]) == published.cells(), "where a model stands among all of them"
+    assert (figures["folder"], diagnostics["folder"], report["path"]) == tuple(places.values())
+    assert figures["formats"] == diagnostics["formats"] == ["svg"] and figures["datasets"] == ["in1k"]
+    assert figures["baseline"] == ("mine_net" if "--relative_to" in more else None)
+    assert {call["overwrite"] for call in calls.values()} == {True} and report["root"] == study
+
+
+def test_runs_with_different_settings_are_averaged_with_a_warning(tmp_path, run, capsys):
+    for dataset in ("in1k", "cog_l1"):
+        for seed, n_trials in ((22, 30), (37, 30), (45, 5 if dataset == "in1k" else 30)):
+            folder = make_seed_folder(tmp_path / f"models/a/b/{dataset}/eval_logreg/seed-{seed}")
+            make_record(folder, seed=seed)
+            record = json.loads((folder / "results.json").read_text())
+            record["identity"] = {
+                "seed": seed,
+                "n_trials": n_trials,
+                "lr_interval": [0.1, 100.0],
+                "lr": seed / 7,
+            }
+            (folder / "results.json").write_text(json.dumps(record))
+    make_seed_folder(
+        tmp_path / "models/a/b/in1k/eval_logreg/seed_77"
+    )  # of the original toolkit: not recorded
+    cli.set_up_logging()
+    print_results.main(["--models_root_dir", str(tmp_path / "models")])
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: averaged over runs that differ in n_trials: a_b, in1k, all training images"
+    ]
+
+
+# --- wrong input
+
+ROOT = ("--models_root_dir", "{root}")
+BAD = {
+    "too many decimals": ((*ROOT, "--decimals", "16"), "expected 15 or less"),
+    "far too many decimals": ((*ROOT, "--decimals", "1" + "0" * 21), "expected 15 or less"),
+    "flag of the index": ((*ROOT, "--no_index"), "runs are always read from their folders, leave it out"),
+    "nothing to read": ((), "--import, or --published_only"),
+    "unknown model, runs": ((*ROOT, "--model", "sup_resnet5"), "did you mean sup_resnet50?"),
+    "unknown model, paper": (("--published_only", "--model", "clip_resnet5"), "did you mean clip_resnet50?"),
+    "unknown pattern": (("--published_only", "--model", "vit*"), "--model vit* is none of the 31 models"),
+    "unknown model, file": (("--import", "{good}", "--model", "x_y"), "--model x_y is none of the 2 models"),
+    "unknown data set": (("--published_only", "--dataset", "cog_l6"), "results on in1k cog_l1"),
+    "unknown shots": (("--published_only", "--n_shot", "3"), "with 0 1 2 4"),
+    "unknown category": (("--published_only", "--category", "vit"), "'vit' is none of reference"),
+    "empty category": (("--published_only", "--category", "custom"), "together"),
+    "empty category of runs": ((*ROOT, "--category", "web-data"), "any model in web-data"),
+    "unknown baseline": ((*ROOT, "--relative_to", "sup_resnet5"), "--relative_to sup_resnet5: no result"),
+    "unknown baseline near": (("--published_only", "--baseline", "clip_resnet"), "did you mean clip_resnet50?"),
+    "baseline no name": (("--published_only", "--baseline", "clip"), "'clip' is not a model name"),
+    "baseline pattern": (("--published_only", "--relative_to", "clip_*"), "not a model name"),
+    "unknown model compared": (("--published_only", "--compare", "a_b", "clip_resnet50"), "--model a_b is none"),
+    "nothing to compare": ((*ROOT, "--compare", "mine_net", "mine_net"), "nothing to compare mine_net with"),
+    "compare and model": (("--published_only", "--compare", "a_b", "c_d", "--model", "e_f"), "leave those out"),
+    "two views": (("--published_only", "--rank", "--drop"), "--drop and --rank are different views"),
+    "drop without in1k": (("--import", "{no_in1k}", "--drop"), "--drop needs results on in1k"),
+    "top-5 of the paper": (("--published_only", "--metric", "top5"), "no top-5 accuracy"),
+    "unknown view": (("--published_only", "--view", "cells"), "--view"),
+    "unknown version": (("--published_only", "--paper", "v3"), "--paper"),
+    "width": (("--published_only", "--width", "wide"), "--width"),
+    "no runs beside the paper": (("--models_root_dir", "{empty}", "--with_published"), "no finished run"),
+    "no runs beside a file": (("--models_root_dir", "{empty}", "--import", "{good}"), "no finished run"),
+    "import missing": (("--import", "{root}/nowhere.json"), "does not exist"),
+    "import folder": (("--import", "{root}"), "is a folder"),
+    "import no JSON": (("--import", "{broken}"), "is not valid JSON"),
+    "import wrong schema": (("--import", "{wrong}"), "cells[0].top1.mean is 175.0, expected a percentage"),
+    "import other JSON": (("--import", "{other}"), "not a file of --export"),
+    "import twice, different": (("--import", "{good}", "{same_label}"), "under the same label 'lab'"),
+    "mixed epochs": ((*ROOT, "--import", "{mixed}"), "different numbers of epochs (seed 1: 2, seed 2: 3)"),
+    "export exists": ((*ROOT, "--export", "{good}"), "--export {good} exists"),
+    "export folder": ((*ROOT, "--export", "{root}"), "is a folder"),
+    "export nowhere": ((*ROOT, "--export", "{root}/no/x.json"), "does not exist"),
+    "export read-only": ((*ROOT, "--export", "{locked}/x.json"), "no permission"),
+    "output read-only": ((*ROOT, "--output", "{locked}/x.txt"), "no permission"),
+    "output read-only, published": (("--published_only", "--output", "{locked}/x.txt"), "no permission"),
+    "report exists": ((*ROOT, "--report", "{good}"), "--report {good} exists"),
+    "report nowhere": ((*ROOT, "--report", "{root}/no/x.html"), "does not exist"),
+    "figures file": ((*ROOT, "--figures", "{good}"), "is a file"),
+    "figures read-only": ((*ROOT, "--figures", "{locked}/figures"), "no permission"),
+    "figure unknown": (("--published_only", "--figures", "{empty}/f", "--figure_names", "fig9"), "fig9"),
+    "figure format": (("--published_only", "--figures", "{empty}/f", "--figure_formats", "gif"), "gif"),
+    "figure names alone": (("--published_only", "--figure_names", "fig3"), "add --figures"),
+    "diagnostics of the paper": (("--published_only", "--diagnostics", "{empty}/d"), "needs runs"),
+    "diagnostics file": ((*ROOT, "--diagnostics", "{good}"), "is a file"),
+    "one file for two": ((*ROOT, "--export", "{empty}/x", "--output", "{empty}/x"), "give each its own"),
+    "label without export": ((*ROOT, "--label", "lab"), "add --export"),
+    "label reserved": ((*ROOT, "--export", "{empty}/x", "--label", "paper v2"), "--label"),
+    "label runs": ((*ROOT, "--export", "{empty}/x", "--label", "runs"), "reserved"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    """Good and bad files; nothing in it is changed by any case."""
+    base = tmp_path_factory.mktemp("bad")
+    places = {name: base / name for name in ("root", "empty", "locked")}
+    for path in places.values():
+        path.mkdir()
+    for model in ("sup/resnet50", "mine/net"):
+        make_record(make_seed_folder(places["root"] / model / "in1k/eval_logreg/seed-22"))
+    runs, _ = find.find_runs(places["root"])
+    cells = find.summarise(runs)
+
+    def add(name, content):
+        places[name] = base / f"{name}.json"
+        places[name].write_text(content)
+
+    good = exchange.dump(cells, label="lab")
+    add("good", good)
+    add("no_in1k", exchange.dump([dataclasses.replace(cell, dataset="cog_l1") for cell in cells]))
+    add(
+        "same_label",
+        exchange.dump([dataclasses.replace(cell, epochs=(9,)) for cell in cells[:2]], label="lab"),
+    )
+    mixed = [
+        dataclasses.replace(cell, seeds=(1, 2), epochs=(2, 3), by_seed=(cell.value, cell.value))
+        for cell in cells[:2]
+    ]
+    add("mixed", exchange.dump(mixed))
+    add("broken", good[:-30])
+    add("wrong", good.replace('"mean": 70.0', '"mean": 175.0'))
+    add("other", '{"results": []}')
+    places["locked"].chmod(0o500)
+    yield base, {name: str(path) for name, path in places.items()}
+    places["locked"].chmod(0o700)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(workshop, capsys, name):
+    base, places = workshop
+    argv, message = BAD[name]
+    if "{locked}" in " ".join(argv) and os.access(places["locked"], os.W_OK):
+        pytest.skip("permissions mean nothing to this user")
+    before = {path: path.stat().st_mtime_ns for path in base.rglob("*")}
+    with pytest.raises(SystemExit) as exit_:
+        cli.run(print_results.main, [argument.format(**places) for argument in argv])
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 2 and out == ""
+    assert err.count("\n") == 1 and "Traceback" not in err, err
+    assert message.format(**places) in err
+    assert {path: path.stat().st_mtime_ns for path in base.rglob("*")} == before
+
+
+def test_mixed_epochs_can_be_allowed(workshop, run, caplog):
+    _, places = workshop
+    out = run("--import", places["mixed"], "--allow_mixed_epochs")
+    assert "70.0 ± 0.0" in out
+    with pytest.raises(CogError, match="add --allow_mixed_epochs"):
+        run("--import", places["mixed"])
+
+
+def test_unwritable_folder_without_relying_on_permissions(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK))
+    for flag in ("--output", "--export", "--report", "--figures", "--diagnostics"):
+        with pytest.raises(CogError, match=f"{flag} .*no permission"):
+            print_results.main(["--models_root_dir", str(study), flag, str(tmp_path / "new")])
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_heavy_is_imported_for_tables(study):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from cog.commands import print_results\n"
+        f"print_results.main(['--models_root_dir', {str(study)!r}, '--with_published', '--rank'])\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'scipy', 'optuna')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr

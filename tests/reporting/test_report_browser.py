@@ -1,0 +1,330 @@
+"""The report in a real browser: Debian's Chromium, headless. CI installs it; elsewhere these tests need it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import pytest
+from browser import Browser, find_chromium
+from report_runs import make_run
+from result_folders import make_logs
+
+from cog import constants
+from cog.reporting import html
+from cog.results import find, published
+from cog.results.cells import Problem
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=2>\"'&"
+VIEW = "document.querySelector('.view:not([hidden])')"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = find_chromium()
+    if program is None:
+        assert os.environ.get("CI", "").lower() not in ("true", "1"), (
+            "CI must have chromium: apt-get install chromium"
+        )
+        pytest.skip("chromium is not installed")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+def runs_of(root, model, shift, **changes):
+    runs = []
+    for cell in published.cells():
+        if cell.model != "sup_resnet50" or cell.n_shot not in (0, 1, 8):
+            continue
+        for seed in constants.SEEDS:
+            if (cell.dataset, seed) == ("cog_l5", 93):
+                continue
+            path = root / model.replace("/", "") / cell.dataset / f"eval_N{cell.n_shot}" / f"seed-{seed}"
+            final = path / "final-lr-10.0_wd-1e-06"
+            final.mkdir(parents=True)
+            top1 = cell.value + shift + seed / 100
+            (final / "logs.pkl").write_bytes(pickle.dumps(make_logs(top1, n_epochs=20)))
+            trials = [
+                {
+                    "number": n,
+                    "lr": 0.1 * 1.25**n,
+                    "wd": 1e-5 / 2**n,
+                    "val_top1": 50.0 + n,
+                    "diverged": n > 25,
+                }
+                for n in range(30)
+            ]
+            (path / "results.json").write_text(json.dumps({"trials": trials}))
+            runs.append(make_run(model, cell.dataset, cell.n_shot, seed, top1, path=path, **changes))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A report on two models, one with a hostile name, with a warning of each kind of severity."""
+    root = tmp_path_factory.mktemp("report")
+    runs = [
+        *runs_of(root, "good_net", 2.0, n_trials_diverged=4),
+        *runs_of(root, f"bad_{HOSTILE}", -3.0, diverged=True, device=HOSTILE),
+    ]
+    path = root / f"report {HOSTILE[10:16]}.html".replace("/", "")
+    problems = [Problem(root / HOSTILE.replace("/", ""), HOSTILE)]
+    cells = find.summarise(runs, constants.SEEDS)
+    html.write(
+        path, runs=runs, cells=cells, published=published.cells(), problems=problems, root=root / "models"
+    )
+    return path
+
+
+@pytest.fixture
+def opened(browser, page):
+    browser.open(page.as_uri())
+    return browser
+
+
+def labels(browser, column=0):
+    """Names of the rows of the table that is shown, in order."""
+    return browser.evaluate(
+        f"Array.from({VIEW}.querySelectorAll('tbody tr:not([hidden])'), r => r.cells[{column}].innerText)"
+    )
+
+
+def means(browser, column):
+    return browser.evaluate(
+        f"Array.from({VIEW}.querySelectorAll('tbody tr'), r => Number(r.cells[{column}].dataset.v))"
+    )
+
+
+def sort_state(browser):
+    return browser.evaluate(
+        f"Array.from({VIEW}.querySelectorAll('thead th'), h => h.getAttribute('aria-sort'))"
+    )
+
+
+def test_page_renders_without_complaint_or_request(opened, page):
+    assert opened.complaints() == []
+    assert opened.requests() == [page.as_uri()]
+    assert opened.evaluate("document.querySelector('h1').innerText") == "How well do 2 models generalise?"
+    assert opened.evaluate("document.compatMode") == "CSS1Compat"
+    # The browser's parser had nothing to mend: every section is where it was put.
+    assert opened.evaluate("Array.from(document.querySelectorAll('main > section'), s => s.id)") == [
+        "answer", "tables", "figures", "warnings", "runs", "search", "method",
+    ]  # fmt: skip
+    assert opened.evaluate(
+        "Array.from(document.querySelectorAll('main table')).every(t => t.rows.length > 1)"
+    )
+
+
+def test_hostile_names_are_text(opened):
+    assert opened.evaluate("window.pwned === undefined")
+    assert opened.evaluate("document.images.length") == 0
+    assert opened.evaluate("document.scripts.length") == 1
+    assert any(HOSTILE in label for label in labels(opened))
+
+
+def test_sorting_by_click(opened):
+    assert sort_state(opened)[-1] == "descending"
+    assert means(opened, 7) == sorted(means(opened, 7), reverse=True)
+    opened.click(".view:not([hidden]) thead th:nth-child(2) button")
+    assert means(opened, 1) == sorted(means(opened, 1), reverse=True)
+    assert sort_state(opened) == ["none", "descending", *["none"] * 6]
+    opened.click(".view:not([hidden]) thead th:nth-child(2) button")
+    assert means(opened, 1) == sorted(means(opened, 1))
+    assert sort_state(opened)[1] == "ascending"
+    assert opened.evaluate("document.getElementById('said').textContent") == "Sorted by IN-1K, ascending"
+    opened.click(".view:not([hidden]) thead th:nth-child(1) button")
+    found = [label.lower() for label in labels(opened)]
+    assert found[0].startswith("adv-robust") and found[-1].startswith("vgg19")
+    assert len(found) == 33
+
+
+def test_sorting_by_keyboard(opened):
+    """Tab reaches the column titles in order; Enter and Space sort as a click does."""
+    opened.evaluate("document.getElementById('filter').focus()")
+    seen = []
+    for _ in range(5):
+        opened.press("Tab")
+        seen.append(opened.evaluate("document.activeElement.textContent || document.activeElement.className"))
+    assert seen[1:] == ["Model", "IN-1K", "L1", "L2"]  # after the scrolling region
+    opened.press("Enter")
+    assert sort_state(opened)[3] == "descending"
+    by_l2 = means(opened, 3)
+    assert by_l2 == sorted(by_l2, reverse=True)
+    opened.press(" ")
+    assert sort_state(opened)[3] == "ascending"
+    assert means(opened, 3) == by_l2[::-1]
+    assert opened.evaluate("document.activeElement.textContent") == "L2"  # focus stays
+    outline = opened.evaluate(
+        "(s => [s.outlineStyle, parseFloat(s.outlineWidth)])(getComputedStyle(document.activeElement))"
+    )
+    assert outline[0] == "solid" and outline[1] >= 2
+
+
+def test_skip_link_comes_first_and_is_seen_when_focused(opened):
+    opened.press("Tab")
+    assert opened.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert opened.evaluate("document.activeElement.getBoundingClientRect().x") >= 0
+    opened.press("Enter")
+    assert opened.evaluate("location.hash") == "#answer"
+
+
+def test_filter_hides_rows_of_all_tables(opened):
+    opened.evaluate("document.getElementById('filter').focus()")
+    opened.type("web")
+    assert len(labels(opened)) == 4
+    assert opened.evaluate("document.getElementById('shown').textContent") == "4 of 33 models"
+    opened.evaluate("document.getElementById('filter').select()")
+    opened.type("DEIT distilled")
+    assert len(labels(opened)) == 2
+
+
+def choose(browser, control, value):
+    browser.evaluate(
+        f"(e => {{ e.value = {json.dumps(value)}; e.dispatchEvent(new Event('change')); }})"
+        f"(document.getElementById('{control}'))"
+    )
+
+
+def test_choice_of_table(opened):
+    assert opened.evaluate("document.querySelectorAll('.view:not([hidden])').length") == 1
+    choose(opened, "view", "top1-d5")
+    assert opened.evaluate(f"{VIEW}.querySelector('caption').innerText").startswith(
+        "Top-1 accuracy (%) on L5"
+    )
+    assert len(sort_state(opened)) == 1 + 9
+    choose(opened, "view", "top5-n0")
+    assert len(labels(opened)) == 2
+
+
+def test_values_relative_to_a_baseline(opened):
+    choose(opened, "baseline", "paper-sup_resnet50")
+    shown = opened.evaluate(
+        f"Array.from({VIEW}.querySelectorAll('tbody tr'), r => [r.dataset.key, r.cells[2].innerText])"
+    )
+    scores = {c.model: c.value for c in published.cells() if (c.dataset, c.n_shot) == ("cog_l1", 0)}
+    for key, text in shown:
+        if key.startswith("paper-"):
+            points = scores[key.removeprefix("paper-")] - scores["sup_resnet50"]
+            expected = "0.0" if abs(points) < 0.05 else f"{points:+.1f}".replace("-", "−")
+            assert text.split(" ")[0] == expected
+    choose(opened, "baseline", "")
+    assert dict(
+        opened.evaluate(
+            f"Array.from({VIEW}.querySelectorAll('tbody tr'), r => [r.dataset.key, r.cells[2].innerText])"
+        )
+    )["paper-sup_resnet50"].startswith(f"{scores['sup_resnet50']:.1f}")
+
+
+def test_links_open_what_is_folded(opened):
+    number = opened.evaluate("document.querySelectorAll('.notice').length") - 1
+    last = f"notice-{number}"
+    assert not opened.evaluate(f"document.getElementById('{last}').checkVisibility()")  # a note
+    opened.evaluate(f"location.hash = '{last}'")
+    assert opened.evaluate(
+        f"new Promise(r => setTimeout(() => r(document.getElementById('{last}').checkVisibility()), 50))"
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 800, 1280])
+def test_nothing_sticks_out_sideways(browser, page, width, dark):
+    browser.open(page.as_uri(), width=width, dark=dark)
+    browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.evaluate("innerWidth") == width
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    wide = browser.evaluate(
+        "Array.from(document.querySelectorAll('main *')).filter(e => !e.closest('.scroll, .unseen, svg') && "
+        f"e.getBoundingClientRect().right > {width} + 0.5).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_contrast(browser, page, dark):
+    """Every text has the contrast to its background that WCAG 2.1 AA asks for: 4.5, or 3 for large text."""
+    browser.open(page.as_uri(), dark=dark)
+    browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") is dark
+    poor = browser.evaluate(
+        """(() => {
+        const parse = (c) => { const v = c.match(/[\\d.]+/g).map(Number); return v.length === 3 ? [...v, 1] : v; };
+        const light = (c) => c.slice(0, 3).map((v) => v / 255)
+          .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+          .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+        const behind = (e) => { for (; e; e = e.parentElement) {
+          const c = parse(getComputedStyle(e).backgroundColor); if (c[3] > 0) return c; } return [255, 255, 255, 1]; };
+        const found = new Map();
+        const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        while (walker.nextNode()) {
+          const e = walker.currentNode.parentElement;
+          if (!walker.currentNode.textContent.trim() || e.closest('script, .picture, .unseen')) continue;
+          const s = getComputedStyle(e);
+          const svg = e.closest('svg') !== null;
+          const [a, b] = [light(parse(svg ? s.fill : s.color)), light(behind(e))];
+          const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+          const size = parseFloat(s.fontSize);
+          const large = size >= 24 || (size >= 18.66 && Number(s.fontWeight) >= 700);
+          if (ratio < (large ? 3 : 4.5)) found.set(`${e.tagName}.${e.className} ${ratio.toFixed(2)}`, 1);
+        }
+        return [...found.keys()];
+      })()"""
+    )
+    assert poor == []
+
+
+def test_everything_is_there_without_script(browser, page):
+    browser.open(page.as_uri(), script=False)
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.evaluate("document.querySelectorAll('.view[hidden]').length") == 0
+    assert browser.evaluate(
+        "Array.from(document.querySelectorAll('.needs-script')).every(e => !e.checkVisibility())"
+    )
+    assert browser.evaluate("document.querySelectorAll('.view').length") > 8
+
+
+def test_printing_hides_controls_and_unfolds(opened):
+    opened.evaluate("dispatchEvent(new Event('beforeprint'))")
+    opened.call("Emulation.setEmulatedMedia", media="print")
+    assert not opened.evaluate("document.querySelector('.controls').checkVisibility()")
+    assert opened.evaluate("document.querySelectorAll('details.print:not([open])').length") == 0
+    data = opened.call("Page.printToPDF")["data"]
+    assert len(data) > 10_000
+    opened.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert opened.evaluate("document.querySelectorAll('details.print:not([open])').length") > 0
+
+
+def test_page_from_a_server_asks_for_nothing_else(browser, page):
+    """Over HTTP browsers look for an icon; the page brings one."""
+    import functools
+    import http.server
+    import threading
+
+    asked = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            super().do_GET()
+
+        def log_message(self, *args):
+            pass
+
+    served = page.with_name("served.html")
+    served.write_bytes(page.read_bytes())
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Handler, directory=page.parent)
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        browser.open(f"http://127.0.0.1:{server.server_port}/served.html")
+        browser.evaluate("new Promise(r => setTimeout(r, 200))")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert asked == ["/served.html"]

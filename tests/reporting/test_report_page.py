@@ -1,0 +1,350 @@
+"""The report as a file: self-contained, escaped, well-formed, and never written over anything by accident."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import hashlib
+import html.parser
+import json
+import os
+import re
+
+import pytest
+from report_runs import make_cell, make_run
+from result_folders import make_record, make_seed_folder
+
+from cog import constants
+from cog.errors import CogError
+from cog.reporting import html as report
+from cog.reporting.html import pictures
+from cog.results import find, published
+from cog.results.cells import Problem
+
+PAPER = published.cells()
+HOSTILE = "<script>alert(1)</script>\"'&><img src=x onerror=alert(2)></script><!--\u202e\x00\n\udc80"
+VOID = {"meta", "link", "br", "wbr", "input", "img"}
+
+
+class Page(html.parser.HTMLParser):
+    """Collects what tests ask for, and checks that tags are balanced."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: collections.Counter[str] = collections.Counter()
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.headings: list[int] = []
+        self.text = ""
+        self.raw = {"script": "", "style": ""}
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in self.raw:
+            self.raw[self.open[-1]] += data
+        else:
+            self.text += data
+
+    def values(self, attribute):
+        return [value for _, name, value in self.attributes if name == attribute]
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Figures have tests of their own, and take a second."""
+    monkeypatch.setattr(pictures, "draw", lambda *args, **kwargs: ([], ""))
+
+
+@pytest.fixture
+def write(tmp_path, no_figures):
+    """Write a report without figures and parse it."""
+
+    def write_page(**arguments):
+        arguments = {
+            "published": PAPER,
+            "created": "2026-11-19T10:00:00+00:00",
+            "overwrite": True,
+            **arguments,
+        }
+        runs = arguments.get("runs", ())
+        arguments.setdefault("cells", find.summarise(runs, constants.SEEDS))
+        path = report.write(tmp_path / "report.html", **arguments)
+        text = path.read_text(encoding="utf-8")
+        return text, Page(text)
+
+    return write_page
+
+
+def study(model="my_net", shots=(0, 8), shift=0.5, **changes):
+    """Runs like ResNet50's, a little better."""
+    return [
+        make_run(model, c.dataset, c.n_shot, seed, c.value + shift + seed / 1000, **changes)
+        for c in PAPER
+        if c.model == "sup_resnet50" and c.n_shot in shots
+        for seed in constants.SEEDS
+    ]
+
+
+def test_page_is_self_contained_and_admits_only_itself(write):
+    text, page = write(runs=study())
+    for attribute in ("src", "href", "action", "data", "poster", "srcset", "xlink:href"):
+        for value in page.values(attribute):
+            assert value.startswith("#") or value == "data:,", value
+    assert not re.search(r"url\((?!#)|@import|https?://", text.replace("http://www.w3.org/2000/svg", ""))
+    [policy] = [v for v in page.values("content") if v and v.startswith("default-src")]
+    assert policy.startswith("default-src 'none';")
+    for kind, directive in (("script", "script-src"), ("style", "style-src-elem")):
+        digest = base64.b64encode(hashlib.sha256(page.raw[kind].encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy
+    assert page.tags["script"] == page.tags["style"] == 1
+    assert not any(name.startswith("on") for _, name, _ in page.attributes)
+
+
+def test_page_has_the_structure_that_assistive_technology_needs(write):
+    _, page = write(runs=study(shots=(0, 1, 8)) + study("b_net"))
+    assert ("html", "lang", "en") in page.attributes
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    for attribute in ("href", "aria-labelledby", "aria-describedby"):
+        for value in page.values(attribute):
+            assert value == "data:," or value.lstrip("#") in ids, value
+    assert page.headings[0] == 1 and page.headings.count(1) == 1
+    assert all(later <= earlier + 1 for earlier, later in zip(page.headings, page.headings[1:], strict=False))
+    assert page.tags["main"] == page.tags["header"] == page.tags["footer"] == 1
+    assert page.tags["caption"] == page.tags["table"]
+    assert set(page.values("scope")) == {"row", "col"}
+
+
+def test_answer_comes_first(write):
+    _, page = write(runs=study())
+    text = " ".join(page.text.split())
+    better = sum(c.value > 76.3 for c in PAPER if (c.dataset, c.n_shot) == ("in1k", 0))
+    assert 0 < text.index(f"rank {better + 1} of 32") < text.index("Where it stands")
+    assert "How well does my_net generalise?" in text
+
+
+def test_everything_from_folders_is_escaped(write, tmp_path):
+    """Names and records that try to be markup are shown as text, and change nothing of the page's structure."""
+
+    def page_of(evil):
+        runs = [
+            make_run(
+                f"a_{evil}", dataset, 0, seed, path=tmp_path / "none", device=evil, finished=evil,
+                versions={evil: evil}, settings={"n_trials": evil, evil: evil}, diverged=True, lr=0.1,
+                train_features={"checkpoint_sha256": evil}, test_features={"checkpoint_sha256": evil + "x"},
+            )
+            for dataset in ("in1k", f"d{evil}")
+            for seed in (22, 37)
+        ]  # fmt: skip
+        cells = [*find.summarise(runs, constants.SEEDS), make_cell(f"b_{evil}", source=evil)]
+        problems = [Problem(tmp_path / "x", evil)]
+        return write(runs=runs, cells=cells, problems=problems, root=f"/root/{evil}")
+
+    _, expected = page_of("h" * len(HOSTILE))  # as long: long names are allowed to wrap
+    text, page = page_of(HOSTILE)
+    assert "<script>alert" not in text and "<img" not in text and "onerror=" not in page.values("src")
+    assert page.tags == expected.tags
+    assert [(t, n) for t, n, _ in page.attributes] == [(t, n) for t, n, _ in expected.attributes]
+    assert "<script>alert(1)</script>\"'&><img" in page.text  # shown as it is
+    assert "\\u202e\\x00\\n\\udc80" in page.text  # what would not show is spelled out
+
+
+def test_features_and_searches_from_hostile_files(write, tmp_path):
+    base = tmp_path / "my" / "net" / "in1k"
+    run_folder = make_seed_folder(
+        base / "eval_logreg" / "seed-22", logs={"test/top1": [1.0, HOSTILE, float("nan"), 1e9]}
+    )
+    (run_folder / "results.json").write_text(
+        json.dumps(
+            {"trials": [{"number": HOSTILE, "lr": 1.0, "wd": 1e-5, "val_top1": 50.0, "diverged": HOSTILE}]}
+        )
+    )
+    for split in constants.SPLITS:
+        (base / f"features_{split}").mkdir()
+        entries = dict.fromkeys(
+            (
+                "checkpoint_sha256",
+                "loader",
+                "profile",
+                "variant",
+                "precision",
+                "images_root",
+                "device",
+                "finished",
+            ),
+            HOSTILE,
+        )
+        entries |= {"versions": {HOSTILE: HOSTILE}, "preprocessing": {HOSTILE: HOSTILE}, "n_images": 10**30}
+        (base / f"features_{split}" / "features.json").write_text(json.dumps(entries))
+    text, page = write(runs=[make_run(path=run_folder)])
+    assert "<script>alert" not in text and "<img" not in text
+    assert page.tags["svg"] >= 2  # strip and search
+
+
+def test_results_on_other_data_are_not_compared(write):
+    runs = study(n_classes=24, rows={"final_train": 1920, "test": 1200})
+    _, page = write(runs=runs)
+    text = " ".join(page.text.split())
+    assert "comparing them with published numbers is not meaningful" in text
+    assert text.index("not meaningful") < text.index("76.3")
+    assert "rank 1" not in text and "DeiT" not in text
+
+
+def test_incomplete_cells_are_marked(write):
+    _, page = write(runs=[run for run in study() if run.seed < 50])
+    assert "3/5 seeds" in " ".join(page.text.split())
+    assert "Missing seeds" in page.text
+
+
+def test_top5_is_shown_for_own_results_only(write):
+    text, page = write(runs=study())
+    assert "Top-5 accuracy (%), all images" in page.text
+    view = text[text.index('id="view-top5-n0"') :]
+    assert view[: view.index("</table>")].count("<tr") == 2
+
+
+def test_figures_are_inside_and_safe(tmp_path):
+    cells = find.summarise(study(model=f"a_{HOSTILE}"), constants.SEEDS)
+    cells += [
+        make_cell(f"b_{HOSTILE}", dataset, source=HOSTILE) for dataset in ("in1k", f"d{HOSTILE}", "cog_l1")
+    ]
+    text = report.write(tmp_path / "r.html", cells=cells, published=PAPER).read_text()
+    page = Page(text)
+    assert page.tags["figure"] == 3
+    assert "<script>alert" not in text and "<img" not in text
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert os.path.getsize(tmp_path / "r.html") < 1_500_000
+
+
+def test_published_results_alone(write):
+    _, page = write()
+    assert "no results of your own" in page.text
+    assert page.text.count("DeiT-S-distilled") >= 15
+
+
+def test_first_version_of_the_paper_has_no_deviations(write):
+    _, page = write(runs=study(), published=published.cells("v1"))
+    assert "of 8" in page.text
+
+
+def test_the_same_results_give_the_same_page(write):
+    assert write(runs=study())[0] == write(runs=study())[0]
+
+
+def test_page_of_31_published_models_and_one_own_is_small(write, tmp_path):
+    runs = []
+    for run in study(shots=(0, *constants.SHOTS)):
+        folder = tmp_path / str(len(runs))
+        folder.mkdir()
+        trials = [
+            {"number": n, "lr": 1.1**n, "wd": 1e-5 / 1.5**n, "val_top1": n + 40.0, "diverged": False}
+            for n in range(30)
+        ]
+        (folder / "results.json").write_text(json.dumps({"trials": trials}))
+        runs.append(make_run(run.model, run.dataset, run.n_shot, run.seed, run.top1, path=folder))
+    text, page = write(runs=runs)
+    assert len(runs) == 270
+    assert page.tags["polyline"] == 270  # best so far
+    assert len(text) < 1_000_000
+
+
+# ---- where it is written ----------------------------------------------------------------------------
+def test_an_existing_file_needs_overwrite(tmp_path, no_figures):
+    path = tmp_path / "report.html"
+    path.write_text("mine")
+    with pytest.raises(CogError, match="exists; remove it or add --overwrite"):
+        report.write(path, published=PAPER)
+    assert path.read_text() == "mine"
+    report.write(path, published=PAPER, overwrite=True)
+    assert path.read_text().startswith("<!DOCTYPE html>")
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("folder", "is a folder"), ("none/report.html", "does not exist"), ("pipe", "not a regular file")],
+)
+def test_unwritable_places_are_one_line(tmp_path, name, message):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CogError, match=message) as caught:
+        report.write(tmp_path / name, published=PAPER, overwrite=True)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_nothing_is_left_when_drawing_fails(tmp_path, monkeypatch, no_figures):
+    from cog.reporting.html import page
+
+    def fail(*args, **kwargs):
+        raise RuntimeError
+
+    monkeypatch.setattr(page, "render", fail)
+    with pytest.raises(RuntimeError):
+        report.write(tmp_path / "report.html", published=PAPER)
+    assert os.listdir(tmp_path) == []
+
+
+def test_torch_is_not_imported(repository, python):
+    import subprocess
+
+    code = "import sys, cog.reporting.html.page; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    done = subprocess.run([python, "-c", code], cwd=repository, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+# ---- from the command line --------------------------------------------------------------------------
+@pytest.fixture
+def models_root(tmp_path):
+    for dataset in ("in1k", "cog_l1"):
+        for seed in (22, 37):
+            folder = tmp_path / "models" / "my" / "net" / dataset / "eval_logreg" / f"seed-{seed}"
+            make_record(make_seed_folder(folder, top1=70.0 + seed / 100), seed=seed)
+    broken = tmp_path / "models" / "my" / "net" / "cog_l2" / "eval_logreg" / "seed-22"
+    broken.mkdir(parents=True)
+    return tmp_path / "models"
+
+
+def test_command_line(models_root, tmp_path, no_figures, capsys):
+    from cog.commands import print_results
+
+    arguments = ["--models_root_dir", str(models_root), "--report", str(tmp_path / "out.html")]
+    assert print_results.main(arguments) == 0
+    page = Page((tmp_path / "out.html").read_text())
+    assert "my_net" in page.text and "1 folder not counted" in page.text
+    assert str(models_root) in page.text
+    assert capsys.readouterr().out == ""  # the report replaces the table
+    with pytest.raises(CogError, match="--report .* exists; .*--overwrite"):
+        print_results.main(arguments)
+    assert print_results.main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize("place", ["none/out.html", "models"])
+def test_command_line_with_an_impossible_place(models_root, tmp_path, repository, python, place):
+    import subprocess
+
+    done = subprocess.run(
+        [python, "print_results.py", "--models_root_dir", models_root, "--report", tmp_path / place],
+        cwd=repository, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "--report" in done.stderr

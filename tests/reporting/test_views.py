@@ -1,0 +1,511 @@
+"""Views of published numbers, parsed back from what is printed, against the papers' files and plain arithmetic."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+import statistics
+
+import pytest
+
+from cog.commands import print_results
+from cog.reporting.tables import layout, pivot, quantities, writers
+from cog.results import published
+from cog.results.cells import SeedAverage
+from cog.runtime.csv_text import csv_text
+
+SHOTS = ("1", "2", "4", "8", "16", "32", "64", "128", "all")
+DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
+TABLE_LABELS = {model.table_label: name for name, model in published.MODELS.items()}
+
+
+@pytest.fixture(scope="module")
+def paper(shared_dir):
+    """{(data set, model, shots): (mean, std)}, as printed in Tables 5-10."""
+    with open(shared_dir / "paper/cog_v2_top1.csv", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    found = {(row["dataset"], row["model"], row["n_shot"]): (row["mean"], row["std"]) for row in rows}
+    assert len(found) == 1674
+    return found
+
+
+@pytest.fixture(scope="module")
+def paper_v1(shared_dir):
+    with open(shared_dir / "paper/cog_v1_table4_fewshot.csv", encoding="utf-8") as handle:
+        return {
+            (row["dataset"], row["model"], row["n_shot"]): float(row["top1"])
+            for row in csv.DictReader(handle)
+        }
+
+
+@pytest.fixture
+def show(capsys):
+    def show_(*argv):
+        capsys.readouterr()
+        assert print_results.main(["--published_only", *map(str, argv)]) == 0
+        return capsys.readouterr().out
+
+    return show_
+
+
+def read_json(text):
+    """{(data set, model, shots): record}."""
+    rows = json.loads(text)
+    found = {(row["dataset"], row["model"], str(row["n_shot"] or "all")): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+# --- Tables 5-10, cell for cell
+
+
+def parse_csv(text):
+    return {
+        (row["dataset"], row["model"], row["n_shot"] if row["n_shot"] != "0" else "all"): (
+            row["mean"],
+            row["std"],
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    }
+
+
+def parse_text(text):
+    found = {}
+    for part in re.split(r"^(?=top-1)", text, flags=re.MULTILINE)[1:]:
+        title = " ".join(part.split("\n\n")[0].split())
+        by_shots = re.match(r"top-1 accuracy \(%\), (\w+) \(Table", title)
+        for block in part.split("\n\n")[1:]:
+            header, *lines = block.strip("\n").split("\n")
+            columns = header.split()
+            for line in lines:
+                label, *rest = re.split(r" {2,}", line)
+                assert len(rest) == len(columns), line
+                for column, value in zip(columns, rest):
+                    key = (
+                        (by_shots[1], label, column.removeprefix("N="))
+                        if by_shots
+                        else (column, label, "all")
+                    )
+                    found.setdefault(key, []).append(tuple(value.split(" ± ")))
+    return found
+
+
+def parse_markdown(text):
+    found = {}
+    title = columns = None
+    for line in text.splitlines():
+        if line.startswith("top-1"):
+            title = line
+        elif line.startswith("| model"):
+            columns = [word.strip() for word in line.strip("| ").split("|")][1:]
+        elif line.startswith("| ") and not line.startswith("| ---"):
+            label, *values = [word.strip() for word in line.strip("| ").split("|")]
+            dataset = re.match(r"top-1 accuracy \(%\), (\w+) \(Table", title)
+            for column, value in zip(columns, values, strict=True):
+                key = (dataset[1], label, column.removeprefix("N=")) if dataset else (column, label, "all")
+                found.setdefault(key, []).append(tuple(value.split(" ± ")))
+    return found
+
+
+def parse_latex(text):
+    found = {}
+    title = columns = None
+    for line in text.splitlines():
+        line = line.replace(r"\_", "_")
+        if line.startswith("% top-1"):
+            title = line
+        elif line.startswith("model & "):
+            columns = line.removesuffix(r" \\").split(" & ")[1:]
+        elif line.count(" & ") and not line.startswith("\\"):
+            label, *values = line.removesuffix(r" \\").split(" & ")
+            dataset = re.match(r"% top-1 accuracy \(%\), (\w+) \(Table", title)
+            for column, value in zip(columns, values, strict=True):
+                mean, std = re.fullmatch(r"\$(\S+) \\pm (\S+)\$", value).groups()
+                key = (dataset[1], label, column.removeprefix("N=")) if dataset else (column, label, "all")
+                found.setdefault(key, []).append((mean, std))
+    return found
+
+
+@pytest.mark.parametrize("fmt", ["text", "markdown", "latex"])
+def test_tables_5_to_10_and_the_data_of_fig_3(paper, show, fmt):
+    out = show("--view", "table", "--format", fmt)
+    found = {"text": parse_text, "markdown": parse_markdown, "latex": parse_latex}[fmt](out)
+    assert {key: values[0] for key, values in found.items()} == paper
+    for (_, _, shots), values in found.items():
+        # All images are in both layouts.
+        assert len(values) == (2 if shots == "all" else 1) and len(set(values)) == 1
+    if fmt == "text":
+        assert max(map(len, out.splitlines())) <= 100
+    for number, dataset in enumerate(DATASETS, 5):
+        assert f"{dataset} (Table {number} of the paper)" in out.replace(r"\_", "_")
+
+
+@pytest.mark.parametrize("view", pivot.LAYOUTS)
+def test_tables_5_to_10_as_records(paper, show, view):
+    assert parse_csv(show("--view", view, "--format", "csv", "--decimals", 1)) == paper
+    found = read_json(show("--view", view, "--format", "json"))
+    assert {key: (row["mean"], row["std"]) for key, row in found.items()} == {
+        key: (float(mean), float(std)) for key, (mean, std) in paper.items()
+    }
+    assert {row["source"] for row in found.values()} == {"paper v2"}
+
+
+def test_labels_of_the_paper(paper, show):
+    out = show("--view", "shots", "--format", "markdown", "--labels", "paper")
+    found = parse_markdown(out)
+    assert {
+        (dataset, TABLE_LABELS[label], shots): v[0] for (dataset, label, shots), v in found.items()
+    } == paper
+
+
+@pytest.mark.parametrize("width, widest", [(60, 60), (80, 80), (100, 84), (130, 84), (131, 131), (0, 131)])
+def test_text_fits_the_terminal(show, paper, width, widest):
+    out = show("--view", "shots", "--width", width)
+    used = max(map(len, out.splitlines()))
+    assert widest - 12 < used <= widest, "as many columns as fit, evenly"
+    assert {key: values[0] for key, values in parse_text(out).items()} == paper
+
+
+def test_order_is_the_papers(show):
+    models = [line.split()[0] for line in show("--n_shot", "all").splitlines()[3:]]
+    assert models == list(published.MODELS)
+    out = show("--n_shot", "all", "--model", "dino_resnet50", "clip_resnet50")
+    assert [line.split()[0] for line in out.splitlines()[3:]] == ["dino_resnet50", "clip_resnet50"]
+
+
+# --- ranks and differences of all cells
+
+
+def test_rank_of_every_cell(paper, show):
+    found = read_json(show("--rank", "--format", "json"))
+    assert found.keys() == paper.keys()
+    for (dataset, model, shots), row in found.items():
+        means = [float(paper[dataset, other, shots][0]) for other in published.MODELS]
+        mine = float(paper[dataset, model, shots][0])
+        # Independent of the definition: position in the sorted list, at the first of equals.
+        assert row["rank"] == sorted(means, reverse=True).index(mine) + 1
+        assert (row["n_ranked"], row["n_tied"]) == (31, means.count(mine))
+        over = [found[other, model, shots]["rank"] for other in DATASETS]
+        assert row["mean_rank"] == pytest.approx(sum(over) / 6, abs=1e-12)
+    for row in read_json(show("--rank", "--view", "shots", "--format", "json")).values():
+        over = [found[row["dataset"], row["model"], shots]["rank"] for shots in SHOTS]
+        assert row["mean_rank"] == pytest.approx(sum(over) / 9, abs=1e-12)
+
+
+def test_ranks_are_drawn_best_first(show):
+    lines = show("--rank", "--n_shot", "all").splitlines()[2:]
+    means = [float(line.split()[7]) for line in lines[1:32]]
+    assert means == sorted(means) and len(means) == 31
+    assert lines[1].split() == ["deit_base_distilled_384", "1", "1", "2", "2", "2", "2", "1.7"]
+
+
+@pytest.mark.parametrize("baseline", ["sup_resnet50", "clip_resnet50"])
+def test_difference_of_every_cell(paper, show, baseline):
+    found = read_json(show("--relative_to", baseline, "--format", "json"))
+    assert found.keys() == paper.keys()
+    for (dataset, model, shots), row in found.items():
+        mean, std = map(float, paper[dataset, model, shots])
+        other, other_std = map(float, paper[dataset, baseline, shots])
+        # In tenths, where they are whole numbers.
+        assert round(row["difference"] * 10, 6) == round(mean * 10) - round(other * 10)
+        if model == baseline:
+            assert row["combined_deviation"] is None
+        else:
+            assert row["combined_deviation"] ** 2 == pytest.approx(std**2 + other_std**2, abs=1e-12)
+
+
+def test_drop_of_every_cell(paper, show):
+    for (dataset, model, shots), row in read_json(show("--drop", "--format", "json")).items():
+        own, mean = float(paper["in1k", model, shots][0]), float(paper[dataset, model, shots][0])
+        assert row["drop"] == pytest.approx((mean - own) / own * 100, abs=1e-9)
+
+
+def test_deviation_of_a_drop_against_a_simulation(show):
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    row = read_json(show("--drop", "--format", "json"))["cog_l5", "sup_resnet50", "1"]
+    cells = {(c.dataset, c.model, c.n_shot): c for c in published.cells()}
+    level, in1k = cells["cog_l5", "sup_resnet50", 1], cells["in1k", "sup_resnet50", 1]
+    draws = generator.normal(level.value, level.std, 10**5) / generator.normal(in1k.value, in1k.std, 10**5)
+    assert row["drop_deviation"] == pytest.approx(100 * draws.std(), rel=0.02)
+
+
+# --- what the papers say, and where their numbers say otherwise
+
+
+def test_first_places_at_all_images(paper, show):
+    found = read_json(show("--rank", "--n_shot", "all", "--format", "json"))
+    first: dict[str, list[str]] = {}
+    for (dataset, model, _), row in found.items():
+        if row["rank"] == 1:
+            first.setdefault(dataset, []).append(model)
+    assert first == {
+        "in1k": ["deit_base_distilled_384"],
+        "cog_l1": ["deit_base_distilled_384"],
+        "cog_l2": ["swsup_resnet50"],
+        "cog_l3": ["swsup_resnet50"],
+        "cog_l4": ["clip_resnet50"],
+        "cog_l5": ["dino_resnet50"],
+    }
+    second = [m for (d, m, _), row in found.items() if d == "cog_l5" and row["rank"] == 2]
+    margin = read_json(
+        show("--relative_to", second[0], "--dataset", "cog_l5", "--n_shot", "all", "--format", "json")
+    )
+    assert margin["cog_l5", "dino_resnet50", "all"]["difference"] == pytest.approx(0.1, abs=1e-9)
+
+
+def test_dino_is_first_on_l5_by_no_more_than_rounding(show):
+    """The printed margin of 0.1 is what two means rounded to 0.1 may differ by when they are equal."""
+    second = "deit_base_distilled_384"
+    only = ("--dataset", "cog_l5", "--n_shot", "all", "--format", "json")
+    row = read_json(show("--compare", "dino_resnet50", second, *only))
+    assert row["cog_l5", "dino_resnet50", "all"]["reading"] == "within deviations"
+
+
+def test_accuracy_falls_over_the_levels_but_for_clip(paper, show):
+    found = read_json(show("--format", "json"))
+    rises = {
+        (model, shots, before)
+        for model in published.MODELS
+        for shots in SHOTS
+        for before, after in itertools.pairwise(DATASETS)
+        if found[after, model, shots]["mean"] > found[before, model, shots]["mean"]
+    }
+    assert {rise for rise in rises if rise[0] == "clip_resnet50"} == {
+        ("clip_resnet50", shots, "cog_l3") for shots in SHOTS[1:]
+    }
+    assert {rise for rise in rises if rise[1] == "all"} == {("clip_resnet50", "all", "cog_l3")}
+    clip = {shots: found["cog_l4", "clip_resnet50", shots]["mean"] for shots in SHOTS}
+    assert clip["all"] == 64.0 and found["cog_l3", "clip_resnet50", "all"]["mean"] == 63.5
+
+
+def test_nat_m4_is_not_first_on_l5(show):
+    found = read_json(show("--rank", "--format", "json"))
+    ranks = [found["cog_l5", "nat_m4", shots]["rank"] for shots in SHOTS]
+    assert min(ranks) == 4 and max(ranks) == 10
+    firsts = {(d, n) for (d, m, n), row in found.items() if m == "nat_m4" and row["rank"] == 1}
+    assert firsts == {("cog_l2", "2"), ("cog_l2", "4"), ("cog_l3", "4"), ("cog_l4", "2")}
+    assert found["cog_l3", "nat_m4", "4"]["n_tied"] == 2
+    assert found["cog_l3", "deit_base_distilled_384", "4"]["rank"] == 1
+
+
+def test_few_shot_statements_relative_to_resnet50(show):
+    found = read_json(show("--relative_to", "sup_resnet50", "--format", "json"))
+
+    def on(dataset, model, shots=SHOTS[:-1]):
+        return [round(found[dataset, model, n]["difference"], 6) for n in shots]
+
+    below = [
+        (dataset, n)
+        for dataset in DATASETS[1:]
+        for n in SHOTS
+        if found[dataset, "efficientnet_b4", n]["difference"] <= 0
+    ]
+    assert below == [("cog_l1", "1")]
+    ranges = {m: (min(on("cog_l5", m)), max(on("cog_l5", m))) for m in (
+        "deit_small", "t2tvit_t14", "deit_small_distilled", "deit_base_distilled_384")}  # fmt: skip
+    assert ranges == {
+        "deit_small": (1.2, 1.8),
+        "t2tvit_t14": (1.6, 2.2),
+        "deit_small_distilled": (2.8, 3.8),
+        "deit_base_distilled_384": (3.8, 7.1),
+    }
+    assert min(min(on(dataset, "sup_vgg19")) for dataset in DATASETS[1:]) == -3.7
+    found = read_json(
+        show("--relative_to", "deit_small", "--model", "deit_small_distilled", "--format", "json")
+    )
+    assert on("in1k", "deit_small_distilled", ("1", "16")) == [-5.5, 0.0]
+    assert all(value < 0 for value in on("in1k", "deit_small_distilled", ("1", "2", "4", "8")))
+    assert all(min(on(dataset, "deit_small_distilled", SHOTS)) > 0 for dataset in DATASETS[1:])
+
+
+def test_printed_deviations(show):
+    stds = [row["std"] for row in read_json(show("--format", "json")).values()]
+    assert round(100 * sum(std < 0.2 for std in stds) / 1674, 1) == 45.6
+    assert round(100 * sum(std <= 0.2 for std in stds) / 1674, 1) == 75.7
+
+
+def test_statements_of_the_first_version(paper_v1, show):
+    v1 = ("--paper", "v1", "--format", "json")
+    found = read_json(show(*v1))
+    assert {key: row["mean"] for key, row in found.items()} == paper_v1
+    assert {row["std"] for row in found.values()} == {None}
+    records = read_json(show(*v1, "--drop", "--n_shot", "all"))
+    drops = {model: row["drop"] for (dataset, model, _), row in records.items() if dataset == "cog_l5"}
+    assert {
+        m: round(value, 1)
+        for m, value in drops.items()
+        if value in (min(drops.values()), max(drops.values()))
+    } == {
+        "swav_resnet50": -27.2,
+        "sup_resnet50": -35.2,
+    }
+    relative = read_json(show(*v1, "--relative_to", "sup_resnet50"))
+    swav = [
+        relative[f"cog_l{level}", "swav_resnet50", n]
+        for level, n in enumerate(("128", "64", "32", "16", "4"), 1)
+    ]
+    assert [round(row["difference"], 6) for row in swav] == [1.1, 0.8, -0.1, -0.9, 0.0]
+    assert {row["combined_deviation"] for row in swav} == {None}
+    ssl = ("swav_resnet50", "mocov2_resnet50", "simclrv2_resnet50", "byol_resnet50")
+    best = {n: max(relative["cog_l5", model, n]["difference"] for model in ssl) for n in SHOTS}
+    assert {n: round(value, 6) for n, value in best.items() if value < 0} == {"1": -0.7, "2": -0.2}
+
+
+def test_text_without_deviations(show):
+    lines = show("--paper", "v1", "--n_shot", "all", "--model", "sup_resnet50", "swav_resnet50").splitlines()
+    assert lines[0] == "top-1 accuracy (%), all training images [paper v1]"
+    assert lines[3] == "sup_resnet50   75.8  67.8    62.1    60.1    56.3    49.1"
+
+
+# --- filters, and what is not there
+
+
+def test_filters_of_published_numbers(show):
+    def models(*argv):
+        return [
+            row[1] for row in read_json(show(*argv, "--dataset", "in1k", "--n_shot", 4, "--format", "json"))
+        ]
+
+    assert models("--model", "deit_*") == ["deit_small", "deit_small_distilled", "deit_base_distilled_384"]
+    assert models("--category", "web-data") == [
+        "ssup_resnet50",
+        "swsup_resnet50",
+        "mopro_resnet50",
+        "clip_resnet50",
+    ]
+    assert models("--category", "reference", "web-data", "--model", "s*_resnet50") == [
+        "sup_resnet50", "ssup_resnet50", "swsup_resnet50",
+    ]  # fmt: skip
+    assert models("--model", "?eit_small", "dino_resnet50") == ["deit_small", "dino_resnet50"]
+    assert (
+        len(read_json(show("--dataset", "cog_l5", "cog_l1", "--n_shot", 1, "all", "--format", "json"))) == 124
+    )
+
+
+def test_a_baseline_need_not_be_shown(show):
+    found = read_json(
+        show("--model", "clip*", "--relative_to", "sup_resnet50", "--n_shot", "all", "--format", "json")
+    )
+    assert {model for _, model, _ in found} == {"clip_resnet50"} and len(found) == 6
+    drops = read_json(show("--dataset", "cog_l5", "--drop", "--n_shot", "all", "--format", "json"))
+    assert {dataset for dataset, _, _ in drops} == {"cog_l5"} and len(drops) == 31
+
+
+def make(model="a_b", dataset="in1k", n_shot=0, mean=50.0, std=0.5, metric="top1", **changes):
+    return SeedAverage(model, dataset, "logreg", metric, n_shot, mean, std, **changes)
+
+
+def tabulate(cells, quantity=quantities.accuracy, metrics=("top1",), where="datasets", **arguments):
+    shown = layout.arrange(cells, **arguments)
+    of = quantity if quantity is quantities.accuracy else lambda metric: quantity(shown, metric)
+    return pivot.tabulate(shown, of, metrics=metrics, layout=where, style=layout.TableStyle())
+
+
+def test_ranks_with_ties_and_gaps():
+    cells = [make(f"m_{i}", mean=mean) for i, mean in enumerate((50.0, 60.0, 60.0, 40.0))]
+    cells += [make("m_3", "cog_l1", mean=1.0), make("m_0", "cog_l1", mean=2.0)]
+    view = tabulate(cells, quantities.rank)
+    assert {(r["model"], r["dataset"]): (r["rank"], r["mean_rank"]) for r in view.records} == {
+        ("m_0", "in1k"): (3, 2.0), ("m_1", "in1k"): (1, 1.0), ("m_2", "in1k"): (1, 1.0), ("m_3", "in1k"): (4, 3.0),
+        ("m_0", "cog_l1"): (1, 2.0), ("m_3", "cog_l1"): (2, 3.0),
+    }  # fmt: skip
+    # Means over different columns do not compare: rows with gaps come last, and say so.
+    assert [label for label, _ in view.tables[0].rows] == ["m_0", "m_3", "m_1", "m_2"]
+    assert view.tables[0].rows[2][1][-1] == writers.TableEntry("1.0", mark="(1/2)")
+
+
+def test_sources_are_rows_of_their_own():
+    cells = [make(mean=50.0), make(mean=51.0, source="their lab"), make("a_c", mean=49.0, source="paper v2")]
+    view = tabulate(cells)
+    assert [label for label, _ in view.tables[0].rows] == ["a_b", "a_b [their lab]", "a_c [paper v2]"]
+    relative = tabulate(cells, lambda shown, metric: quantities.relative(shown, "a_b", metric))
+    found = {(r["model"], r["source"]): (r["difference"], r["baseline_source"]) for r in relative.records}
+    assert found == {
+        ("a_b", "runs"): (0.0, "runs"),
+        ("a_b", "their lab"): (0.0, "their lab"),
+        ("a_c", "paper v2"): (-1.0, "runs"),
+    }
+    assert "paper v2" in relative.tables[0].notes[0].text
+
+
+def test_top5_where_only_some_have_it():
+    cells = [make("a_b"), make("a_b", metric="top5", mean=90.0, std=0.1), make("a_c")]
+    view = tabulate(cells, metrics=("top5",))
+    assert [r["model"] for r in view.records] == ["a_b"]
+    assert view.tables[0].rows[1] == ("a_c", (None,))
+
+
+def test_numbers_are_never_minus_zero():
+    assert layout.format_number(-0.04, 1, signed=True) == "0.0"
+    assert layout.format_number(0.04, 1, signed=True) == "0.0"
+    assert layout.format_number(-0.04, 2, signed=True) == "-0.04"
+    assert layout.format_number(0.06, 1, signed=True) == "+0.1"
+
+
+def test_missing_seeds_are_named_together():
+    def cell(model, dataset, missing):
+        return make(model, dataset, seeds=(22,), missing_seeds=missing, epochs=(1,))
+
+    cells = [cell("a_b", d, (37, 45)) for d in ("in1k", "cog_l1", "cog_l2")]
+    cells += [cell("a_c", "in1k", (37,)), cell("a_c", "cog_l1", (45,)), cell("a_c", "cog_l2", (37,))]
+    (note,) = tabulate(cells).tables[0].notes
+    assert note.items == (
+        ("a_b, every column", "37, 45"),
+        ("a_c, in1k, cog_l2", "37"),
+        ("a_c, cog_l1", "45"),
+    )
+
+
+def test_mean_over_shots_is_that_of_the_table():
+    cells = [make(n_shot=n, mean=mean) for n, mean in ((0, 70.0), (1, 10.0), (8, 40.0))]
+    (table,) = tabulate(cells, where="shots").tables
+    assert table.columns == ("N=1", "N=8", "all")
+    assert statistics.fmean(float(entry.number) for entry in table.rows[0][1]) == 40.0
+
+
+def test_wide_names_do_not_break_the_drawing():
+    table = writers.Table("t" * 300, ("c" * 150, "d"), (("r" * 120, (writers.TableEntry("1.0"), None)),))
+    out = writers.draw([table], "text", width=80)
+    assert "c" * 150 in out and out.count("r" * 120) == 2
+    assert writers.draw([writers.Table("nothing", (), ())], "latex") == "% nothing\n"
+
+
+def written_cells(cells):
+    """Cells without commas and line feeds, as one row is written."""
+    return csv_text(["a"], [cells]).split("\n")[1].split(",")
+
+
+def test_no_cell_of_a_csv_file_is_a_formula():
+    texts = ["=HYPERLINK(1)", "+cmd|x", "-2+3", "@SUM(1)", "\t=1", "\r=1", "- 1"]
+    assert written_cells(texts) == [f"'{text}" for text in texts]
+    same = ["-1.5", "+0.4", "-1e-06", "-inf", "-0.5 0.25", "a=b", "", "-", "sup_resnet50", -1.5, None, 3]
+    assert written_cells(same) == ["" if value is None else str(value) for value in same]
+    text = writers.flat([{"a": "=1", "b": -0.5, "c": (-1, 2)}], ("a", "b", "c"), "csv", decimals=1)
+    assert text == "a,b,c\n'=1,-0.5,-1 2\n"
+
+
+def test_one_module_writes_csv_files(repository):
+    writing = [
+        source.name
+        for source in (repository / "cog").rglob("*.py")
+        if re.search(r"csv\.(Dict)?[wW]riter", source.read_text(encoding="utf-8"))
+        and source.parent.name != "models"  # everything there is declared in the source
+    ]
+    assert writing == ["csv_text.py"]
+
+
+def test_text_from_outside_is_text_in_markdown_and_latex():
+    evil = "<img src=x onerror=1>[a](javascript:b) ![c](https://d) [g][h] [i]: www.e.f & \\input{g}|`"
+    table = writers.Table(evil, (evil,), ((evil, (writers.TableEntry(evil),)),), (writers.Note(evil),
+                         writers.Note(evil, ((evil, evil),))), words=frozenset({0}))  # fmt: skip
+    for one in (table, writers.Table(evil, (), ())):
+        text = writers.draw([one], "markdown")
+        assert "<" not in text and not re.search(r"\][(\[:]", text)
+        assert "://" not in text and "www." not in text
+    lines = [line for line in writers.draw([table], "latex").splitlines() if not line.startswith("%")]
+    assert not any(r"\input" in line for line in lines) and any(r"\&" in line for line in lines)

@@ -1,0 +1,123 @@
+"""Results in a notebook: the documented example, numbers against tables of the command, a user's own analysis."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import io
+import sys
+
+import pytest
+from experiment_records import write_record, write_runs
+
+import cog
+from cog.commands import print_results
+from cog.errors import CogError
+from cog.reporting import notebook
+from cog.results import scores
+
+SEEDS = {22: 70.0, 37: 71.0, 45: 72.5}
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_runs(tmp_path, "my_net", "in1k", "logreg", SEEDS)
+    write_runs(tmp_path, "my_net", "cog_l1", "logreg", {22: 60.0})
+    write_runs(tmp_path, "my_net", "in1k", "own-name", {22: 12.5})
+    values = {"beauty": 0.125, "depth_percent": 3.25}
+    write_record(
+        tmp_path, "my_net", "in1k", "mystery", values, per_seed={"0": {"beauty": 0.1}, "1": {"beauty": 0.3}}
+    )
+    (tmp_path / "my" / "net" / "in1k" / "eval_logreg" / "seed-90").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("module", [notebook, scores])
+def test_documented_examples(module):
+    failed, attempted = doctest.testmod(module)
+    assert attempted and not failed
+
+
+def test_a_score_for_every_number_that_is_there(root):
+    results = cog.read_results(root)
+    top1 = results.select(evaluation="logreg", metric="top1", dataset="in1k")
+    assert {one.seed: one.value for one in top1} == SEEDS
+    assert [one.value for one in results.select(evaluation="own-name", metric="top1")] == [12.5]
+    (beauty,) = results.select(metric="beauty")
+    assert (beauty.value, beauty.seed, beauty.std) == (0.125, None, pytest.approx(0.1))
+    assert [problem.path.name for problem in results.problems] == ["seed-90"]
+    assert len(results) == 2 * (3 + 1 + 1) + 2 and results[:2][0] == results[0]
+
+
+def test_numbers_are_those_of_the_command(root, capsys):
+    assert print_results.main(["--models_root_dir", str(root), "--format", "csv", "--decimals", "15"]) == 0
+    rows = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row["n_shot"] == "0"]
+    table = cog.read_results(root).select(evaluation="logreg", metric="top1").table(format="csv")
+    (row,) = csv.DictReader(io.StringIO(table))
+    assert {r["dataset"]: float(r["mean"]) for r in rows} == {
+        name: float(row[name]) for name in ("in1k", "cog_l1")
+    }
+
+
+def test_tables_of_any_two_fields(root):
+    results = cog.read_results(root, published="v2")
+    shots = results.select(model="dino_resnet50", dataset="cog_l3", source="paper v2")
+    assert (
+        shots.table("dataset", "n_shots", format="markdown")
+        .splitlines()[2]
+        .startswith("| dataset | all | N=1 |")
+    )
+    mine = results.select(model="my_net", source="runs", dataset="in1k", n_shots=0)
+    lines = mine.select(evaluation="mystery").table("metric", "evaluation").splitlines()
+    assert lines[0] == "my_net, in1k, all training images" and "0.125 ± 0.100" in lines[3]
+    assert "71.2 ± 1.0" in mine.select(metric="top1").table("model", "evaluation")
+
+
+def test_an_exported_file_gives_the_same_scores(root, tmp_path):
+    file = tmp_path / "lab.json"
+    assert print_results.main(["--models_root_dir", str(root), "--export", str(file), "--label", "lab"]) == 0
+    exported = cog.read_results(imports=[file])
+    assert {one.source for one in exported} == {"lab"}
+    known = {(one.dataset, one.evaluation, one.metric, one.seed): one.value for one in cog.read_results(root)}
+    assert {(o.dataset, o.evaluation, o.metric, o.seed): o.value for o in exported} == {
+        key: value for key, value in known.items() if key[1] != "own-name"
+    }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fields", "message"),
+    [
+        ({}, ("model", "dataset"), r"differ in metric; select one, such as metric='ami'"),
+        ({}, ("model", "color"), "no color, expected one of model"),
+        ({"model": "no_net"}, ("model", "dataset"), "there is no score"),
+    ],
+)
+def test_what_a_table_cannot_show(wanted, fields, message):
+    with pytest.raises(CogError, match=message):
+        cog.read_results(published="v1").select(evaluation="kmeans", **wanted).table(*fields)
+
+
+def test_an_unknown_field_is_an_error():
+    with pytest.raises(ValueError, match="no shots, expected some of model"):
+        cog.read_results(published="v2").select(shots=0)
+
+
+def test_two_numbers_with_one_seed_are_an_error():
+    one = scores.Score("my_net", "in1k", "logreg", 0, "top1", 70.0, 22)
+    with pytest.raises(ValueError, match="same seed"):
+        scores.average([one, one])
+
+
+def test_pandas(root, monkeypatch):
+    pytest.importorskip("pandas", reason="pandas is optional: would check to_pandas()")
+    results = cog.read_results(root)
+    frame = results.to_pandas()
+    assert [*frame.columns] == [*scores.Score.__dataclass_fields__] and len(frame) == len(results)
+    top1 = frame[(frame.evaluation == "logreg") & (frame.metric == "top1")]
+    assert top1.groupby("dataset").value.mean().to_dict() == {
+        "in1k": pytest.approx(213.5 / 3),
+        "cog_l1": 60.0,
+    }
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(CogError, match="pip install pandas"):
+        results.to_pandas()

@@ -1,0 +1,189 @@
+"""Results on other data than the benchmark's are nowhere set beside published numbers; imports say what they are on."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+
+import pytest
+from result_folders import make_record, make_seed_folder
+
+from cog import constants
+from cog.commands import print_results
+from cog.errors import CogError
+from cog.reporting import figures
+from cog.results import exchange, find, official, published
+from cog.results.cells import Counts
+from cog.runtime import cli
+
+SEEDS = (22, 37)
+REASON = "17 classes where the benchmark has 1,000"
+
+
+def make_run(path, top1, *, seed, n_classes, n_train, n_test, n_shot=0):
+    make_seed_folder(path, top1, 99.0)
+    make_record(path, seed=seed, n_shot=n_shot)
+    record = json.loads((path / "results.json").read_text())
+    record |= {"n_classes": n_classes, "rows": {"final_train": n_train, "test": n_test}}
+    (path / "results.json").write_text(json.dumps(record))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """toy_net and sup_resnet50 on 17 classes; real_net on data with the benchmark's numbers."""
+    root = tmp_path / "models"
+    for model, top1, counts in (
+        ("toy/net", 99.0, (17, 1700, 340)),
+        ("sup/resnet50", 98.0, (17, 1700, 340)),
+        ("real/net", 60.0, (1000, 1_281_167, 50_000)),
+    ):
+        for seed in SEEDS:
+            path = root / model / f"in1k/eval_logreg/seed-{seed}"
+            make_run(path, top1, seed=seed, n_classes=counts[0], n_train=counts[1], n_test=counts[2])
+    return root
+
+
+@pytest.fixture
+def run(capsys):
+    def run_(*argv):
+        capsys.readouterr()
+        cli.set_up_logging()
+        assert print_results.main([str(argument) for argument in argv]) == 0
+        return capsys.readouterr()
+
+    return run_
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def published_ranks(run):
+    found = rows(run("--published_only", "--dataset", "in1k", "--n_shot", 0, "--rank", "--format", "csv").out)
+    return {row["model"]: int(row["rank"]) for row in found}
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_ranks_leave_out_results_on_other_data(root, run, tmp_path, imported):
+    source = ("--models_root_dir", root)
+    if imported:
+        run(*source, "--export", tmp_path / "f.json", "--label", "lab")
+        source = ("--import", tmp_path / "f.json")
+    argv = (*source, "--with_published", "--dataset", "in1k", "--n_shot", 0, "--rank")
+    shown = run(*argv, "--format", "csv")
+    assert REASON in shown.err and "toy_net" in shown.err
+    found = {(row["model"], row["source"]): row for row in rows(shown.out)}
+    own = "lab" if imported else "runs"
+    assert ("toy_net", own) not in found and ("sup_resnet50", own) not in found
+    assert int(found["real_net", own]["n_ranked"]) == 32
+    before = published_ranks(run)
+    worse = [row for (_, src), row in found.items() if src != own]
+    assert all(int(row["rank"]) - before[row["model"]] in (0, 1) for row in worse)
+    text = " ".join(run(*argv).out.split())
+    assert f"Not compared with published numbers: {REASON}" in text
+
+
+def test_ranks_among_models_on_the_same_other_data(root, run):
+    argv = ("--models_root_dir", root, "--model", "toy_net", "sup_resnet50", "--rank", "--format", "csv")
+    assert [row["rank"] for row in rows(run(*argv).out)] == ["1", "2"]
+
+
+def test_other_data_are_not_ranked_beside_official_runs_either(root, run):
+    shown = run("--models_root_dir", root, "--rank", "--format", "csv")
+    assert [(row["model"], row["rank"]) for row in rows(shown.out)] == [("real_net", "1")]
+    assert "not compared with results on the benchmark's data" in shown.err.lower()
+
+
+def test_differences_to_published_numbers_are_refused(root, run):
+    argv = ("--models_root_dir", root, "--with_published", "--compare", "toy_net", "dino_resnet50")
+    with pytest.raises(CogError, match=f"^not compared with published numbers: {REASON}"):
+        run(*argv)
+    with pytest.raises(CogError, match=REASON):
+        run("--models_root_dir", root, "--with_published", "--model", "toy_net", "--relative_to", "dino_resnet50",
+            "--dataset", "in1k", "--n_shot", 0)  # fmt: skip
+    # An own baseline on the same data serves.
+    out = run("--models_root_dir", root, "--compare", "toy_net", "sup_resnet50").out
+    assert "+1.0" in out
+    found = rows(
+        run("--models_root_dir", root, "--with_published", "--dataset", "in1k", "--n_shot", 0,
+            "--relative_to", "dino_resnet50", "--format", "csv").out
+    )  # fmt: skip
+    models = {row["model"] for row in found if row["source"] == "runs"}
+    assert models == {"real_net"} and len(found) == 32
+
+
+def test_no_table_beside_the_published_number(root, run):
+    argv = ("--models_root_dir", root, "--with_published", "--model", "sup_resnet50")
+    out = run(*argv, "--n_shot", 0).out
+    assert "beside the published" not in out and REASON in " ".join(out.split())
+    one = run(*argv, "--dataset", "in1k", "--n_shot", 0).out
+    assert "difference" not in one and f"paper v2: not compared with published numbers: {REASON}" in one
+
+
+def test_figures_do_not_draw_other_data_beside_published_numbers(root, caplog):
+    runs, _ = find.find_runs(root)
+    cells, paper = find.summarise(runs), published.cells()
+
+    def drawn(own):
+        (chart,) = figures.charts(own, paper, which=["fig3"], singles=False)
+        return chart, {(row["model"], row["source"]) for row in chart.rows()}
+
+    chart, found = drawn(cells)
+    assert ("real_net", "runs") in found and ("dino_resnet50", "paper v2") in found
+    assert not {("toy_net", "runs"), ("sup_resnet50", "runs")} & found
+    assert any(REASON in note for note in chart.notes) and REASON in caplog.text
+    chart, found = drawn([cell for cell in cells if cell.model != "real_net"])
+    assert found == {("toy_net", "runs"), ("sup_resnet50", "runs")}  # the published ones make way
+    assert any(REASON in note for note in chart.notes)
+
+
+def test_a_report_of_imported_results_does_not_rank_them(root, run, tmp_path):
+    run("--models_root_dir", root, "--model", "toy_net", "--export", tmp_path / "f.json")
+    run("--import", tmp_path / "f.json", "--report", tmp_path / "r.html")
+    assert f"not on the official data ({REASON}, for example)" in (tmp_path / "r.html").read_text()
+
+
+def test_exports_carry_counts_and_imports_without_are_unverified(root, run, tmp_path):
+    file = tmp_path / "f.json"
+    run("--models_root_dir", root, "--export", file, "--label", "lab")
+    cells = {cell.model: cell for cell in exchange.load(file)}
+    assert cells["toy_net"].counts == Counts((17,), (1700,), (340,))
+    assert cells["real_net"].counts == Counts((1000,), (1_281_167,), (50_000,))
+    argv = ("--import", file, "--with_published", "--dataset", "in1k", "--n_shot", 0, "--rank")
+    assert "nverified" not in run(*argv).out
+    content = json.loads(file.read_text())
+    for cell in content["cells"]:
+        del cell["counts"]
+    file.write_text(json.dumps(content))
+    out = " ".join(run(*argv).out.split())
+    assert "Unverified: " in out and "toy_net [lab] on in1k" in out
+    for bad in (None, {}, {"classes": [2, 1], "train_images": [], "test_images": []}, {"classes": 17},
+                {"classes": [0], "train_images": [], "test_images": []}):  # fmt: skip
+        content["cells"][0]["counts"] = bad
+        file.write_text(json.dumps(content))
+        with pytest.raises(CogError, match="counts"):
+            exchange.load(file)
+
+
+def test_descriptions_of_features_count_where_runs_do_not_tell(tmp_path, run):
+    place = tmp_path / "models/toy/net/in1k"
+    for seed in SEEDS:
+        make_seed_folder(place / f"eval_logreg_N8/seed-{seed}", 90.0, 99.0)
+    argv = ("--models_root_dir", tmp_path / "models", "--with_published", "--rank", "--format", "csv")
+    assert any(row["source"] == "runs" for row in rows(run(*argv).out))  # nothing is known
+    (place / "features_train").mkdir()
+    (place / "features_train/features.json").write_text(
+        json.dumps({"n_images": 1700, "n_failed": 0, "n_classes": 17})
+    )
+    assert not any(row["source"] == "runs" for row in rows(run(*argv).out))
+
+
+def test_the_first_difference_is_named_and_many_are_cut():
+    cells = [cell for cell in published.cells() if (cell.dataset, cell.n_shot) == ("in1k", 0)]
+    own = [dataclasses.replace(cell, source="lab", counts=Counts((17,))) for cell in cells]
+    text = official.compare([*cells, *own]).refused
+    assert len(text) < 250 and "and 28 more models" in text
+    assert official.compare(own).refused == "" and official.compare(cells).refused == ""
+    assert constants.IN1K in text

@@ -1,0 +1,142 @@
+"""The published numbers in the package equal those of the papers' tables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cog import constants
+from cog.models import zoo
+from cog.results import published
+from cog.results.cells import SeedAverage
+
+
+def parse(path):
+    """Read a CSV file without quotes over several lines, independently of the package's reader."""
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    columns = header.split(",")
+    rows = []
+    for line in lines:
+        values, quoted, value = [], False, ""
+        for character in line:
+            if character == '"':
+                quoted = not quoted
+            elif character == "," and not quoted:
+                values.append(value)
+                value = ""
+            else:
+                value += character
+        values.append(value)
+        assert len(values) == len(columns), line
+        rows.append(dict(zip(columns, values)))
+    return rows
+
+
+def shots(text):
+    return {"all": 0}.get(text) if text == "all" else int(text)
+
+
+def test_every_cell_of_the_final_version(shared_dir):
+    rows = parse(shared_dir / "paper/cog_v2_top1.csv")
+    assert len(rows) == 1674
+    assert published.cells() == [
+        SeedAverage(
+            row["model"],
+            row["dataset"],
+            "logreg",
+            "top1",
+            shots(row["n_shot"]),
+            float(row["mean"]),
+            float(row["std"]),
+            source="paper v2",
+        )
+        for row in rows
+    ]
+    for row in rows:
+        model = published.MODELS[row["model"]]
+        assert (model.paper_label, model.category) == (row["paper_label"], row["category"])
+
+
+def test_models_table(shared_dir):
+    rows = parse(shared_dir / "paper/models_table.csv")
+    assert [row["model"] for row in rows] == list(published.MODELS)
+    for order, row in enumerate(rows):
+        model = published.MODELS[row["model"]]
+        assert model.order == order and model.name == row["model"]
+        assert model.paper_label == row["paper_label"] and model.table_label == row["table5_10_label"]
+        assert model.label == (row["paper_label"][2:] if order else "ResNet50")
+        assert (model.category, model.marker) == (row["category"], row["matplotlib_marker"])
+        assert model.colour == (row["figure_color"] if order else "black")
+        assert model.in_fig4 is (row["in_fig4"] == "yes")
+        assert model.params_m == (float(row["params_M"]) if row["params_M"] else None)
+        assert (model.feature_dim, model.image_size) == (int(row["feature_dim"]), int(row["image_size"]))
+        assert model.extra_data == row["extra_data"]
+    assert sum(model.in_fig4 for model in published.MODELS.values()) == 8
+
+
+def test_tables_of_the_first_version(shared_dir):
+    paper = shared_dir / "paper"
+    cells = published.cells("v1")
+    found = {(cell.dataset, cell.model, cell.n_shot): cell for cell in cells}
+    few = parse(paper / "cog_v1_table4_fewshot.csv")
+    assert len(found) == len(cells) == len(few) == 378
+    for row in few:
+        score = found[row["dataset"], row["model"], shots(row["n_shot"])]
+        assert (score.value, score.std) == (float(row["top1"]), None)
+    for row in parse(paper / "cog_v1_table2_logreg_top1.csv"):
+        assert found[row["dataset"], row["model"], 0].value == float(row["top1"])
+    assert {cell.source for cell in cells} == {"paper v1"}
+    expected = [
+        (3, row["dataset"], row["model"], row["classifier"], float(row["value"]), row["unit"])
+        for row in parse(paper / "cog_v1_table3_mlp.csv")
+    ]
+    expected += [
+        (5, row["dataset"], row["model"], f"pca_{row['pca_dim']}", float(row["top1"]), "top1_absolute")
+        for row in parse(paper / "cog_v1_table5_pca.csv")
+    ]
+    expected += [
+        (6, row["dataset"], row["model"], row["metric"], float(row["value"]), "score_0_to_1")
+        for row in parse(paper / "cog_v1_table6_clustering.csv")
+    ]
+    values = published.v1_values()
+    assert [(v.table, v.dataset, v.model, v.quantity, v.value, v.unit) for v in values] == expected
+
+
+def test_complete_and_consistent_without_the_papers_files():
+    cells = published.cells()
+    keys = {(cell.dataset, cell.model, cell.n_shot) for cell in cells}
+    assert keys == {
+        (dataset, model, n_shot)
+        for dataset in constants.DATASETS
+        for model in published.MODELS
+        for n_shot in (*constants.SHOTS, 0)
+    }
+    assert len(keys) == len(cells) == 31 * 6 * 9
+    assert all(0 < cell.value < 100 and 0 <= cell.std < 2 for cell in cells)
+    assert {model.category for model in published.MODELS.values()} == set(published.CATEGORY_LABELS)
+
+
+def test_models_agree_with_what_the_toolkit_declares():
+    assert set(published.MODELS) == set(zoo.MODELS)
+    for name, model in published.MODELS.items():
+        assert model.category == zoo.MODELS[name].paper.category
+
+
+def test_unknown_version():
+    with pytest.raises(ValueError, match="v3"):
+        published.cells("v3")
+
+
+def test_the_caller_owns_the_list():
+    published.cells().clear()
+    assert len(published.cells()) == 1674
+
+
+def test_no_heavy_imports():
+    code = (
+        "import sys, cog.results.published; cog.results.published.cells(); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,259 @@
+"""Devices are accepted once they have computed; GPUs are imitated (there is none where tests run)."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+
+from cog.errors import CogError
+from cog.finetune import job
+from cog.logreg import precision
+from cog.logreg.precision import resolve_precision
+from cog.runtime import device, machine_checks
+from cog.runtime.check_report import Report
+from cog.runtime.device import exact_float32, resolve_device
+from cog.runtime.ranks import Rank
+
+ARCHS = ["sm_75", "sm_80", "sm_90", "compute_90"]
+
+
+class Gpus:
+    """GPUs whose computations are done on the CPU, or fail."""
+
+    def __init__(self, monkeypatch):
+        self.n, self.n_files, self.works, self.capability, self.fault, self.used = (
+            4,
+            4,
+            True,
+            (8, 0),
+            None,
+            [],
+        )
+        self.smi = ""
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
+            monkeypatch.delenv(name, raising=False)
+        cuda = torch.cuda
+        monkeypatch.setattr(cuda, "is_available", lambda: self.works and self.n > 0)
+        monkeypatch.setattr(cuda, "device_count", lambda: self.n)
+        monkeypatch.setattr(cuda, "get_device_capability", lambda device: self.capability)
+        monkeypatch.setattr(cuda, "get_device_name", lambda device: "Tesla X100")
+        monkeypatch.setattr(cuda, "get_arch_list", lambda: ARCHS)
+        monkeypatch.setattr(cuda, "init", self.init)
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(torch, "arange", self.arange)
+        monkeypatch.setattr(
+            device.glob, "glob", lambda pattern: [f"/dev/nvidia{i}" for i in range(self.n_files)]
+        )
+        monkeypatch.setattr(device, "_can_be_opened", lambda path: True)
+        monkeypatch.setattr(device.subprocess, "run", self.nvidia_smi)
+
+    _arange = staticmethod(torch.arange)
+
+    def arange(self, n, *, device):
+        if device.type != "cpu":
+            self.used.append(str(device))
+            if isinstance(self.fault, str):
+                raise RuntimeError(self.fault)
+        return self._arange(n) + (self.fault or 0 if device.type != "cpu" else 0)
+
+    def init(self):
+        raise RuntimeError(
+            "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by ..."
+        )
+
+    def nvidia_smi(self, command, **options):
+        if not self.smi:
+            raise FileNotFoundError(command[0])
+        return types.SimpleNamespace(stdout=self.smi)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    return Gpus(monkeypatch)
+
+
+def refused(name, rank=None):
+    """Return the one line that refuses a device; ``--check`` says the same."""
+    with pytest.raises(CogError) as error:
+        resolve_device(name, rank)
+    assert "\n" not in str(error.value)
+    if rank is None:
+        report = Report()
+        machine_checks.check_device(report, name)
+        assert [finding.text for finding in report.findings] == [str(error.value)]
+        assert report.n_problems == 1
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [(None, "cuda:0"), ("cuda", "cuda:0"), ("cuda:2", "cuda:2"), ("cpu", "cpu")]
+)
+def test_a_gpu_has_an_index_and_has_computed(gpus, name, expected):
+    assert str(resolve_device(name)) == expected
+    assert gpus.used == [expected] * (expected != "cpu")
+
+
+@pytest.mark.parametrize("name", [None, "cuda"])
+def test_each_process_has_its_own_gpu(gpus, name):
+    assert [str(resolve_device(name, Rank(8 + i, 16, i, local_size=4))) for i in range(4)] == [
+        f"cuda:{i}" for i in range(4)
+    ]
+    assert "5 processes on this machine, and torch sees 4 GPUs" in refused(name, Rank(0, 5, local_size=5))
+    gpus.n = 1  # as a scheduler shows it to each process
+    assert str(resolve_device(name, Rank(3, 4, 3, local_size=4, n_own_gpus=1))) == "cuda:0"
+    assert "4 processes on this machine, and torch sees 1 GPU:" in refused(name, Rank(3, 4, 3, local_size=4))
+
+
+def test_without_being_told_the_environment_says_which_process_this_is(gpus, monkeypatch):
+    for name, value in {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert str(resolve_device("cuda")) == "cuda:2"
+
+
+@pytest.mark.parametrize("name", [None, "cuda"])
+def test_fine_tuning_uses_one_gpu_each(gpus, name):
+    assert job.choose_device(name, Rank()).index == 0  # torch.cuda.set_device refuses one without
+    assert job.choose_device(name, Rank(1, 2, 1, local_size=2)).index == 1
+    with pytest.raises(CogError, match="is one GPU, and there are 2 processes"):
+        job.choose_device("cuda:1", Rank(1, 2, 1, local_size=2))
+
+
+@pytest.mark.parametrize(
+    ("capability", "advice"), [((7, 0), "for an older CUDA"), ((12, 0), "of a newer version")]
+)
+def test_a_gpu_that_the_wheel_has_no_code_for(gpus, capability, advice):
+    gpus.capability = capability
+    gpus.fault = (
+        "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors ..."
+    )
+    text = refused(None)
+    version = ".".join(map(str, capability))
+    assert f"Tesla X100, compute capability {version}" in text and " ".join(ARCHS) in text
+    assert f"install a PyTorch {advice}" in text and "give --device cpu" in text
+
+
+def test_a_gpu_that_computes_nonsense(gpus):
+    gpus.fault = 1
+    assert "cuda:1 cannot be used: it multiplies matrices wrongly" in refused("cuda:1")
+
+
+def test_a_gpu_without_memory(gpus):
+    gpus.fault = "CUDA out of memory. Tried to allocate 2.00 MiB."
+    text = refused("cuda")
+    assert "CUDA out of memory" in text and "install" not in text
+
+
+def test_a_driver_that_is_too_old(gpus):
+    gpus.works = False
+    for name in (None, "cuda", "cuda:1"):
+        text = refused(name)
+        assert (
+            "4 NVIDIA GPUs that PyTorch" in text
+            and "driver on your system is too old (found version 11040)" in text
+        )
+        assert "CUDA 13.0 for sm_75" in text and "update the driver" in text and "--device cpu" in text
+    gpus.smi = "Tesla V100, 7.0, 470.1\nTesla V100, 7.0, 470.1\n"
+    assert "2 GPUs (Tesla V100, compute capability 7.0, driver 470.1)" in refused(None)
+    assert resolve_device("cpu").type == "cpu"
+
+
+def test_a_pytorch_without_cuda_on_a_machine_with_gpus(gpus, monkeypatch):
+    gpus.n = 0
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "it is built without CUDA" in refused(None)
+    monkeypatch.setattr(device, "_can_be_opened", lambda path: False)  # those of other jobs
+    assert resolve_device(None).type == "cpu"
+    assert "torch sees no CUDA devices" in refused("cuda")
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
+def test_gpus_that_are_hidden_on_purpose(gpus, monkeypatch, visible):
+    gpus.n = 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert resolve_device(None).type == "cpu"
+
+
+def test_a_visible_gpu_that_is_not_there(gpus, monkeypatch):
+    gpus.n = 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert "check CUDA_VISIBLE_DEVICES=7" in refused(None)
+
+
+@pytest.mark.parametrize("name", ["mps", "xpu"])
+def test_other_devices_pass_when_they_compute(gpus, name):
+    assert resolve_device(name) == torch.device(name)
+    assert gpus.used == [name]
+    gpus.fault = "PyTorch is not linked with support for it"
+    assert f"--device {name} cannot be used: PyTorch is not linked" in refused(name)
+
+
+def test_bfloat16_needs_ampere(gpus):
+    gpu = torch.device("cuda", 0)
+    assert resolve_precision("bf16", gpu) == "bf16"
+    assert job.choose_precision("auto", gpu) == "bf16"
+    gpus.capability = (7, 5)
+    for choose, key in (
+        (resolve_precision, "CLF.PRECISION"),
+        (job.choose_precision, "FINETUNE.PRECISION"),
+    ):
+        with pytest.raises(CogError, match=rf"{key} bf16 needs .* found Tesla X100 \(7\.5\); use fp32"):
+            choose("bf16", gpu)
+    assert job.choose_precision("auto", gpu) == "fp16"
+
+
+# ---- the two interfaces for TF32
+
+
+def read(get):
+    try:
+        return get()
+    except RuntimeError:
+        return "unreadable"
+
+
+def float32_settings():
+    """Return everything that says how float32 matrices are multiplied, by both interfaces."""
+    cudnn, mkldnn, matmul = torch.backends.cudnn, torch.backends.mkldnn, torch.backends.cuda.matmul
+    newer = (torch.backends, cudnn, cudnn.conv, cudnn.rnn, matmul, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
+    older = (torch.get_float32_matmul_precision, lambda: cudnn.allow_tf32, lambda: matmul.allow_tf32)
+    return [settings.fp32_precision for settings in newer] + [read(get) for get in older]
+
+
+def set_to(settings, value):
+    return lambda: setattr(settings, "fp32_precision", value)
+
+
+@pytest.fixture
+def own_settings():
+    """Let a test set what it wants."""
+    with device.full_float32():
+        yield
+
+
+@pytest.mark.parametrize("context", [exact_float32, lambda: precision.products(torch.device("cuda"), "fp32")])
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda: setattr(torch.backends.cudnn, "allow_tf32", True),
+        set_to(torch.backends, "tf32"),
+        set_to(torch.backends.cuda.matmul, "tf32"),
+        set_to(torch.backends.cudnn, "tf32"),
+        set_to(torch.backends.cudnn.conv, "ieee"),
+        set_to(torch.backends.mkldnn.matmul, "bf16"),
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+    ],
+)
+def test_float32_is_exact_after_either_interface_and_is_put_back(own_settings, choose, context):
+    choose()
+    before = float32_settings()
+    with context():
+        inside = float32_settings()
+        assert not {"tf32", "bf16", "high", "medium", True, "unreadable"} & set(inside)
+        with context():
+            assert float32_settings() == inside
+    after = float32_settings()
+    assert [b for b, a in zip(before, after, strict=True) if b not in (a, "unreadable")] == []

@@ -1,0 +1,124 @@
+"""What is said when memory does not suffice, and how much a GPU has left."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from cog.analysis.rows import FeatureRows
+from cog.commands import analyze_features, logreg
+from cog.features import pca
+from cog.features.feature_files import FeatureSet, save
+from cog.logreg.engine import Engine
+from cog.runtime import cli, memory
+
+GPU = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of ..."
+)
+HOST = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:127] data. DefaultCPUAllocator: can't allocate memory: you tried "
+    "to allocate 9000 bytes. Error code 12 (Cannot allocate memory)"
+)
+ERRORS = [GPU, HOST, MemoryError(), np._core._exceptions._ArrayMemoryError((9,), np.dtype("f4"))]
+
+
+def raising(error):
+    def function(*args, **kwargs):
+        raise error
+
+    return function
+
+
+@pytest.fixture
+def features(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        x, y = torch.randn(60, 8), torch.arange(60) % 3
+        save(FeatureSet(x, y, split), tmp_path / split / "X_Y.pth")
+    return [
+        "--train_features_dir", str(tmp_path / "train"), "--test_features_dir", str(tmp_path / "test"),
+        "--output_dir", str(tmp_path / "out"), "--device", "cpu",
+    ]  # fmt: skip
+
+
+def message(main, argv, caplog):
+    """Run a script that ends with exit code 2; returns its one line."""
+    with caplog.at_level(logging.ERROR, "cog"), pytest.raises(SystemExit) as ended:
+        logging.getLogger("cog").propagate = True
+        cli.run(main, argv)
+    assert ended.value.code == 2
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "\n" not in line
+    return line
+
+
+@pytest.fixture(autouse=True)
+def _visible(monkeypatch):
+    monkeypatch.setattr(cli, "set_up_logging", lambda: None)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize(
+    ("where", "options", "words"),
+    [
+        (
+            (Engine, "fit"),
+            ["CLF.N_TRIALS", "2"],
+            "training classifiers of 3 classes; train fewer seeds and shots",
+        ),
+        ((Engine, "top1"), ["CLF.N_TRIALS", "2"], "training classifiers of 3 classes; train fewer"),
+        (
+            (Engine, "fit"),
+            ["CLF.TYPE", "mlp", "CLF.N_TRIALS", "0", "--lr", "1", "--wd", "0"],
+            "preparing the training; train fewer",
+        ),
+        (
+            (pca, "fit"),
+            ["CLF.PCA_DIM", "2"],
+            "computing the principal components of train (60 x 8); set CLF.PCA_DIM 0",
+        ),
+    ],
+)
+def test_classifiers(features, tmp_path, monkeypatch, caplog, error, where, options, words):
+    monkeypatch.setattr(*where, raising(error))
+    line = message(logreg.main, [*features, "CLF.N_EPOCHS", "2", *options], caplog)
+    assert "out of memory" in line and f"while {words}" in line
+    assert ("--device cpu" in line) == (error is GPU)
+    assert ("(20.00 GiB more were asked for)" in line) == (error is GPU)
+    if words.startswith("training"):  # whoever looks at the study reads the same
+        assert json.loads((tmp_path / "out/.failed.json").read_text())["message"] == line
+
+
+def test_an_analysis(features, monkeypatch, caplog):
+    monkeypatch.setattr("cog.analysis.ncm.predict", raising(GPU))
+    line = message(analyze_features.main, [*features, "--analysis", "ncm"], caplog)
+    assert line.startswith("the GPU is out of memory (20.00 GiB more were asked for) while computing ncm")
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_any_other_place(features, monkeypatch, caplog, error):
+    monkeypatch.setattr("cog.features.feature_files.load", raising(error))
+    assert "out of memory" in message(logreg.main, features, caplog)
+
+
+def test_what_is_no_lack_of_memory_stays_a_traceback():
+    with pytest.raises(RuntimeError, match="shapes"):
+        cli.run(raising(RuntimeError("shapes do not match")), [])
+    with pytest.raises(RuntimeError, match="shapes"), memory.exhaustion_explained("training", "wait"):
+        raise RuntimeError("shapes do not match")
+
+
+def test_memory_that_pytorch_keeps_and_does_not_use_is_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 700)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 50)
+    assert memory.free_on_gpu(torch.device("cuda", 0)) == 750
+    moved = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *args, **kwargs: moved.append(args) or tensor)
+    x = torch.zeros(10, 15)  # 600 bytes are 0.8 of those 750
+    FeatureRows(FeatureSet(x, torch.zeros(10, dtype=torch.int64), "n"), torch.device("cuda", 0))
+    assert moved

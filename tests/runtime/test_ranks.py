@@ -1,0 +1,468 @@
+"""Several processes for one extraction: the same result, whoever comes, dies or is late."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import extraction
+import pytest
+
+from cog.commands import extract_features
+from cog.errors import CogError, FailedImagesError
+from cog.features import extract_job, shards
+from cog.features.extract import Extractor
+from cog.models.backbone import load_backbone
+from cog.runtime import launch, locks, ranks, signals
+from cog.runtime.ranks import Rank
+
+# --- which process this is
+
+
+TORCHRUN = {
+    "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "node1", "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "abc", "TORCHELASTIC_RESTART_COUNT": "0",
+}  # fmt: skip
+# As srun 22.05 to 24.11 sets them.
+SRUN = {
+    "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_PROCID": "2", "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NPROCS": "4",
+}  # fmt: skip
+
+
+def without(environment, *names):
+    return {key: value for key, value in environment.items() if key not in names}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1, 0)),
+        (TORCHRUN, (1, 3, 1)),
+        (TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}, (0, 1, 0)),
+        (without(TORCHRUN, "LOCAL_RANK"), (1, 3, 1)),
+        (without(TORCHRUN, "WORLD_SIZE"), (0, 1, 0)),
+        (SRUN, (2, 4, 0)),
+        (without(SRUN, "SLURM_NTASKS", "SLURM_NPROCS"), (2, 4, 0)),
+        (without(SRUN, "SLURM_STEP_NUM_TASKS"), (2, 4, 0)),
+        (SRUN | {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, (0, 1, 0)),
+        # a batch script: one process, whatever was allocated
+        (without(SRUN, "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS") | {"SLURM_PROCID": "0"}, (0, 1, 0)),
+        (SRUN | {"SLURM_STEP_ID": "batch", "SLURM_STEPID": "batch"}, (0, 1, 0)),
+        (TORCHRUN | SRUN, (1, 3, 1)),  # torchrun started by srun
+        (TORCHRUN | {"COG_RANKS": "0"}, (0, 1, 0)),
+        (TORCHRUN | {"RANK": "", "WORLD_SIZE": ""}, (0, 1, 0)),
+    ],
+)  # fmt: skip
+def test_this_rank(environment, expected):
+    rank = ranks.this_rank(environment)
+    assert (rank.number, rank.size, rank.local) == expected
+
+
+def test_groups_tell_starts_apart():
+    def group(*changes):
+        return ranks.this_rank({key: value for change in changes for key, value in change.items()}).group
+
+    assert group(TORCHRUN) == group(TORCHRUN, {"RANK": "0", "LOCAL_RANK": "0"})
+    assert group(TORCHRUN) != group(TORCHRUN, {"TORCHELASTIC_RESTART_COUNT": "1"})
+    assert group(SRUN) == group(SRUN, {"SLURM_PROCID": "0"})
+    for other in ({"SLURM_RESTART_COUNT": "1"}, {"SLURM_STEP_ID": "1"}, {"SLURM_JOB_ID": "18"}):
+        assert group(SRUN) != group(SRUN, other)
+    assert not ranks.this_rank(without(TORCHRUN, "TORCHELASTIC_RUN_ID")).is_unique
+
+
+def test_impossible_numbers():
+    with pytest.raises(CogError, match="process 3 of 3"):
+        ranks.this_rank(TORCHRUN | {"RANK": "3"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "n_gpus", "expected"),
+    [
+        ({}, 4, 0),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "3"}, 4, 1),
+        (TORCHRUN, 1, 0),  # not torchrun: something that shows each process a GPU of its own
+        (TORCHRUN, 4, 1),
+        (SRUN | {"SLURM_LOCALID": "2"}, 4, 2),
+        (SRUN | {"SLURM_LOCALID": "2"}, 1, 0),
+        (SRUN | {"SLURM_LOCALID": "2", "SLURM_GPUS_PER_TASK": "2"}, 2, 0),
+        (SRUN | {"SLURM_LOCALID": "1", "SLURM_NODEID": "2", "SLURM_STEP_TASKS_PER_NODE": "8(x2),2"}, 2, 1),
+    ],
+)
+def test_one_gpu_each(environment, n_gpus, expected):
+    assert ranks.own_gpu(ranks.this_rank(environment), n_gpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "n_gpus"),
+    [
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "3"}, 1),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "3", "LOCAL_RANK": "0"}, 2),  # all processes find it
+        (SRUN | {"SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, 2),
+    ],
+)
+def test_more_processes_than_gpus(environment, n_gpus):
+    with pytest.raises(CogError, match=f"processes on this machine, and torch sees {n_gpus} GPU"):
+        ranks.own_gpu(ranks.this_rank(environment), n_gpus)
+
+
+# --- processes as threads of this one
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(extract_job, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(extract_job, "FOREIGN_SECONDS", 0.3)
+    monkeypatch.setattr(extract_job, "_LEAST_UNIT_ROWS", 1)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return extraction.write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory):
+    return extraction.write_inputs(tmp_path_factory.mktemp("spoiled"), broken=(0, 5, 6, 29))
+
+
+@pytest.fixture(scope="module")
+def alone(inputs, spoiled, tmp_path_factory):
+    """What one process makes of the inputs, without and with failed images."""
+    found = {}
+    for root, allowed in ((inputs, "0"), (spoiled, "4")):
+        out = tmp_path_factory.mktemp("alone") / "out"
+        assert extract_features.main(extraction.arguments(root, out, "--allow_failures", allowed)) == 0
+        found[root] = extraction.outcome(out)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _one_literal_at_a_time(monkeypatch):
+    """Threads stand for processes here, and NumPy parses .npy headers by ast, which in CPython 3.11 is not for threads.
+
+    See CPython issue 106905: "AST constructor recursion depth mismatch".
+    """
+    lock, parse = threading.Lock(), ast.literal_eval
+
+    def literal_eval(text):
+        with lock:
+            return parse(text)
+
+    monkeypatch.setattr(ast, "literal_eval", literal_eval)
+
+
+class Member:
+    """One process of a group, as a thread."""
+
+    def __init__(self, root, out, rank, *more, sleep=0.0, fails_after=None):
+        args = extract_features.parse_args(extraction.arguments(root, out, *more))
+        self.plan = extract_features.make_plan(args, rank, time.time())
+        cfg, (self.job,) = self.plan.cfg, self.plan.jobs
+        backbone = load_backbone("placed_net", None, "cpu", f"{root / 'net.py'}:load_my_model")
+        self.extractor = Extractor(
+            backbone, resize=224, crop=224, mean=cfg.FT_EXTRACT.IMAGE_NORM.MEAN, std=cfg.FT_EXTRACT.IMAGE_NORM.STD,
+            device="cpu", batch_size=4,
+        )  # fmt: skip
+        stream = self.extractor.stream
+
+        def watched(*arguments, **options):
+            for found in stream(*arguments, **options):
+                time.sleep(sleep)
+                if fails_after is not None and self.rows >= fails_after:
+                    raise CogError("this process has no more memory")
+                self.rows += found.n
+                yield found
+
+        self.extractor.stream = watched
+        self.rows = 0
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            extract_job.run(self.job, self.extractor, self.plan, label="")
+        except BaseException as error:
+            self.error = error
+
+
+def run_all(*members, delays=()):
+    for number, member in enumerate(members):
+        time.sleep(delays[number] if delays else 0)
+        member.thread.start()
+    for member in members:
+        member.thread.join(60)
+        assert not member.thread.is_alive()
+
+
+def group_of(size, name="g"):
+    return [Rank(number, size, number, name) for number in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 9])
+@pytest.mark.parametrize("which", ["inputs", "spoiled"])
+def test_any_number_of_processes_is_one(size, which, request, alone, tmp_path):
+    root = request.getfixturevalue(which)
+    out = tmp_path / "out"
+    members = [
+        Member(root, out, rank, "--allow_failures", "4" if which == "spoiled" else "0", sleep=0.02)
+        for rank in group_of(size)
+    ]
+    run_all(*members)
+    assert [member.error for member in members] == [None] * size
+    assert extraction.outcome(out) == alone[root]
+    assert sum(member.rows for member in members) == 30  # nothing twice
+    assert sum(member.rows > 0 for member in members) >= 2
+
+
+@pytest.mark.parametrize("delays", [(0, 0.3, 0), (0, 5, 0)])
+def test_nobody_waits_for_those_who_are_late(inputs, alone, tmp_path, delays):
+    """Helpers that come before the leader, after it, or when everything is over."""
+    out = tmp_path / "out"
+    leader, first, second = (Member(inputs, out, rank, sleep=0.01) for rank in group_of(3))
+    run_all(second, leader, first, delays=(0, delays[0], min(delays[1], 1.5)))
+    assert [leader.error, first.error, second.error] == [None] * 3
+    assert extraction.outcome(out) == alone[inputs]
+
+
+def test_missing_processes_are_not_missed(inputs, alone, tmp_path):
+    leader = Member(inputs, tmp_path / "out", Rank(0, 4, 0, "g"))
+    run_all(leader)
+    assert leader.error is None
+    assert extraction.outcome(tmp_path / "out") == alone[inputs]
+
+
+def test_a_helper_that_fails_is_replaced(inputs, alone, tmp_path):
+    leader, helper = Member(inputs, tmp_path / "out", Rank(0, 2, 0, "g"), sleep=0.05), Member(
+        inputs, tmp_path / "out", Rank(1, 2, 1, "g"), fails_after=8
+    )  # fmt: skip
+    run_all(leader, helper)
+    assert leader.error is None and "no more memory" in str(helper.error)
+    assert helper.rows == 8
+    assert extraction.outcome(tmp_path / "out") == alone[inputs]
+
+
+def test_a_leader_that_fails_ends_the_others_and_another_number_goes_on(inputs, alone, tmp_path):
+    out = tmp_path / "out"
+    members = [
+        Member(inputs, out, rank, sleep=0.05, fails_after=4 if rank.leads else None) for rank in group_of(3)
+    ]
+    run_all(*members)
+    assert "no more memory" in str(members[0].error)
+    for helper in members[1:]:
+        assert isinstance(helper.error, CogError)
+        assert "rank 0 failed: this process has no more memory" in str(helper.error)
+    assert sorted(os.listdir(out)) == [".failed.json", ".resume"]
+    time.sleep(1.1)  # an old failure is not mistaken for a new one: times are whole seconds
+    again = [Member(inputs, out, rank, sleep=0.01) for rank in group_of(2, "h")]
+    run_all(*again)
+    assert [member.error for member in again] == [None, None]
+    assert sum(member.rows for member in again) < 30
+    assert extraction.outcome(out) == alone[inputs]
+
+
+def test_a_leader_that_dies_interrupts_the_others(inputs, alone, tmp_path):
+    """Nothing but a stale lock is left of it."""
+    out = tmp_path / "out"
+    helper = Member(inputs, out, Rank(1, 2, 1, "g"), sleep=0.1)
+    with locks.locked(out, flag="--output_dir") as lock:
+        manifest = extract_job._manifest(
+            helper.job,
+            helper.extractor,
+            Member(inputs, out, Rank(0, 2, 0, "g")).plan,
+            leader=lock.holder.token,
+        )
+        shards.begin(out, manifest, overwrite=False)
+        helper.thread.start()
+        while not list((out / ".resume").glob("rows-*.json")):
+            time.sleep(0.01)
+    helper.thread.join(30)
+    assert isinstance(helper.error, signals.Interrupted) and helper.error.exit_code == 75
+    assert "rank 0 has ended" in str(helper.error)
+    assert extract_features.main(extraction.arguments(inputs, out)) == 0
+    assert extraction.outcome(out) == alone[inputs]
+
+
+def test_failed_images_end_only_rank_0_with_an_error(spoiled, tmp_path):
+    members = [Member(spoiled, tmp_path / "out", rank, sleep=0.02) for rank in group_of(3)]
+    run_all(*members)
+    assert isinstance(members[0].error, FailedImagesError)
+    assert [member.error for member in members[1:]] == [None, None]
+
+
+def test_members_must_want_the_same(inputs, tmp_path):
+    leader = Member(inputs, tmp_path / "out", Rank(0, 2, 0, "g"), sleep=0.05)
+    helper = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "g"), "FT_EXTRACT.PRECISION", "bf16")
+    run_all(leader, helper)
+    assert leader.error is None
+    assert "other input than rank 0: precision: fp32 -> bf16" in str(helper.error)
+
+
+def test_helpers_of_another_start_leave(inputs, tmp_path):
+    leader = Member(inputs, tmp_path / "out", Rank(0, 2, 0, "g"), sleep=0.15)
+    stranger = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "other"))
+    run_all(leader, stranger)
+    assert leader.error is None
+    assert isinstance(stranger.error, locks.LockedError)
+
+
+def test_a_leader_that_never_comes(inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(extract_job, "LEADER_SECONDS", 0.2)
+    helper = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "g"))
+    run_all(helper)
+    assert "rank 0 has not begun" in str(helper.error) and "COG_RANKS=0" in str(helper.error)
+    assert not (tmp_path / "out").exists()
+
+
+# --- real processes
+
+
+def environment(sleep="0"):
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COG_TEST_SLEEP": sleep}
+
+
+def launched(python, repository, n, arguments, sleep="0"):
+    return subprocess.Popen(
+        [python, "-m", "cog.runtime.launch", str(n), str(repository / "extract_features.py"), *arguments],
+        cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(sleep),
+    )  # fmt: skip
+
+
+def children(pid):
+    found = {}
+    for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        found.update({int(v[5:]): child for v in variables if v.startswith(b"RANK=")})
+    return found
+
+
+def wait_for(condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "victim", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow)]
+)
+@pytest.mark.slow
+def test_a_process_that_is_killed(spoiled, alone, tmp_path, python, repository, victim):
+    out = tmp_path / "out"
+    arguments = extraction.arguments(spoiled, out, "--allow_failures", "4")
+    process = launched(python, repository, 2, arguments, sleep="0.3")
+    try:
+        wait_for(lambda: list((out / ".resume").glob("rows-*.json")))
+        if victim == "all":
+            process.send_signal(signal.SIGTERM)
+        else:
+            os.kill(children(process.pid)[victim], signal.SIGKILL)
+        output, error = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert "Traceback" not in error
+    assert output == ""
+    if victim == 1:
+        assert process.returncode == 0, error
+        assert "rank 1 was ended by SIGKILL" in error
+    else:
+        assert process.returncode == (75 if victim == "all" else 137), error
+        assert not (out / "X_Y.pth").exists()
+        assert extract_features.main(arguments) == 0
+    assert extraction.outcome(out) == alone[spoiled]
+
+
+@pytest.mark.slow
+def test_one_voice_for_wrong_input(inputs, tmp_path, python, repository):
+    for more, says in (
+        (["--split", "x"], "invalid choice"),
+        (["--images_root", "/absent"], "/absent does not exist"),
+    ):
+        process = launched(python, repository, 3, extraction.arguments(inputs, tmp_path / "out", *more))
+        _, error = process.communicate(timeout=90)
+        assert process.returncode == 2
+        assert len(error.splitlines()) == 1 and says in error, error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3])
+def test_torchrun(inputs, alone, tmp_path, python, repository, n):
+    process = subprocess.run(
+        [python, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}",
+         str(repository / "extract_features.py"), *extraction.arguments(inputs, tmp_path / "out")],
+        capture_output=True, text=True, env=environment("0.1"), timeout=180, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert "rank 1: placed_net on birds test" in process.stderr
+    assert extraction.outcome(tmp_path / "out") == alone[inputs]
+
+
+@pytest.mark.slow
+def test_srun_variables(inputs, alone, tmp_path, python, repository):
+    processes = [
+        subprocess.Popen(
+            [python, str(repository / "extract_features.py"), *extraction.arguments(inputs, tmp_path / "out")],
+            stderr=subprocess.PIPE, text=True, env=environment("0.2") | SRUN | {"SLURM_PROCID": str(number)},
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    errors = [process.communicate(timeout=180)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, errors
+    assert extraction.outcome(tmp_path / "out") == alone[inputs]
+
+
+SCRIPT = r"""
+import os, signal, sys, time
+rank = int(os.environ["RANK"])
+words = sys.argv[1].split(",")
+if words[rank] == "wait":
+    signal.signal(signal.SIGTERM, lambda *a: sys.exit(75))
+    os.write(1, b"ready\n")
+    time.sleep(60)
+if words[rank] == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(int(words[rank]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ("0,0", 0),
+        ("3,0", 3),
+        ("0,2", 0),
+        ("0,die", 0),
+        ("die,75", 137),
+        ("die,0", 137),
+        ("2,75", 2),
+        ("2,wait", 2),
+    ],
+)
+def test_exit_codes(tmp_path, capfd, codes, expected):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert launch.main(["2", str(tmp_path / "script.py"), codes]) == expected
+
+
+def test_signals_reach_all(tmp_path, python, repository):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    process = subprocess.Popen(
+        [python, "-m", "cog.runtime.launch", "3", str(tmp_path / "script.py"), "wait,wait,wait"],
+        cwd=repository, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for _ in range(3):
+        assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 75
+
+
+@pytest.mark.parametrize("words", [[], ["2"], ["0", "x.py"], ["two", "x.py"]])
+def test_wrong_launches(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        launch.main(words)
+    assert stop.value.code == 2
+    assert "number of processes" in capsys.readouterr().err

@@ -1,0 +1,296 @@
+"""Studies on one machine: order, failures, GPUs, signals; and the same results as the sequential drivers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cog.study import local_workers, units
+from cog.study.local_workers import LocalTask
+
+QUICK = [
+    "--device", "cpu", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16",
+    "FT_EXTRACT.N_WORKERS", "0", "CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2",
+]  # fmt: skip
+
+
+def shell(tmp_path: Path, name: str, script: str, *needs: str) -> LocalTask:
+    return LocalTask(name, f"label of {name}", ["bash", "-c", script], needs, tmp_path / f"{name}.log")
+
+
+def run(tasks, n_processes=2, gpus=(), look=lambda task: [], **environment: str):
+    return local_workers.run(
+        tasks,
+        n_processes=n_processes,
+        gpus=list(gpus),
+        environment={"PATH": os.environ["PATH"]} | environment,
+        look=look,
+    )
+
+
+def test_order_and_failures(tmp_path, caplog):
+    """What needs a failed task is left out, with all that needs it; the rest goes on."""
+    tasks = [
+        shell(tmp_path, "e0", "echo cannot do it; exit 3"),
+        shell(tmp_path, "e1", f"sleep 0.3; touch {tmp_path}/e1.done"),
+        shell(tmp_path, "t0", f"touch {tmp_path}/never", "e0"),
+        shell(tmp_path, "t1", f"test -e {tmp_path}/e1.done", "e1"),
+        shell(tmp_path, "u0", f"touch {tmp_path}/never", "t0"),
+    ]
+    summary = run(tasks)
+    assert summary.codes == {"e0": 3, "e1": 0, "t1": 0}
+    assert summary.skipped == ["t0", "u0"]
+    assert summary.exit_code == 3
+    assert not (tmp_path / "never").exists()
+    assert f"e0: exit code 3: cannot do it ({tmp_path}/e0.log)" in caplog.text
+    assert "t0: not begun, since e0 failed" in caplog.text
+
+
+def test_what_others_work_on_waits(tmp_path, caplog, monkeypatch):
+    """One is being done before it begins, one is taken by another process at the same moment, one fails by itself."""
+    caplog.set_level("INFO", logger="cog")
+    monkeypatch.setattr(local_workers, "_LOOK_SECONDS", 0.05)
+    states = {name: [units.RUNNING] * 3 + [units.DONE] * 9 for name in ("early", "late")}
+    states["late"].insert(0, units.MISSING)
+
+    def look(task):
+        if task.name not in states:
+            return [units.Status(units.MISSING)]
+        return [units.Status(states[task.name].pop(0), "logreg.py on elsewhere, process 7")]
+
+    tasks = [
+        shell(tmp_path, "early", f"test ! -e {tmp_path}/begun && touch {tmp_path}/begun"),
+        shell(tmp_path, "late", f"test -e {tmp_path}/locked || {{ touch {tmp_path}/locked; exit 2; }}"),
+        shell(tmp_path, "other", "exit 3"),
+        shell(tmp_path, "next", "true", "late"),
+    ]
+    summary = run(tasks, look=look)
+    assert summary.codes == {"early": 0, "late": 0, "other": 3, "next": 0}
+    for name in ("early", "late"):
+        line = f"{name} waits, since another process is at work on it: logreg.py on elsewhere, process 7"
+        assert caplog.text.count(line) == 1
+    assert "late: exit code" not in caplog.text
+
+
+def test_what_others_have_done_otherwise_is_a_failure(tmp_path, caplog):
+    """Done by other settings in the meantime: repeated once, and then it is what it is."""
+    task = shell(tmp_path, "t", f"echo attempt >> {tmp_path}/attempts; echo holds a different run; exit 2")
+    states = iter([units.MISSING] + [units.DONE] * 9)
+    assert run([task], look=lambda task: [units.Status(next(states))]).codes == {"t": 2}
+    assert text(tmp_path / "attempts") == "attempt\n" * 2
+    assert "t: exit code 2: holds a different run" in caplog.text
+
+
+def test_exit_codes():
+    assert local_workers.LocalSummary({"a": 0}).exit_code == 0
+    assert local_workers.LocalSummary({"a": 0, "b": 3}).exit_code == 3
+    assert local_workers.LocalSummary({"a": 2, "b": 3}).exit_code == 2
+    assert local_workers.LocalSummary(signal=signal.SIGINT).exit_code == 130
+    assert local_workers.LocalSummary({"a": 75}, signal=signal.SIGTERM).exit_code == 75
+
+
+def test_as_many_at_a_time_each_with_its_gpu(tmp_path):
+    script = "echo $EPOCHREALTIME; sleep 0.4; echo $EPOCHREALTIME; echo gpu=$CUDA_VISIBLE_DEVICES"
+    tasks = [shell(tmp_path, str(number), script) for number in range(6)]
+    assert run(tasks, n_processes=3, gpus=["0", "2"]).exit_code == 0
+    spans = []
+    for task in tasks:
+        lines = task.log.read_text().splitlines()[-3:]
+        spans.append((float(lines[0]), float(lines[1]), lines[2]))
+    most = 0
+    for begin, _, _ in spans:
+        same_time = [gpu for other, end, gpu in spans if other <= begin < end]
+        most = max(most, len(same_time))
+        assert same_time.count("gpu=2") <= 1  # three slots share two GPUs in turn: 0, 2, 0
+    assert most == 3
+    assert {gpu for _, _, gpu in spans} == {"gpu=0", "gpu=2"}
+
+
+def test_processors_are_shared(tmp_path):
+    cpus = len(os.sched_getaffinity(0))
+    assert local_workers.place(0, 1, [], {})["OMP_NUM_THREADS"] == str(cpus)
+    assert local_workers.place(1, 10 * cpus, [], {})["OMP_NUM_THREADS"] == "1"
+    assert local_workers.place(0, 1, [], {"OMP_NUM_THREADS": "3"})["OMP_NUM_THREADS"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in local_workers.place(0, 1, [], {})
+
+
+def test_gpus_that_are_visible(tmp_path, monkeypatch):
+    assert local_workers.find_gpus({"CUDA_VISIBLE_DEVICES": "3, 5"}) == ["3", "5"]
+    assert local_workers.find_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\necho 1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert local_workers.find_gpus({}) == ["0", "1"]
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert local_workers.find_gpus({}) == []
+
+
+SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; echo ready; while true; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize(("sent", "code"), [
+    ([signal.SIGTERM], 75), ([signal.SIGUSR1], 75), ([signal.SIGINT], 130),
+])  # fmt: skip
+def test_signals_let_tasks_save(tmp_path, sent, code):
+    """Nothing more is started, nothing is left running."""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", f"""
+import os, sys
+from pathlib import Path
+from cog.study import local_workers
+folder, command = Path({str(tmp_path)!r}), ["bash", "-c", {SAVES!r}]
+tasks = [local_workers.LocalTask(str(n), "x", command, (), folder / f"{{n}}.log") for n in range(3)]
+sys.exit(local_workers.run(tasks, n_processes=2, gpus=[], environment=os.environ,
+                         look=lambda task: []).exit_code)
+"""], cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    try:
+        wait_for(lambda: all(text(tmp_path / f"{n}.log").endswith("ready\n") for n in range(2)))
+        for number in sent:
+            driver.send_signal(number)
+        assert driver.wait(timeout=20) == code
+    finally:
+        driver.kill()
+    assert all(text(tmp_path / f"{n}.log").endswith("saved\n") for n in range(2))
+    assert not (tmp_path / "2.log").exists()
+
+
+def text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def wait_for(ready, timeout: float = 30) -> None:
+    deadline = time.monotonic() + timeout
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# ---- study.sh --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bash(repository, python):
+    def start(script: str, *arguments: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            ["bash", str(repository / "bash-scripts" / script), *arguments],
+            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return start
+
+
+def finish(process: subprocess.Popen, timeout: float = 300) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def variables(workshop, tmp_path: Path) -> list[str]:
+    return [
+        f"models_root_dir={workshop.models}", f"log_dir={tmp_path / 'the logs'}", "model_names=tiny_*",
+        f"model_loader={workshop.loader}:load_my_model", f"in1k_images_root={workshop.in1k}",
+        f"imagenet_images_root={workshop.in21k}", f"cog_levels_mapping_file={workshop.levels_file}",
+        f"cog_concepts_split_file={workshop.split_file}", "datasets=in1k cog_l1", "seeds=1", "shots=0 1",
+        "n_processes=2", *QUICK,
+    ]  # fmt: skip
+
+
+def test_help_and_missing_variables(bash):
+    code, out, _ = finish(bash("study.sh", "--help"))
+    assert code == 0 and "Variables: models_root_dir model_names" in out
+    code, _, err = finish(bash("study.sh", "modle_names=x"))
+    assert code == 2 and "unknown variable modle_names" in err
+    code, _, err = finish(bash("study.sh"))
+    assert code == 2 and err.startswith("error: no models")
+    code, _, err = finish(bash("slurm/submit_study.sh", "models_root_dir=x"))
+    assert code == 2 and err.startswith("error: no log_dir: give log_dir=...")
+
+
+def test_defaults_are_those_of_the_package(repository):
+    from cog import constants
+
+    for script in ("study.sh", "slurm/submit_study.sh"):
+        source = (repository / "bash-scripts" / script).read_text()
+        defaults = dict(re.findall(r'^(\w+)="\$\{\1:-([^}]*)\}"$', source, re.MULTILINE))
+        assert defaults["seeds"] == " ".join(map(str, constants.SEEDS))
+        assert defaults["shots"] == " ".join(map(str, (0, *constants.SHOTS)))
+        assert defaults["datasets"].split() == list(constants.DATASETS)
+        assert defaults["splits"].split() == list(constants.SPLITS)
+        subprocess.run(["bash", "-n", str(repository / "bash-scripts" / script)], check=True)
+    subprocess.run(["bash", "-n", str(repository / "bash-scripts/slurm/task.sh")], check=True)
+
+
+@pytest.mark.slow
+def test_study_that_fails_once_equals_the_sequential_drivers(bash, workshop, tmp_path, repository, python):
+    broken = workshop.in1k / "val" / "n01440764" / "n01440764_0.JPEG"
+    image = broken.read_bytes()
+    broken.write_bytes(b"broken")
+    given = variables(workshop, tmp_path)
+    code, out, err = finish(bash("study.sh", *given))
+    assert code == 3, err
+    assert "1 of 4 tasks failed, 1 were not begun" in err
+    assert "2 of 4 classifier runs are missing from these tables" in out
+    broken.write_bytes(image)
+    code, out, err = finish(bash("study.sh", *given))
+    assert code == 0, err
+    assert "features: 3 done, 1 failed; to do now: 1 in 1 tasks" in err
+    assert "classifier runs: 2 done, 2 missing; to do now: 2 in 1 tasks" in err
+    code, again, err = finish(bash("study.sh", *given))
+    assert code == 0 and again == out and "to do now: 0 in 0 tasks" in err
+
+    other = tmp_path / "other"
+    (other / "tiny/net").mkdir(parents=True)
+    (other / "tiny/net/model.ckpt").write_bytes(workshop.checkpoint.read_bytes())
+    model = [f"models_root_dir={other}", "model_name=tiny_net"]
+    extraction = [word for word in given if re.match("(in1k|imagenet|cog|model_loader|datasets)", word)]
+    assert finish(bash("extract_features.sh", *model, *extraction, *QUICK))[0] == 0
+    assert finish(bash("logreg.sh", *model, "dataset=in1k cog_l1", "seeds=1", *QUICK))[0] == 0
+    assert finish(bash("fewshot.sh", *model, "dataset=in1k cog_l1", "seeds=1", "shots=1", *QUICK))[0] == 0
+    table = subprocess.run(
+        [python, str(repository / "print_results.py"), "--models_root_dir", str(other), "--model", "tiny_net",
+         "--dataset", "in1k", "cog_l1", "--n_shot", "0", "1", "--seeds", "1"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert out == table
+
+
+@pytest.mark.slow
+def test_two_studies_at_once_do_everything_once(bash, workshop, tmp_path):
+    given = variables(workshop, tmp_path)
+    both = [bash("study.sh", *given, f"log_dir={tmp_path / name}") for name in ("one", "two")]
+    ended = [finish(process) for process in both]
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert ended[0][1] == ended[1][1] and "tiny_net" in ended[0][1]
+    assert not [line for _, _, err in ended for line in err.splitlines() if "exit code" in line]
+
+
+@pytest.mark.slow
+def test_interrupted_study_continues(bash, workshop, tmp_path):
+    """A network that takes its time is interrupted by SIGTERM; the same command finishes what it had begun."""
+    workshop.loader.write_text(
+        workshop.loader.read_text().replace(
+            "    def forward(self, x):\n", "    def forward(self, x):\n        import time; time.sleep(1)\n"
+        )
+    )
+    given = [*variables(workshop, tmp_path), "datasets=in1k", "n_processes=1"]
+    process = bash("study.sh", *given)
+    log = tmp_path / "the logs/logs/extract_0.log"
+    wait_for(lambda: "on in1k" in text(log), timeout=60)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finish(process)
+    assert code == 75, err
+    assert "ended by SIGTERM: 0 of 2 tasks are done; the same command continues" in err
+    assert not list(workshop.models.rglob("results.json"))
+    code, out, err = finish(bash("study.sh", *given))
+    assert code == 0, err
+    assert "tiny_net" in out
+    assert "interrupted" in err  # what the announcement says of the features

@@ -1,0 +1,409 @@
+"""From missing units to tasks, task lists and sbatch commands."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cog import constants
+from cog.commands import study as command
+from cog.errors import CogError
+from cog.runtime import locks
+from cog.study import plan as study_plan
+from cog.study import slurm, units
+from cog.study.slurm import Array, QueuedJobs, Resources, SlurmOptions
+from cog.study.units import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    MISSING,
+    QUEUED,
+    RUNNING,
+    ExtractionUnit,
+    Status,
+    Study,
+    TrainingUnit,
+)
+
+NOTHING_AHEAD = QueuedJobs({}, ())
+
+
+def make_plan(study, statuses, ahead=NOTHING_AHEAD, **options):
+    commands = study_plan.ScriptCommands(python="python", root=study.root)
+    return study_plan.make_plan(
+        study, statuses, ahead, commands, extract=Resources(), logreg=Resources(), **options
+    )  # fmt: skip
+
+
+def make_study(tmp_path, **changes) -> Study:
+    settings = {
+        "models": ("a_net", "b_net"),
+        "datasets": ("in1k", "cog_l1"),
+        "seeds": (1, 2),
+        "n_shots": (0, 8),
+    }
+    return Study(root=tmp_path, **(settings | changes))
+
+
+def all_missing(study: Study) -> dict:
+    return {unit: Status(MISSING) for unit in study.units()}
+
+
+def test_everything_is_missing(tmp_path):
+    study = make_study(tmp_path)
+    plan = make_plan(study, all_missing(study))
+    extract, logreg = plan.arrays
+    assert (extract.name, logreg.name, logreg.after) == ("extract", "logreg", ("extract",))
+    assert list(extract.commands) == list(logreg.commands) == [0, 1, 2, 3]
+    assert extract.commands[1] == [
+        "python", str(study_plan.REPOSITORY / "extract_features.py"), f"--models_root_dir={tmp_path}", "--model=a_net",
+        "--dataset", "cog_l1", "--split", "train", "test",
+    ]  # fmt: skip
+    assert logreg.commands[2] == [
+        "python", str(study_plan.REPOSITORY / "logreg.py"), f"--models_root_dir={tmp_path}", "--model=b_net",
+        "--dataset=in1k", "--seeds", "1", "2", "--n_shots", "0", "8",
+    ]  # fmt: skip
+    covered = [unit for array in plan.arrays for some in array.units.values() for unit in some]
+    assert sorted(map(str, covered)) == sorted(map(str, study.units()))
+    assert not plan.held_back
+
+
+def test_numbers_correspond_and_what_is_done_is_left_out(tmp_path):
+    """Classifiers whose features are there wait for nothing; the others for the task of their own number."""
+    study = make_study(tmp_path)
+    statuses = all_missing(study)
+    for split in constants.SPLITS:
+        statuses[ExtractionUnit("a_net", "cog_l1", split)] = Status(DONE)
+    statuses[ExtractionUnit("b_net", "in1k", "test")] = Status(DONE)
+    for unit in study.trainings("b_net", "cog_l1"):
+        statuses[unit] = Status(DONE)
+    statuses[TrainingUnit("a_net", "in1k", "logreg", 8, 2)] = Status(DONE)
+    extract, *trainings = make_plan(study, statuses).arrays
+    assert list(extract.commands) == [0, 2, 3]
+    assert extract.commands[2][-2:] == ["--split", "train"]
+    waiting, free = trainings
+    assert (waiting.after, list(waiting.commands)) == (("extract",), [0, 2])
+    assert (free.after, list(free.commands)) == ((), [1])
+    # The run that is done is skipped by logreg.py: one call for all keeps the features loaded once.
+    assert waiting.commands[0][-6:] == ["--seeds", "1", "2", "--n_shots", "0", "8"]
+    assert TrainingUnit("a_net", "in1k", "logreg", 8, 2) not in waiting.units[0]
+
+
+@pytest.mark.parametrize("state", [FAILED, INTERRUPTED])
+def test_failed_and_interrupted_are_repeated(tmp_path, state):
+    study = make_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    plan = make_plan(study, {unit: Status(state) for unit in study.units()})
+    assert [len(array.commands) for array in plan.arrays] == [1, 1]
+
+
+def test_split_by_split(tmp_path):
+    study = make_study(tmp_path)
+    statuses = all_missing(study)
+    statuses[ExtractionUnit("a_net", "in1k", "train")] = Status(DONE)
+    plan = make_plan(study, statuses, extract_task="split")
+    by_name = {array.name: array for array in plan.arrays}
+    assert list(by_name["extract-train"].commands) == [1, 2, 3]
+    assert list(by_name["extract-test"].commands) == [0, 1, 2, 3]
+    assert {(array.after, tuple(array.commands)) for array in plan.arrays if array.kind == "logreg"} == {
+        (("extract-test",), (0,)),
+        (("extract-train", "extract-test"), (1, 2, 3)),
+    }
+
+
+@pytest.mark.parametrize(("per", "n_arrays", "first"), [
+    ("seed", 2, ["--seeds", "1", "--n_shots", "0", "8"]),
+    ("shot", 2, ["--seeds", "1", "2", "--n_shots", "0"]),
+    ("run", 4, ["--seeds", "1", "--n_shots", "0"]),
+])  # fmt: skip
+def test_smaller_classifier_tasks(tmp_path, per, n_arrays, first):
+    """One array per part; each aligned with the extractions, and the throttle shared."""
+    study = make_study(tmp_path)
+    plan = make_plan(study, all_missing(study), logreg_task=per, throttle=9)
+    extract, *trainings = plan.arrays
+    assert len(trainings) == n_arrays
+    assert all(array.after == ("extract",) and len(array.commands) == 4 for array in trainings)
+    assert trainings[0].commands[0][-len(first) :] == first
+    assert extract.throttle == 9 and {array.throttle for array in trainings} == {9 // n_arrays}
+    covered = [unit for array in trainings for some in array.units.values() for unit in some]
+    assert len(covered) == len(set(covered)) == 16
+
+
+def test_what_is_queued_or_running_is_not_submitted_again(tmp_path):
+    study = make_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    train, test = study.extractions("a_net", "in1k")
+    queued = TrainingUnit("a_net", "in1k", "logreg", 0, 1)
+    ahead = QueuedJobs(
+        {train: ("12_0", "RUNNING"), test: ("13_4", "PENDING"), queued: ("14_0", "PENDING")}, ()
+    )
+    statuses = all_missing(study)
+    statuses[train] = Status(RUNNING, "here")
+    statuses = study_plan.with_queue(statuses, ahead)
+    assert statuses[test] == Status(QUEUED, "SLURM job 13_4, pending")
+    assert statuses[train] == Status(RUNNING, "here")
+    plan = make_plan(study, statuses, ahead)
+    assert {array.kind for array in plan.arrays} == {"logreg"}
+    # Task 0 of job 12 has the number of the pair, so that one array can wait for all such tasks.
+    assert all((array.after_jobs, array.after_tasks) == (("12",), ("13_4",)) for array in plan.arrays)
+    named = [
+        (seed, shot)
+        for array in plan.arrays
+        for words in [array.commands[0]]
+        for seed in words[words.index("--seeds") + 1 : words.index("--n_shots")]
+        for shot in words[words.index("--n_shots") + 1 :]
+    ]
+    assert sorted(named) == [("1", "8"), ("2", "0"), ("2", "8")]
+
+
+def test_nobody_waits_for_an_unknown_process(tmp_path):
+    """Features that something outside the scheduler extracts now: no dependency can say so."""
+    study = make_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    statuses = all_missing(study)
+    statuses[ExtractionUnit("a_net", "in1k", "test")] = Status(
+        RUNNING, "extract_features.py on host, process 5"
+    )
+    plan = make_plan(study, statuses)
+    assert [array.kind for array in plan.arrays] == ["extract"]
+    assert plan.arrays[0].commands[0][-1] == "train"
+    assert plan.held_back == (
+        "4 classifier runs of a_net on in1k wait for features of a_net on in1k test: extract_features.py on host, "
+        "process 5",
+    )
+
+
+def test_stages(tmp_path):
+    study = make_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    assert [a.kind for a in make_plan(study, all_missing(study), stages=["extract"]).arrays] == ["extract"]
+    plan = make_plan(study, all_missing(study), stages=["logreg"])
+    assert not plan.arrays and "missing" in plan.held_back[0]
+    only_train = make_study(tmp_path, models=("a_net",), datasets=("in1k",), splits=("train",))
+    plan = make_plan(only_train, all_missing(only_train))
+    assert [array.kind for array in plan.arrays] == ["extract"]
+    assert "test is not among the splits" in plan.held_back[0]
+
+
+def test_arrays_of_limited_size(tmp_path):
+    study = make_study(tmp_path)
+    plan = make_plan(study, all_missing(study), max_array_size=3)
+    assert [(array.name, list(array.commands), array.after) for array in plan.arrays] == [
+        ("extract", [0, 1, 2], ()),
+        ("extract-2", [0], ()),
+        ("logreg", [0, 1, 2], ("extract",)),
+        ("logreg-2", [0], ("extract-2",)),
+    ]
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.data())
+def test_grids_cover_what_is_missing_and_touch_nothing_taken(data):
+    seeds, shots = [1, 2, 3], [0, 1, 8]
+    runs = [(seed, shot) for seed in seeds for shot in shots]
+    states = {run: data.draw(st.sampled_from(["missing", "taken", "done"])) for run in runs}
+    missing = [
+        TrainingUnit("a_b", "in1k", "logreg", shot, seed)
+        for (seed, shot), s in states.items()
+        if s == "missing"
+    ]
+    taken = {run for run, state in states.items() if state == "taken"}
+    per = data.draw(st.sampled_from(study_plan.LOGREG_TASKS))
+    calls = study_plan.as_seed_shot_grids(missing, taken, per=per)
+    named = [(seed, shot) for call_seeds, call_shots in calls for seed in call_seeds for shot in call_shots]
+    assert len(named) == len(set(named))
+    assert not taken & set(named)
+    assert {(unit.seed, unit.n_shot) for unit in missing} <= set(named)
+    if not taken and per == "dataset":
+        assert len(calls) <= 1
+
+
+def test_task_lists_survive_the_shell(tmp_path):
+    """Every argument arrives as it was; line n + 1 is task n."""
+    odd = [
+        "a b",
+        "it's",
+        '"x"',
+        "$HOME",
+        "`id`",
+        "*",
+        "back\\slash",
+        "tab\there",
+        "",
+        "ü",
+        "--flag=[0.5, 0.5]",
+        "a;b",
+    ]
+    array = Array("logreg", "logreg", Resources(), commands={1: ["printf", "%s\\0", *odd], 3: ["true"]})
+    lines = array.task_list().splitlines()
+    assert [line.startswith("#") for line in lines] == [True, False, True, False]
+    done = subprocess.run(
+        ["bash", "-c", 'eval "command=($1)"; "${command[@]}"', "-", lines[1]],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\0")[:-1] == odd
+    with pytest.raises(CogError, match="line break"):
+        slurm.command_line(["a\nb"])
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.sets(st.integers(0, 60), min_size=1))
+def test_array_numbers(numbers):
+    text = slurm.number_ranges(numbers)
+    found = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        found += range(int(low), int(high or low) + 1)
+    assert found == sorted(numbers)
+    assert len(text.split(",")) == sum(number - 1 not in numbers for number in numbers)
+
+
+def test_sbatch_command(tmp_path):
+    options = SlurmOptions(
+        log_dir=Path("/logs/100%"), task_script=Path("/repo/task.sh"), partition="gpu", account="me", qos="high",
+        constraint="a100|h100", max_requeues=7, signal_seconds=90, more=("--exclusive",),
+    )  # fmt: skip
+    resources = Resources(gpus=1, cpus=8, mem="64G", time="1-0", more=("--nice=3",))
+    array = Array("logreg", "logreg", resources, commands={0: ["true"], 2: ["true"]}, after=("extract",),
+                  after_jobs=("8",), after_tasks=("9_1", "9_3"), throttle=5)  # fmt: skip
+    words = slurm.sbatch(array, options, task_list=Path("/logs/list.txt"), jobs={"extract": "77"})
+    assert words == [
+        "sbatch", "--parsable", "--job-name=cog-logreg", "--array=0,2%5", "--output=/logs/100%%/logs/%x-%A_%a.log",
+        "--open-mode=append", "--partition=gpu", "--account=me", "--qos=high", "--constraint=a100|h100",
+        "--gres=gpu:1", "--cpus-per-task=8", "--mem=64G", "--time=1-0", "--requeue", "--signal=B:USR1@90",
+        "--dependency=aftercorr:77,aftercorr:8,afterok:9_1:9_3", "--kill-on-invalid-dep=yes", "--exclusive", "--nice=3",
+        "/repo/task.sh", "/logs/list.txt", "7",
+    ]  # fmt: skip
+    ranks = slurm.sbatch(
+        Array("extract", "extract", Resources(gpus=1, n_ranks=4), commands={0: ["true"]}), options,
+        task_list=Path("x"), jobs={},
+    )  # fmt: skip
+    assert {"--ntasks=4", "--gpus-per-task=1"} <= set(ranks) and not any(
+        w.startswith("--dependency") for w in ranks
+    )
+
+
+def test_records_of_submissions(tmp_path, monkeypatch):
+    """What was submitted for another root, or has ended, is not ahead."""
+    unit, run = ExtractionUnit("a_net", "in1k", "test"), TrainingUnit("a_net", "in1k", "logreg", 8, 22)
+    other = ExtractionUnit("b_net", "in1k", "test")
+    submission = slurm.Submission(tmp_path, slurm.next_submission(tmp_path))
+    submission.path.mkdir(parents=True)
+    submission.add("12", kind="extract", root=tmp_path, units={0: [unit], 3: [other]})
+    submission.add("13", kind="logreg", root=tmp_path, units={0: [run]})
+    submission.add("14", kind="results", root=tmp_path, units={})
+    assert slurm.next_submission(tmp_path) == 2
+    monkeypatch.setattr(
+        slurm, "queued_tasks", lambda: {"12_0": "RUNNING", "13_0": "PENDING", "14": "PENDING"}
+    )
+    ahead = slurm.queued_jobs(tmp_path, tmp_path)
+    assert ahead == QueuedJobs({unit: ("12_0", "RUNNING"), run: ("13_0", "PENDING")}, ("14",))
+    monkeypatch.setattr(slurm, "queued_tasks", lambda: pytest.fail("nothing was submitted for this root"))
+    assert slurm.queued_jobs(tmp_path, tmp_path / "other") == NOTHING_AHEAD
+    (submission.path / "jobs.json").write_text('{"jobs": 3}')
+    with pytest.raises(CogError, match="is not the record of a submission"):
+        slurm.queued_jobs(tmp_path, tmp_path)
+
+
+def fake_program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_answers_of_slurm(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    fake_program(tmp_path, "scontrol", "echo 'MaxArraySize            = 77'")
+    assert slurm.max_array_size() == 77
+    fake_program(tmp_path, "scontrol", "exit 1")
+    assert slurm.max_array_size() == 1001
+    fake_program(tmp_path, "sbatch", "echo '12;cluster'")
+    assert slurm.submit(["sbatch"]) == "12"
+    fake_program(tmp_path, "sbatch", "echo sbatch: no >&2; exit 1")
+    with pytest.raises(CogError, match="sbatch failed: sbatch: no"):
+        slurm.submit(["sbatch"])
+    fake_program(tmp_path, "sbatch", "echo Submitted")
+    with pytest.raises(CogError, match="expected the number of a job"):
+        slurm.submit(["sbatch"])
+    answer = [
+        "5|3|RUNNING|cog-extract", "5|4|COMPLETING|cog-extract", "6|N/A|PENDING|cog-results", "7|N/A|RUNNING|mine|too",
+    ]  # fmt: skip
+    fake_program(tmp_path, "squeue", "\n".join(["cat << EOF", *answer, "EOF"]))
+    assert slurm.queued_tasks() == {"5_3": "RUNNING", "6": "PENDING"}
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    with pytest.raises(CogError, match="squeue was not found"):
+        slurm.queued_tasks()
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def arguments(workshop, log_dir, *more: str) -> list[str]:
+    return [
+        "--models_root_dir", str(workshop.models), "--models", "tiny_net", "--log_dir", str(log_dir),
+        "--model_loader", f"{workshop.loader}:load_my_model", "--in1k_images_root", str(workshop.in1k),
+        "--datasets", "in1k", "--seeds", "1", "--shots", "0", *more,
+    ]  # fmt: skip
+
+
+def test_arguments_reach_their_scripts(workshop, tmp_path, capsys):
+    code = command.main(arguments(
+        workshop, tmp_path / "logs", "--dry_run", "--extract_args=--allow_failures 3", "--logreg_args=--mom 0.5",
+        "--", "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0", "CLF.N_EPOCHS", "2",
+    ))  # fmt: skip
+    assert code == 0
+    commands = [
+        shlex.split(line) for line in capsys.readouterr().out.splitlines() if not line.startswith("#")
+    ]
+    assert [Path(words[1]).name for words in commands] == ["extract_features.py", "logreg.py"]
+    assert commands[0][-6:] == ["--device", "cpu", "--allow_failures", "3", "FT_EXTRACT.N_WORKERS", "0"]
+    assert commands[1][-6:] == ["--device", "cpu", "--mom", "0.5", "CLF.N_EPOCHS", "2"]
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    (["--", "--nonsense"], r"extract_features.py would refuse its arguments: unrecognized arguments: --nonsense"),
+    (["--logreg_args=--mom 7"], "logreg.py would refuse its arguments: .*expected 0 <= momentum < 1"),
+    (["--", "--overwrite"], "--overwrite would repeat"),
+    (["--", "CLF.NO_SUCH", "1"], "unknown configuration key CLF.NO_SUCH"),
+    (["--", "EVAL.SEED", "1"], "EVAL.SEED is one run's"),
+    (["--", "--output_dir", "x"], "--output_dir is not for a study|refuse its arguments"),
+    (["--datasets", "cog_l1"], "the features of cog_l1 are missing, and extracting them needs --imagenet_images_root"),
+    (["--datasets", "in 1k"], "is not a data set name"),
+    (["--ranks_per_task", "2"], "--ranks_per_task is for SLURM"),
+])  # fmt: skip
+def test_wrong_input_is_told_before_anything_is_done(workshop, tmp_path, more, message):
+    cut = more.index("--") if "--" in more else len(more)
+    given_ = arguments(workshop, tmp_path / "logs", *more[:cut], *more[cut:])
+    with pytest.raises(CogError, match=re.compile(message)) as error:
+        command.main(given_)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "logs").exists()
+
+
+def test_one_study_at_a_time_per_log_folder(workshop, tmp_path):
+    with (
+        locks.locked(tmp_path / "logs", flag="--log_dir"),
+        pytest.raises(locks.LockedError, match="is being written by"),
+    ):
+        command.main(arguments(workshop, tmp_path / "logs"))
+
+
+def test_unknown_model_without_a_loader(workshop, tmp_path):
+    given_ = arguments(workshop, tmp_path / "logs", "--dry_run")
+    del given_[given_.index("--model_loader") : given_.index("--model_loader") + 2]
+    with pytest.raises(CogError, match="tiny_net"):
+        command.main(given_)
+
+
+def test_order_of_units_does_not_depend_on_the_file_system(tmp_path):
+    study = make_study(tmp_path)
+    statuses = list(all_missing(study).items())
+    random.Random(0).shuffle(statuses)
+    assert make_plan(study, dict(statuses)) == make_plan(study, all_missing(study))
+    assert units.Study(tmp_path, ("a_b",)).pairs() == [("a_b", dataset) for dataset in constants.DATASETS]

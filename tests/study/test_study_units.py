@@ -1,0 +1,218 @@
+"""The units of a study, their states, and the table of status.sh."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cog import constants, paths
+from cog.commands import status
+from cog.errors import CogError
+from cog.runtime import failure_note, locks
+from cog.study import units
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two models; ``a_net`` has features of in1k and cog_l1, and some runs."""
+    root = tmp_path / "models"
+    for model, dataset in (("a_net", "in1k"), ("a_net", "cog_l1"), ("b_net", "in1k")):
+        folder = paths.ModelDir(root, model).path / dataset
+        for split in constants.SPLITS:
+            (folder / f"features_{split}").mkdir(parents=True)
+            if model == "a_net":
+                (folder / f"features_{split}" / "X_Y.pth").touch()
+    return root
+
+
+def finish(folder) -> None:
+    """Write what tells that a run is complete."""
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text('{"status": "complete"}')
+
+
+def small_study(root, **changes) -> units.Study:
+    settings = {
+        "models": ("a_net", "b_net"),
+        "datasets": ("in1k", "cog_l1"),
+        "seeds": (1, 2),
+        "n_shots": (0, 8),
+    }
+    return units.Study(root=root, **(settings | changes))
+
+
+def run_of(seed: int, n_shot: int = 0, model: str = "a_net", dataset: str = "in1k") -> units.TrainingUnit:
+    return units.TrainingUnit(model, dataset, "logreg", n_shot, seed)
+
+
+def test_enumeration_of_the_whole_benchmark(root):
+    """12 extractions and 270 runs per model."""
+    everything = list(units.Study(root=root, models=("a_net",)).units())
+    assert sum(isinstance(unit, units.ExtractionUnit) for unit in everything) == 12
+    assert sum(isinstance(unit, units.TrainingUnit) for unit in everything) == 270
+    assert len(set(everything)) == 282
+    assert {unit.folder(root) for unit in everything if isinstance(unit, units.TrainingUnit)} == {
+        root / "a/net" / dataset / f"eval_logreg{f'_N{shots}' if shots else ''}" / f"seed-{seed}"
+        for dataset in constants.DATASETS
+        for shots in (0, *constants.SHOTS)
+        for seed in constants.SEEDS
+    }
+
+
+def test_states(root):
+    study = small_study(root)
+    finish(run_of(1).folder(root))
+    for unit, entry in ((run_of(2), ".resume"), (run_of(1, 8), ".partial-x"), (run_of(2, 8), "program.log")):
+        (unit.folder(root) / entry).mkdir(parents=True)
+    failing = run_of(1, dataset="cog_l1").folder(root)
+    failing.mkdir(parents=True)
+    with pytest.raises(CogError), locks.locked(failing, flag="-") as lock, failure_note.failures_noted(lock):
+        raise CogError("no   memory\nleft")
+    (root / "b/net/in1k/features_test/X_Y.incomplete.pth").touch()
+    with locks.locked(run_of(2, dataset="cog_l1").folder(root), flag="--output_dir"):
+        found = units.survey(study)
+    assert found[run_of(1)] == units.Status(units.DONE)
+    assert found[run_of(2)].state == found[run_of(1, 8)].state == units.INTERRUPTED
+    assert found[run_of(2, 8)].state == units.MISSING
+    assert found[run_of(1, dataset="cog_l1")].state == units.FAILED
+    assert found[run_of(1, dataset="cog_l1")].detail.startswith("no memory left (")
+    running = found[run_of(2, dataset="cog_l1")]
+    assert running.state == units.RUNNING and f"process {os.getpid()}" in running.detail
+    assert found[units.ExtractionUnit("a_net", "cog_l1", "train")].state == units.DONE
+    assert found[units.ExtractionUnit("b_net", "in1k", "train")].state == units.MISSING
+    assert found[units.ExtractionUnit("b_net", "in1k", "test")].state == units.FAILED
+    assert found[units.ExtractionUnit("b_net", "cog_l1", "test")].state == units.MISSING
+
+
+def test_lock_of_a_dead_process_is_an_interruption(root, python):
+    folder = run_of(1).folder(root)
+    folder.mkdir(parents=True)
+    code = (
+        "import os, sys; from cog.runtime import locks\nwith locks.locked(sys.argv[1], flag='-'): os._exit(9)"
+    )
+    subprocess.run([python, "-c", code, str(folder)], check=False)
+    assert units.survey(small_study(root))[run_of(1)].state == units.INTERRUPTED
+
+
+def test_runs_of_the_original_toolkit(root):
+    """Its code spelled folders otherwise; such a run is done, and told apart."""
+    base = root / "a/net/in1k"
+    for folder in (base / "eval_logreg-N8/seed_1", base / "eval_logreg_N8/seed-2"):
+        (folder / "final-lr-1.0_wd-0.1").mkdir(parents=True)
+        (folder / "final-lr-1.0_wd-0.1" / "logs.pkl").touch()
+    found = units.survey(small_study(root))
+    assert found[run_of(1, 8)] == units.Status(units.DONE, foreign=True)
+    assert found[run_of(2, 8)] == units.Status(units.DONE)
+    (run_of(1, 8).folder(root) / ".resume").mkdir(parents=True)  # begun here as well
+    assert units.survey(small_study(root))[run_of(1, 8)].state == units.DONE
+
+
+def test_other_evaluations_are_not_mixed(root):
+    finish(root / "a/net/in1k/eval_lbfgs/seed-1")
+    assert units.survey(small_study(root))[run_of(1)].state == units.MISSING
+    other = units.TrainingUnit("a_net", "in1k", "lbfgs", 0, 1)
+    assert units.survey(small_study(root, evaluation="lbfgs"))[other].state == units.DONE
+
+
+def test_names_and_patterns(root):
+    assert units.find_models(root, None) == ("a_net", "b_net")
+    assert units.find_models(root, ["b_net", "*_net", "new_net"]) == ("b_net", "a_net", "new_net")
+    with pytest.raises(CogError, match=r"no model under .* matches z\*"):
+        units.find_models(root, ["z*"])
+    with pytest.raises(CogError, match="not a model name"):
+        units.find_models(root, ["nounderscore"])
+    assert units.find_datasets(root, ["a_net"]) == constants.DATASETS
+    (root / "a/net/birds/features_test").mkdir(parents=True)
+    (root / "a/net/notes").mkdir()
+    assert units.find_datasets(root, ["a_net"]) == ("in1k", "cog_l1", "birds")
+
+
+def test_table(root, capsys):
+    finish(run_of(1).folder(root))
+    failing = run_of(2, dataset="cog_l1").folder(root)
+    failing.mkdir(parents=True)
+    with pytest.raises(CogError), locks.locked(failing, flag="-") as lock, failure_note.failures_noted(lock):
+        raise CogError("disk full")
+    arguments = [
+        "--models_root_dir", str(root), "--datasets", "in1k", "cog_l1", "--seeds", "1", "2", "--shots", "0", "8",
+    ]  # fmt: skip
+    with locks.locked(run_of(2).folder(root), flag="--output_dir"):
+        assert status.main(arguments) == 0
+        text = capsys.readouterr().out
+    lines = [line.split("  ") for line in text.splitlines()]
+    row = {words[0]: [word.strip() for word in words[1:] if word.strip()] for words in lines if words}
+    assert row["a_net"] == ["2/2, 1/4 1r", "2/2, 0/4 1f", "4/4, 1/8 1r 1f"]
+    assert row["b_net"] == ["0/2, 0/4", "0/2, 0/4", "0/4, 0/8"]
+    assert row["all"] == ["2/4, 1/8 1r", "2/4, 0/8 1f", "4/8, 1/16 1r 1f"]
+    assert "features: 4 done, 4 missing of 8" in text
+    assert "classifier runs: 1 done, 1 running, 1 failed, 13 missing of 16" in text
+    assert f"classifier of a_net on in1k, all images, seed 2: {os.path.basename(sys.argv[0])} on " in text
+    assert "classifier of a_net on cog_l1, all images, seed 2: disk full (" in text
+
+
+def test_flat_formats(root, capsys):
+    finish(run_of(1).folder(root))
+    arguments = ["--models_root_dir", str(root), "--models", "a_net", "--datasets", "in1k", "--splits", "test",
+                 "--seeds", "1", "--shots", "0"]  # fmt: skip
+    assert status.main([*arguments, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["kind"], row["split"], row["seed"], row["state"]) for row in rows] == [
+        ("features", "test", "", "done"),
+        ("run", "", "1", "done"),
+    ]
+    assert status.main([*arguments, "--format", "json"]) == 0
+    assert [record["folder"] for record in json.loads(capsys.readouterr().out)] == [
+        str(root / "a/net/in1k/features_test"),
+        str(root / "a/net/in1k/eval_logreg/seed-1"),
+    ]
+
+
+def test_variants_have_folders_of_their_own(root, capsys):
+    finish(root / "a/net/in1k/eval_logreg_pca4/seed-1")
+    arguments = ["--models_root_dir", str(root), "--models", "a_net", "--datasets", "in1k", "--seeds", "1",
+                 "--shots", "0", "--format", "json"]  # fmt: skip
+    assert status.main([*arguments, "CLF.PCA_DIM", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)[-1]["state"] == "done"
+    with pytest.raises(CogError, match="EVAL.SEED is one run's; give the study's with --seeds"):
+        status.main([*arguments, "EVAL.SEED", "4"])
+
+
+def test_no_torch(python, repository):
+    code = "import sys, cog.commands.status, cog.commands.study; assert 'torch' not in sys.modules"
+    subprocess.run([python, "-c", code], check=True, cwd=repository)
+
+
+@pytest.mark.slow
+def test_thousands_of_folders_are_fast(tmp_path, python, repository):
+    """31 models x 6 data sets x 45 runs."""
+    for model in range(31):
+        for dataset in constants.DATASETS:
+            base = tmp_path / f"m{model}/net/{dataset}"
+            for shots in (0, *constants.SHOTS):
+                for seed in constants.SEEDS:
+                    folder = base / paths.evaluation_folder("logreg", shots) / f"seed-{seed}"
+                    os.makedirs(folder)
+                    os.close(os.open(folder / "results.json", os.O_CREAT | os.O_WRONLY))
+    began = time.monotonic()
+    done = subprocess.run(
+        ["bash", str(repository / "bash-scripts/status.sh"), str(tmp_path)],
+        env=os.environ | {"COG_PYTHON": python}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert time.monotonic() - began < 10
+    assert "classifier runs: 8370 done of 8370" in done.stdout
+
+
+def test_status_script_without_a_folder(repository):
+    done = subprocess.run(
+        ["bash", str(repository / "bash-scripts/status.sh")], capture_output=True, text=True, check=False,
+        env=os.environ | {"COG_PYTHON": sys.executable},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no folder")

@@ -1,0 +1,148 @@
+"""The rooms of the package: what lies at its root, and that imports go down only."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "cog"
+
+#: From the bottom up: a room imports itself and rooms before it.
+ROOMS = (
+    "base", "runtime", "data", "levels", "models", "features", "results", "logreg", "finetune", "analysis",
+    "reporting", "study", "miniature", "commands",
+)  # fmt: skip
+
+#: Rooms whose modules import no torch when they are imported: tables and job lists are made on machines without a GPU,
+#: in a blink.
+WITHOUT_TORCH = ("base", "levels", "results", "study")
+
+#: Run as ``python -m cog``: it starts what is above it.
+ENTRY = "cog.__main__"
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "base"
+
+
+def imported_names(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
+    """Return all names of modules and attributes that import statements mention, wherever they stand."""
+    package = module if is_package else module.rpartition(".")[0]
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                source = ".".join([*parents, source]).rstrip(".")
+            names |= {source} | {f"{source}.{alias.name}" for alias in node.names}
+    return names
+
+
+def imports_of(module: str) -> set[str]:
+    file = MODULES[module]
+    names = imported_names(ast.parse(file.read_text()), module, is_package=file.name == "__init__.py")
+    return {name for name in names if name in MODULES and name not in (module, "cog")}
+
+
+GRAPH = {module: imports_of(module) for module in MODULES}
+
+
+def test_six_files_at_the_root():
+    assert len(list(PACKAGE.glob("*.py"))) <= 6
+    assert {room_of(module) for module in MODULES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_what_is_below(room):
+    allowed = set(ROOMS[: ROOMS.index(room) + 1])
+    upward = [
+        (module, other)
+        for module, others in GRAPH.items()
+        if room_of(module) == room and module not in ("cog", ENTRY)
+        for other in others
+        if room_of(other) not in allowed
+    ]
+    assert upward == []
+
+
+def test_no_circles_between_files():
+    """Files can be put in an order in which each imports only files before it."""
+    left = dict(GRAPH)
+    while left:
+        free = {module for module, others in left.items() if not others & left.keys()}
+        assert free, f"these import each other: {sorted(left)}"
+        left = {module: others for module, others in left.items() if module not in free}
+
+
+def test_a_circle_and_an_upward_import_would_be_seen():
+    tree = ast.parse(
+        "def f():\n    if True:\n        from cog.commands import logreg\n    from . import errors\n"
+    )
+    assert {"cog.commands.logreg", "cog.runtime.errors"} <= imported_names(
+        tree, "cog.runtime.x", is_package=False
+    )
+
+
+def top_level_imports(module: str) -> set[str]:
+    """Return what is imported when the module is: not inside functions, not under TYPE_CHECKING."""
+    tree = ast.parse(MODULES[module].read_text())
+    body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    ]
+    flat = ast.Module([n for n in body if isinstance(n, ast.Import | ast.ImportFrom | ast.If | ast.Try)], [])
+    return imported_names(flat, module, is_package=MODULES[module].name == "__init__.py")
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH)
+def test_light_rooms_import_no_torch(room):
+    todo = [module for module in MODULES if room_of(module) == room and module != ENTRY]
+    seen: set[str] = set()
+    while todo:
+        module = todo.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        names = top_level_imports(module)
+        assert not {name for name in names if name.partition(".")[0] in ("torch", "torchvision")}, module
+        todo += [name for name in names if name in MODULES]
+    assert seen
+
+
+def test_mains_are_short():
+    long = {
+        module: length
+        for module, file in MODULES.items()
+        if room_of(module) == "commands" and (length := len(file.read_text().splitlines())) >= 150
+    }
+    assert long == {}
+
+
+def test_no_public_class_name_twice():
+    places: dict[str, list[str]] = {}
+    for module, file in MODULES.items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+if __name__ == "__main__":  # lines of each room
+    for name in ROOMS:
+        lines = sum(len(f.read_text().splitlines()) for m, f in MODULES.items() if room_of(m) == name)
+        sys.stdout.write(f"{lines:7,}  {name}\n")
