@@ -24,6 +24,7 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,6 +51,9 @@ _TEMPORARY = re.compile(r"\.(rows-[0-9-]+\.(npy|json)|manifest\.json)\.[a-z0-9_]
 
 # Finished ranges that are read at the same time in the end: hashing takes a processor, and lets go of Python's lock.
 _READERS = 4
+# NumPy parses the header of an array as Python, and the parser of CPython 3.11 is not safe with several threads
+# (SystemError: AST constructor recursion depth mismatch).
+_PARSER = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -377,7 +381,8 @@ class Shards:
             # read, not mapped: a mapped file that vanishes with its server kills the process
             with open(path, "rb") as handle:
                 np.lib.format.read_magic(handle)
-                shape, _, dtype = np.lib.format.read_array_header_1_0(handle)
+                with _PARSER:
+                    shape, _, dtype = np.lib.format.read_array_header_1_0(handle)
                 if (shape, dtype.name) != ((shard.n_features, shard.dim), shard.dtype):
                     return f"{path.name} holds {dtype.name} {shape}"
                 data: Any = target if shard.dtype == "float32" else np.empty(shape, dtype)

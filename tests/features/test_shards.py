@@ -455,6 +455,25 @@ def test_what_is_stored_comes_back(tmp_path, dtype):
     assert merged.failures == [(row, "bad") for row in (0, 1, 2, 3, 9)]
 
 
+def test_headers_of_ranges_are_parsed_one_at_a_time(tmp_path, monkeypatch):
+    """Ranges are read by several threads, and CPython 3.11's parser is not safe with several."""
+    store = shards.begin(tmp_path, manifest(60), overwrite=False)
+    record_all(store, [features(first, 5) for first in range(0, 60, 5)], max_rows=5)
+    store.scan()
+    parse, inside, most = np.lib.format.read_array_header_1_0, [], []
+
+    def parse_slowly(handle):
+        inside.append(handle)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.remove(handle)
+        return parse(handle)
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", parse_slowly)
+    assert store.merge().x.shape == (60, 3)
+    assert len(most) > 1 and max(most) == 1
+
+
 def test_when_ranges_are_cut(tmp_path):
     names = {}
     for seconds, jump in ((1e9, False), (0, False), (1e9, True)):

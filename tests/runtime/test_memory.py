@@ -23,7 +23,8 @@ HOST = RuntimeError(
     "[enforce fail at alloc_cpu.cpp:127] data. DefaultCPUAllocator: can't allocate memory: you tried "
     "to allocate 9000 bytes. Error code 12 (Cannot allocate memory)"
 )
-ERRORS = [GPU, HOST, MemoryError(), np._core._exceptions._ArrayMemoryError((9,), np.dtype("f4"))]
+NUMPY = (np._core if hasattr(np, "_core") else np.core)._exceptions._ArrayMemoryError((9,), np.dtype("f4"))
+ERRORS = [GPU, HOST, MemoryError(), NUMPY]
 
 
 def raising(error):
