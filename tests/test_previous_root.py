@@ -76,7 +76,11 @@ def test_interrupted_work_is_continued(tmp_path, name):
             assert "Optuna or NumPy draws other numbers here; finish the run where it was begun" in errors
             after = contents(folder)
             lost = {path.name for path in before if not after.get(path, b"").startswith(before[path])}
-            assert lost <= {"identity.json", "provenance.json", ".lock"}  # they count sessions; the lock is freed
+            assert lost <= {
+                "identity.json",
+                "provenance.json",
+                ".lock",
+            }  # they count sessions; the lock is freed
             return
     else:
         call(*work.command(root))
