@@ -10,16 +10,21 @@ import sys
 
 import crash_matrix
 import pytest
+from marks import first_quick
 
 
 @pytest.mark.parametrize(
     ("what", "number", "n"),
-    [
-        ("extraction", signal.SIGKILL, 3),
-        ("extraction --overwrite", signal.SIGKILL, 2),
-        ("logreg", signal.SIGKILL, 3),
-        ("logreg", signal.SIGTERM, 1),
-    ],
+    first_quick(
+        2,
+        [
+            ("extraction", signal.SIGKILL, 1),
+            ("logreg", signal.SIGTERM, 1),
+            ("extraction", signal.SIGKILL, 3),
+            ("extraction --overwrite", signal.SIGKILL, 2),
+            ("logreg", signal.SIGKILL, 3),
+        ],
+    ),
 )
 def test_killed_and_restarted(tmp_path, what, number, n):
     crash_matrix.import_everything()

@@ -500,9 +500,8 @@ WITH_DRIVERS = sorted(
 )
 
 
-@pytest.mark.parametrize(
-    "page", [page if page == "README.md" else pytest.param(page, marks=pytest.mark.slow) for page in EXECUTED]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", EXECUTED)
 def test_python_commands_run(page, root):
     run_page(page, root, drivers=False)
 

@@ -120,6 +120,7 @@ def test_disk_that_is_full(tmp_path, disk, outcome, often, name):
     assert failed >= 5 and code == 0
 
 
+@pytest.mark.slow
 def test_other_outputs_on_a_disk_that_is_full(tmp_path, disk, outcome, workshop):
     runs = workshop.models / "tiny/net/birds/eval_logreg"
     folder = workshop.models / "tiny/net/birds"
@@ -213,6 +214,7 @@ class Faults:
         return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code", [errno.EROFS, pytest.param(errno.EIO, marks=SLOW), pytest.param(errno.ESTALE, marks=SLOW)]
 )

@@ -91,6 +91,7 @@ def test_different_runs(root, tmp_path):
     assert {name: together[name] for name in alone} == alone
 
 
+@pytest.mark.slow
 def test_one_run_wanted_by_all(root, tmp_path):
     _compete_for_one(root, tmp_path, 5)
 

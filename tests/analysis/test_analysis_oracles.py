@@ -78,7 +78,8 @@ def test_kmeans_from_the_same_start_ends_where_scikit_learn_does(seed):
     check_against_scikit_learn(features, random_rows(features, 30, seed))
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_kmeans_of_20000_rows_from_the_same_start_ends_where_scikit_learn_does(seed):
     features = clouds(20_000, 128, 100, spread=0.8)
     check_against_scikit_learn(features, random_rows(features, 100, seed))

@@ -118,6 +118,7 @@ def test_extraction_elsewhere_and_with_failing_images(bash, workshop, tmp_path):
     assert (tmp_path / "out/robins/features_test/X_Y.pth").is_file()
 
 
+@pytest.mark.slow
 def test_a_check_by_the_driver_does_nothing_and_shows_no_table(bash, workshop):
     done = bash(
         "logreg.sh", "seeds=1", "dataset=birds", *QUICK, "--check", models_root_dir=str(workshop.models),

@@ -257,6 +257,7 @@ def test_results(check, tmp_path, workshop):
     assert "--baseline other_net" in found.problems[0]
 
 
+@pytest.mark.slow
 def test_levels(check, tmp_path, workshop, shared_dir):
     counts = shared_dir / "imagenet21k/fall11_image_counts.csv"
     found = check(build_levels.main, "--image_counts", counts, "--output_dir", tmp_path / "levels")

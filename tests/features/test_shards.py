@@ -542,13 +542,14 @@ def wait_for(condition, seconds=60):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "n_pieces"),
     [
         (signal.SIGTERM, 2),
         (signal.SIGKILL, 3),
         *(
-            pytest.param(number, n, marks=pytest.mark.slow)
+            (number, n)
             for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGKILL, signal.SIGINT)
             for n in (1, 5)
         ),

@@ -372,6 +372,7 @@ def test_every_measure_builds(toy, measure):
     assert values == sorted(values, reverse=True)
 
 
+@pytest.mark.slow
 def test_random_control(toy):
     flags = ("--image_counts", toy.counts, "--similarity", "random", "--overwrite", "--seed")
     toy.figures = True
@@ -691,6 +692,7 @@ def test_published_levels_depend_on_the_order_of_ties(published, real_counts, tm
     assert [len(set(a) - set(b)) for a, b in zip(ours, clean, strict=True)] == [1, 6, 13, 12, 0]
 
 
+@pytest.mark.slow
 def test_protocol_v1_numbers(real_counts, tmp_path):
     out = tmp_path / "v1"
     build_levels.main(["--image_counts", str(real_counts), "--output_dir", str(out), "--protocol", "v1"])
@@ -714,6 +716,7 @@ def test_the_subsumer_matters(published, real_counts, tmp_path):
     assert sum(len(set(a) - set(b)) for a, b in zip(ours, other, strict=True)) >= 4
 
 
+@pytest.mark.slow
 def test_miniature_is_rebuilt_and_consumed(shared_dir, real_counts, tmp_path):
     """Acceptance: levels and split from a folder of images, read by feature extraction."""
     from cog.data.image_lists import cog_level

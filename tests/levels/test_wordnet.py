@@ -145,6 +145,7 @@ def test_a_cycle_does_not_hang_subsumers():
         graph.subsumers(0)
 
 
+@pytest.mark.slow
 def test_a_long_chain_needs_no_recursion():
     n = 5000
     graph = NounGraph(wnids=[f"n{i:08d}" for i in range(n)], parents=[(), *((i,) for i in range(n - 1))])

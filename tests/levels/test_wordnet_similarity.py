@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import n_examples
 from naive_wordnet import Naive, open_with_nltk, read_parents
 
 from cog.errors import CogError
@@ -99,7 +100,7 @@ def graphs(draw):
     return parents, names, draw(nodes), draw(nodes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=n_examples(30, 200), deadline=None)
 @given(graphs())
 def test_random_graphs_equal_plain_code(case):
     parents, names, rows, columns = case
@@ -113,7 +114,7 @@ def test_random_graphs_equal_plain_code(case):
         np.testing.assert_allclose(fast, slow, rtol=0, atol=1e-12, err_msg=measure)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=n_examples(15, 60), deadline=None)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_order_and_repetition_change_nothing(case, shuffler):
     parents, names, rows, columns = case
@@ -130,7 +131,7 @@ def test_order_and_repetition_change_nothing(case, shuffler):
         assert np.array_equal(mixed, np.hstack([plain, plain])[row_order]), measure
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=n_examples(15, 60), deadline=None)
 @given(graphs())
 def test_values_are_in_range(case):
     parents, names, rows, columns = case

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from imitation_cuda import FAILURES, ImitationCuda
+from marks import first_quick
 
 from cog.errors import CogError
 from cog.features import feature_files
@@ -300,7 +301,9 @@ class TestEveryForm:
             assert found[0].history.logs["train/top1"] == expected[0].history.logs["train/top1"]
         assert not caplog.records
 
-    @pytest.mark.parametrize("failure", FAILURES)
+    @pytest.mark.parametrize(
+        "failure", first_quick(2, ["step", "bits", *sorted({*FAILURES} - {"step", "bits"})])
+    )
     def test_graphs_that_fail_change_nothing(self, training, monkeypatch, caplog, failure):
         """One warning, for two trainings; weights and momentum are those of issued steps."""
         engine, data, spec, config, single = training

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from marks import first_quick
 from test_logreg import LOG_KEYS, command
 from test_protocol import run_once
 from test_study import assert_same, contents, single_calls, study_command
@@ -161,7 +162,9 @@ def test_given_values_replace_the_types_own(feature_folders, tmp_path):
     )
 
 
-@pytest.mark.parametrize("pairs", [["CLF.TYPE", "mlp"], ["CLF.TYPE", "mlp_noact", "CLF.PCA_DIM", "3"]])
+@pytest.mark.parametrize(
+    "pairs", first_quick(1, [["CLF.TYPE", "mlp"], ["CLF.TYPE", "mlp_noact", "CLF.PCA_DIM", "3"]])
+)
 def test_every_file_of_a_study_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
     """Seeds and shots in one process; again in a second one (everything is drawn from seeds)."""
     root = tmp_path / "results"

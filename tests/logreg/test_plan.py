@@ -106,6 +106,7 @@ def test_measuring_changes_no_result(monkeypatch):
     assert before.classifier.history.logs == after.classifier.history.logs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "d", "n_classes", "n_shot"), [(408, 1280, 17, 0), (408, 1280, 17, 2), (6000, 128, 50, 0)]
 )

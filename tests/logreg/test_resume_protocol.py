@@ -113,7 +113,8 @@ def whole_search(tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize("kind", ["sequential", *(pytest.param(k, marks=pytest.mark.slow) for k in SEARCHES)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SEARCHES)
 def test_a_search_continued_after_every_trial_draws_the_same(tmp_path, whole_search, kind):
     """Learning rates, weight decays, states and reported values of all 30 trials, from the journal's first lines."""
     changes, width = SEARCHES[kind]
@@ -328,7 +329,7 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize(
     "name",
-    [k if k in ("bf16", "span", "parts", "mlp") else pytest.param(k, marks=pytest.mark.slow) for k in RUNS],
+    [k if k in ("bf16", "span") else pytest.param(k, marks=pytest.mark.slow) for k in RUNS],
 )
 def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
     """Search and final training, one epoch further each time; the result to the last bit."""

@@ -11,6 +11,7 @@ import time
 import pytest
 import tiny
 import torch
+from marks import first_quick
 from test_logreg import QUICK, command
 
 from cog.commands import logreg
@@ -75,11 +76,14 @@ def assert_same(study, single):
 
 @pytest.mark.parametrize(
     "pairs",
-    [
-        ["CLF.PRECISION", "fp32"],
-        ["CLF.PRECISION", "bf16"],
-        ["CLF.SEARCH", "batched", "CLF.N_TRIALS", "13"],
-    ],
+    first_quick(
+        1,
+        [
+            ["CLF.PRECISION", "bf16"],
+            ["CLF.PRECISION", "fp32"],
+            ["CLF.SEARCH", "batched", "CLF.N_TRIALS", "13"],
+        ],
+    ),
 )
 def test_every_file_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
     """Paths are part of some files, so both write to the same place, one after the other."""
@@ -209,7 +213,9 @@ def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
     assert set(complete(root)) == FOLDERS
 
 
-@pytest.mark.parametrize("error", [CogError("the disk is on fire"), KeyboardInterrupt(), MemoryError()])
+@pytest.mark.parametrize(
+    "error", first_quick(1, [CogError("the disk is on fire"), KeyboardInterrupt(), MemoryError()])
+)
 @pytest.mark.parametrize("moment", ["search", "final", "writing"])
 def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     feature_folders, tmp_path, monkeypatch, error, moment
@@ -315,7 +321,9 @@ def test_values_that_are_no_numbers(feature_folders, tmp_path, flags, capsys):
 # Side by side
 
 
-@pytest.mark.parametrize("pairs", [["CLF.PRECISION", "fp32"], ["CLF.PRECISION", "bf16"], ["CLF.TYPE", "mlp"]])
+@pytest.mark.parametrize(
+    "pairs", first_quick(1, [["CLF.PRECISION", "bf16"], ["CLF.PRECISION", "fp32"], ["CLF.TYPE", "mlp"]])
+)
 def test_runs_side_by_side_write_what_they_write_alone(feature_folders, tmp_path, monkeypatch, pairs):
     root = tmp_path / "results"
     pairs = [*pairs, "CLF.MLP_HIDDEN", "16"]

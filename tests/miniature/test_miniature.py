@@ -165,6 +165,7 @@ def test_first_images_do_not_depend_on_how_many_are_drawn():
 # Files ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_layout_is_that_of_the_real_data(small_world, wordnet):
     chosen = concepts.choose_concepts(wordnet, seed=SMALL.seed)
     for split, numbers in (("train", (0, 1, 2)), ("val", (3, 4))):
@@ -183,6 +184,7 @@ def test_layout_is_that_of_the_real_data(small_world, wordnet):
     ]
 
 
+@pytest.mark.slow
 def test_images_do_not_depend_on_workers_and_an_interrupted_run_goes_on(small_world, wordnet, tmp_path):
     before = digest(small_world)
     again = tmp_path / "again"
@@ -197,6 +199,7 @@ def test_images_do_not_depend_on_workers_and_an_interrupted_run_goes_on(small_wo
     assert digest(again) == before
 
 
+@pytest.mark.slow
 def test_what_exists_is_not_drawn_again(small_world, wordnet):
     picture = next((small_world / "in21k").rglob("*.JPEG"))
     time = picture.stat().st_mtime_ns
@@ -204,6 +207,7 @@ def test_what_exists_is_not_drawn_again(small_world, wordnet):
     assert picture.stat().st_mtime_ns == time
 
 
+@pytest.mark.slow
 def test_another_world_and_foreign_folders_are_refused(small_world, wordnet, tmp_path):
     before = digest(small_world)
     with pytest.raises(CogError, match="other settings"):
@@ -258,6 +262,7 @@ def train(folder: Path, root: Path, *more: str) -> Path:
     return root / "miniature" / name / "model.ckpt"
 
 
+@pytest.mark.slow
 def test_training_is_deterministic_reused_and_loads_as_a_custom_model(small_world, tmp_path, caplog):
     import torch
 
@@ -321,6 +326,7 @@ def test_wrong_use_is_named(argv, message, tmp_path, monkeypatch):
         command.main(argv)
 
 
+@pytest.mark.slow
 def test_a_damaged_image_is_named(small_world, tmp_path):
     shutil.copytree(small_world / "in1k" / "train", tmp_path / "in1k" / "train")
     broken = next((tmp_path / "in1k" / "train").rglob("*.JPEG"))

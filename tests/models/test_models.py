@@ -217,6 +217,7 @@ def test_variants():
     assert converted.network.args["transform_input"] and converted.preprocess.mean == tuple(IMAGENET[0])
 
 
+@pytest.mark.slow
 def test_recorded_with_the_features(tmp_path, caplog):
     images = tmp_path / "images"
     tiny.write_class_folders(images / "test", n_images=1)

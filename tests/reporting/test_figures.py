@@ -508,6 +508,7 @@ def test_files(written):
     assert {row["model"] for row in rows} == {"my_net", *published.MODELS}
 
 
+@pytest.mark.slow
 def test_same_input_same_bytes(written, tmp_path, repository):
     """Also in another process, with another hash seed and a user's settings of matplotlib."""
     _folder, paths = written

@@ -271,6 +271,7 @@ def test_inline_svg(pages):
         assert "Chosen: seed 22: lr 1" in root.attrib["aria-label"]
 
 
+@pytest.mark.slow
 def test_same_bytes_again(written, runs, tmp_path):
     _folder, paths = written
     search.write(runs, tmp_path, formats=["svg"])

@@ -154,6 +154,7 @@ def test_own_models_are_ranked_among_the_published(study, run):
         )
 
 
+@pytest.mark.slow
 def test_published_cells_are_treated_as_those_of_runs(tmp_path, run):
     """The same numbers as runs on disk, as a file, and as published: all views show the same."""
     wanted = [

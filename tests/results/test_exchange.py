@@ -353,6 +353,7 @@ def test_an_entry_that_is_there_twice_is_refused(tmp_path):
             exchange.load(path)
 
 
+@pytest.mark.slow
 def test_many_imported_cells_are_shown_with_work_in_proportion(tmp_path, capsys):
     """Calls of functions, which no busy machine changes: four times the cells take about four times as many."""
 

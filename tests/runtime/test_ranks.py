@@ -12,6 +12,7 @@ from pathlib import Path
 
 import extraction
 import pytest
+from marks import first_quick
 
 from cog.commands import extract_features
 from cog.errors import CogError, FailedImagesError
@@ -204,7 +205,7 @@ def group_of(size, name="g"):
     return [Rank(number, size, number, name) for number in range(size)]
 
 
-@pytest.mark.parametrize("size", [2, 3, 9])
+@pytest.mark.parametrize("size", first_quick(1, [3, 2, 9]))
 @pytest.mark.parametrize("which", ["inputs", "spoiled"])
 def test_any_number_of_processes_is_one(size, which, request, alone, tmp_path):
     root = request.getfixturevalue(which)
@@ -220,6 +221,7 @@ def test_any_number_of_processes_is_one(size, which, request, alone, tmp_path):
     assert sum(member.rows > 0 for member in members) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delays", [(0, 0.3, 0), (0, 5, 0)])
 def test_nobody_waits_for_those_who_are_late(inputs, alone, tmp_path, delays):
     """Helpers that come before the leader, after it, or when everything is over."""
@@ -247,6 +249,7 @@ def test_a_helper_that_fails_is_replaced(inputs, alone, tmp_path):
     assert extraction.outcome(tmp_path / "out") == alone[inputs]
 
 
+@pytest.mark.slow
 def test_a_leader_that_fails_ends_the_others_and_another_number_goes_on(inputs, alone, tmp_path):
     out = tmp_path / "out"
     members = [
@@ -295,6 +298,7 @@ def test_failed_images_end_only_rank_0_with_an_error(spoiled, tmp_path):
     assert [member.error for member in members[1:]] == [None, None]
 
 
+@pytest.mark.slow
 def test_members_must_want_the_same(inputs, tmp_path):
     leader = Member(inputs, tmp_path / "out", Rank(0, 2, 0, "g"), sleep=0.05)
     helper = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "g"), "FT_EXTRACT.PRECISION", "bf16")
@@ -303,6 +307,7 @@ def test_members_must_want_the_same(inputs, tmp_path):
     assert "other input than rank 0: precision: fp32 -> bf16" in str(helper.error)
 
 
+@pytest.mark.slow
 def test_helpers_of_another_start_leave(inputs, tmp_path):
     leader = Member(inputs, tmp_path / "out", Rank(0, 2, 0, "g"), sleep=0.15)
     stranger = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "other"))

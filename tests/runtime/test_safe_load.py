@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from marks import n_examples
 
 from cog.errors import CogError, UnsafeFileError
 from cog.runtime import safe_load, safe_pickle
@@ -379,6 +380,7 @@ def time_limit():
     signal.signal(signal.SIGALRM, previous)
 
 
+@pytest.mark.slow
 def test_small_files_do_not_need_much_time(read, time_limit):
     def doubled(innermost, wrap):
         value = innermost
@@ -658,7 +660,11 @@ def _mutated(draw, samples=_SAMPLES):
 
 
 @settings(
-    max_examples=1500, deadline=2000, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    max_examples=n_examples(200, 1500),
+    deadline=2000,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
 )
 @given(content=_mutated())
 @example(content=b"\x80\x02")
@@ -701,7 +707,11 @@ def _torch_samples() -> list[bytes]:
 
 
 @settings(
-    max_examples=250, deadline=3000, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    max_examples=n_examples(60, 250),
+    deadline=3000,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
 )
 @given(data=st.data())
 def test_broken_torch_files_are_read_or_refused(tmp_path_factory, data):

@@ -381,6 +381,7 @@ def check_full(process, name):
     assert name in lines[0]
 
 
+@pytest.mark.slow
 def test_disk_full_while_features_are_saved(tmp_path, python, repository):
     path = tmp_path / "X_Y.pth"
     path.write_text("old")

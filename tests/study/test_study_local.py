@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from marks import first_quick
 
 from cog.study import local_workers, units
 from cog.study.local_workers import LocalTask
@@ -96,6 +97,7 @@ def test_exit_codes():
     assert local_workers.LocalSummary({"a": 75}, signal=signal.SIGTERM).exit_code == 75
 
 
+@pytest.mark.slow
 def test_as_many_at_a_time_each_with_its_gpu(tmp_path):
     script = "echo $EPOCHREALTIME; sleep 0.4; echo $EPOCHREALTIME; echo gpu=$CUDA_VISIBLE_DEVICES"
     tasks = [shell(tmp_path, str(number), script) for number in range(6)]
@@ -135,9 +137,9 @@ def test_gpus_that_are_visible(tmp_path, monkeypatch):
 SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; echo ready; while true; do sleep 0.1; done"
 
 
-@pytest.mark.parametrize(("sent", "code"), [
+@pytest.mark.parametrize(("sent", "code"), first_quick(1, [
     ([signal.SIGTERM], 75), ([signal.SIGUSR1], 75), ([signal.SIGINT], 130),
-])  # fmt: skip
+]))  # fmt: skip
 def test_signals_let_tasks_save(tmp_path, sent, code):
     """Nothing more is started, nothing is left running."""
     driver = subprocess.Popen(
