@@ -164,10 +164,11 @@ def check(request: FineTuneRequest) -> int:
     """Look at the plan and at the machine, print a summary, and return the exit code."""
     report = Report()
     plan: FineTunePlan | None = None
+    precision = request.cfg.FINETUNE.PRECISION
     with report.step("device"):
-        machine_checks.check_device(report, request.device)
+        bf16_key = "FINETUNE.PRECISION" if precision == "bf16" else None
+        machine_checks.check_device(report, request.device, bf16_key)
     with report.step("input"):
-        precision = request.cfg.FINETUNE.PRECISION
         plan = make_plan(
             request,
             precision="fp32" if precision == "auto" else precision,

@@ -102,17 +102,20 @@ def check_memory(report: Report, needed: float, what: str) -> None:
         report.ok("memory", f"{text}, {size(available)} are available")
 
 
-def check_device(report: Report, name: str | None) -> None:
+def check_device(report: Report, name: str | None, bf16_key: str | None = None) -> None:
     """See whether the device is there and computes, as the command will (:func:`cog.runtime.device.resolve_device`).
 
     Args:
         report: gets one line.
         name: value of ``--device``.
+        bf16_key: the configuration key that asks for bfloat16 there; None: none does.
     """
-    from cog.runtime.device import resolve_device
+    from cog.runtime.device import require_bfloat16, resolve_device
 
     try:
         device = resolve_device(name)
+        if bf16_key is not None:
+            require_bfloat16(device, bf16_key)
     except CogError as error:
         report.problem("device", str(error))
         return

@@ -65,6 +65,12 @@ PartitionName=urgent Nodes={host} MaxTime=INFINITE State=UP PriorityTier=10 Pree
 _GRES = "Name=gpu File=/dev/tty[1-2]\n"
 
 
+# A job passes through others (SIGNALING, STAGE_OUT, COMPLETING ...) on its way.
+ENDED = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
+}  # fmt: skip
+
+
 def missing() -> str | None:
     """Return why no local SLURM can be started here, or None."""
     absent = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
@@ -120,10 +126,7 @@ class LocalSlurm:
         deadline = time.monotonic() + timeout
         while True:
             states = {task: state for job in jobs for task, state in self.states(job).items()}
-            if not any(
-                state in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "SUSPENDED")
-                for state in states.values()
-            ):
+            if ENDED.issuperset(states.values()):
                 return states
             if time.monotonic() > deadline:
                 raise AssertionError(f"after {timeout} s: {states}\n{self.logs()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import types
 
 import pytest
@@ -202,6 +203,31 @@ def test_bfloat16_needs_ampere(gpus):
         with pytest.raises(CogError, match=rf"{key} bf16 needs .* found Tesla X100 \(7\.5\); use fp32"):
             choose("bf16", gpu)
     assert job.choose_precision("auto", gpu) == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("FT_EXTRACT.PRECISION", "extract_features"),
+        ("CLF.PRECISION", "logreg"),
+        ("FINETUNE.PRECISION", "finetune"),
+    ],
+)
+def test_a_check_names_bfloat16_that_a_gpu_lacks(gpus, tmp_path, capsys, key, command):
+    gpus.capability = (7, 5)
+    inputs = {
+        "extract_features": ["--dataset", "in1k", "--split", "train"],
+        "finetune": ["--dataset", "in1k"],
+        "logreg": ["--train_features_dir", str(tmp_path), "--test_features_dir", str(tmp_path)],
+    }[command]
+    main = importlib.import_module(f"cog.commands.{command}").main
+    model = [] if command == "logreg" else ["--model", "sup_resnet50"]
+    texts = {}
+    for precision in ("bf16", "fp32"):
+        assert main([*model, *inputs, "--output_dir", str(tmp_path / "out"), "--check", key, precision]) == 2
+        texts[precision] = capsys.readouterr().out
+    assert f"{key} bf16 needs an NVIDIA GPU since Ampere" in texts["bf16"]
+    assert "Ampere" not in texts["fp32"]
 
 
 # ---- the two interfaces for TF32
