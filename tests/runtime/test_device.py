@@ -223,9 +223,9 @@ def test_a_check_names_bfloat16_that_a_gpu_lacks(gpus, tmp_path, capsys, key, co
     main = importlib.import_module(f"cog.commands.{command}").main
     model = [] if command == "logreg" else ["--model", "sup_resnet50"]
     texts = {}
-    for precision in ("bf16", "fp32"):
-        assert main([*model, *inputs, "--output_dir", str(tmp_path / "out"), "--check", key, precision]) == 2
-        texts[precision] = capsys.readouterr().out
+    for kind in ("bf16", "fp32"):
+        assert main([*model, *inputs, "--output_dir", str(tmp_path / "out"), "--check", key, kind]) == 2
+        texts[kind] = capsys.readouterr().out
     assert f"{key} bf16 needs an NVIDIA GPU since Ampere" in texts["bf16"]
     assert "Ampere" not in texts["fp32"]
 
