@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import cProfile
 import dataclasses
+import itertools
 import json
 import os
 import statistics
@@ -290,6 +291,7 @@ def test_a_changed_published_number_is_refused(tmp_path):
         (json.dumps(GOOD).replace("50.1", "1e999", 1).encode(), "expected a number"),
         (json.dumps(GOOD).replace("50.1", "-Infinity", 1).encode(), "-Infinity is not"),
     ],
+    ids=itertools.count(),  # the content says when it was written, which processes that share the tests must agree on
 )  # fmt: skip
 def test_what_is_no_json(tmp_path, content, message):
     path = tmp_path / "f.json"
