@@ -58,6 +58,7 @@ class Command:
 
 
 COMMANDS = (
+    Command("doctor", "cog.commands.doctor", "see whether this machine, and its GPU, do what a study needs"),
     Command(
         "extract_features",
         "cog.commands.extract_features",

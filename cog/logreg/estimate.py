@@ -202,36 +202,41 @@ class Speed:
 
     A step takes a time that is linear in its rows: what does not depend on them (the update of the weights, calls) is
     most of a few-shot run.
+
+    Attributes:
+        full: rows of a full step.
+        full_step: seconds of a full step of one classifier.
+        score_row: seconds that scoring a test row takes.
     """
 
     def __init__(self, data: Data, study: Sequence[Settings], engine: Engine, largest: int) -> None:
         self._data, self._engine, self._settings = data, engine, study[0]
         self.full = min(largest, self._settings.batch_size)
-        self._full_step, self._setup = self._step(self.full)
+        self.full_step, self._setup = self._step(self.full)
         small = max(1, self.full // 16)
-        self._slope, self._fixed = 0.0, self._full_step
+        self._slope, self._fixed = 0.0, self.full_step
         if small < self.full:
-            small_step = min(self._step(small)[0], self._full_step)
-            self._slope = (self._full_step - small_step) / (self.full - small)
+            small_step = min(self._step(small)[0], self.full_step)
+            self._slope = (self.full_step - small_step) / (self.full - small)
             self._fixed = small_step - self._slope * small
-        self._score_row = self._score()
+        self.score_row = self._score()
 
     @property
     def operations_per_second(self) -> float:
         """Operations of the matrix products of a full step, per second."""
         per_row = _per_row(self._settings, self._data.features.dim, len(self._data.labels))[1]
-        return per_row * self.full / self._full_step
+        return per_row * self.full / self.full_step
 
     def run(self, rows: Rows, settings: Settings) -> float:
         """Return about how long a run takes, in seconds."""
         epoch = self._epoch(rows.search_train) * settings.n_trials + self._epoch(rows.final_train)
         scored = settings.n_trials * rows.search_val + settings.n_epochs * self._data.test.n
         setup = self._setup * (settings.n_trials + 1)
-        return setup + settings.n_epochs * epoch + self._score_row * scored
+        return setup + settings.n_epochs * epoch + self.score_row * scored
 
     def _epoch(self, n: int) -> float:
         full, rest = divmod(n, self.full)
-        return full * self._full_step + (self._fixed + self._slope * rest if rest else 0.0)
+        return full * self.full_step + (self._fixed + self._slope * rest if rest else 0.0)
 
     def _step(self, n_rows: int) -> tuple[float, float]:
         """Time a step of one classifier, and what comes before the first one."""

@@ -84,8 +84,17 @@ class Report:
         """Number of problems."""
         return sum(finding.level == PROBLEM for finding in self.findings)
 
-    def finish(self) -> int:
-        """Print the summary and return the exit code: 0 when the command can start, else 2."""
+    @property
+    def exit_code(self) -> int:
+        """0 when the command can start, else 2."""
+        return 2 if self.n_problems else 0
+
+    def finish(self, verdict: str = "it can start") -> int:
+        """Print the summary and return the exit code.
+
+        Args:
+            verdict: last line when there is no problem.
+        """
         width = max((len(finding.subject) for finding in self.findings), default=0)
         for finding in self.findings:
             print(f"{finding.level:<8} {finding.subject:<{width}}  {finding.text}")
@@ -93,8 +102,8 @@ class Report:
         if n:
             print(f"{n} problem{'s' if n > 1 else ''}: fix {'them' if n > 1 else 'it'} before starting")
         else:
-            print("it can start")
-        return 2 if n else 0
+            print(verdict)
+        return self.exit_code
 
 
 class _Collector(logging.Handler):

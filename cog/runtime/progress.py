@@ -97,10 +97,12 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds as ``42s``, ``3m12s`` or ``2h05m``."""
+    """Format seconds as ``42s``, ``3m12s``, ``2h05m`` or, from two days on, ``3d04h``."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}s"
     if seconds < 3600:
         return f"{seconds // 60}m{seconds % 60:02d}s"
-    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    if seconds < 48 * 3600:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 86400}d{seconds % 86400 // 3600:02d}h"

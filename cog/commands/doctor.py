@@ -1,0 +1,49 @@
+"""See whether this machine does what a study needs: software, device, decoders, classifiers, extraction, memory."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from cog.runtime import cli as cli_tools
+from cog.runtime.check_report import Report
+
+FORMATS = ("text", "json")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse flags; touches no file."""
+    parser = cli_tools.OneLineParser(description=__doc__)
+    parser.add_argument(
+        "--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Try everything; returns 2 when something that a study needs does not work."""
+    args = parse_args(argv)
+    from cog.miniature import doctor
+
+    report = Report()
+    measured = doctor.examine(report, args.device)
+    if args.format == "text":
+        return report.finish("a study can run here")
+    findings = [dataclasses.asdict(finding) for finding in report.findings]
+    json.dump({"ok": not report.n_problems, "findings": findings, "measured": measured}, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+    return report.exit_code
+
+
+def cli() -> NoReturn:
+    """Run from the command line."""
+    cli_tools.run(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,430 @@
+"""Whether this machine does what a study needs: each part that a study uses, on real sizes, beside a known answer.
+
+Classifiers are compared with ``torch.nn.Linear`` and ``torch.optim.SGD`` in float32 on the CPU, features with those of
+the same network in float32 on the CPU. Rates and durations are those of this machine at this moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import importlib.metadata
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, features
+
+import cog
+from cog.data import image_lists, loader
+from cog.data.image_lists import ImageList
+from cog.data.pixels import load_rgb
+from cog.errors import CogError
+from cog.features.extract import Extractor
+from cog.features.feature_files import FeatureSet
+from cog.logreg import estimate, protocol
+from cog.logreg.engine import Data, Engine, device_room
+from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
+from cog.logreg.settings import Settings
+from cog.logreg.sgd import SgdConfig, TrainSpec, initial_layers, learning_rate
+from cog.models.backbone import Backbone
+from cog.runtime import progress
+from cog.runtime.check_report import Report
+from cog.runtime.device import exact_float32, require_bfloat16, resolve_device
+from cog.runtime.machine_checks import size
+from cog.runtime.memory import available_memory
+from cog.runtime.random_streams import cpu_generator
+
+_PACKAGES = ("torch", "torchvision", "optuna", "numpy", "scikit-learn", "scipy", "matplotlib", "pillow")
+
+#: Largest relative error of a training's weights, as a share of their distance from the start, by precision.
+_WEIGHT_TOLERANCE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
+
+#: Smallest cosine between the features of an image and those in float32 on the CPU, by precision.
+_COSINES = {"fp32": 0.9999, "fp16": 0.99, "bf16": 0.98}
+
+#: Of a level of the benchmark: training images, classes, test images (paper, Sec. 3).
+_LEVEL = (1_100_000, 1000, 50_000)
+
+#: Images of six data sets, both splits.
+_N_IMAGES = 7_100_000
+
+_MEAN, _STD, _RESIZE, _CROP = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224, 224
+
+Measured = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is computed.
+
+    Attributes:
+        n_rows: training features.
+        dim: width of the features.
+        n_classes: classes.
+        batch_size: features per step.
+        n_images: images for the rates; the first eight are compared.
+        network: a model of ``torchvision.models``.
+    """
+
+    n_rows: int = 8192
+    dim: int = 2048
+    n_classes: int = 1000
+    batch_size: int = 1024
+    n_images: int = 16
+    network: str = "resnet50"
+
+
+#: As in the paper, of a ResNet-50.
+SIZES = Sizes()
+
+
+def examine(report: Report, device_name: str | None, sizes: Sizes | None = None) -> Measured:
+    """Look at everything that a study uses on this machine.
+
+    Args:
+        report: gets the findings; a problem is something without which a study cannot run.
+        device_name: value of ``--device``.
+        sizes: how much is computed (default: :data:`SIZES`).
+
+    Returns:
+        What was measured, by name, for JSON.
+    """
+    sizes = SIZES if sizes is None else sizes
+    measured: Measured = {}
+    _look_at_software(report, measured)
+    device = _look_at_device(report, device_name, measured)
+    with _problems_told(report, "decoders"):
+        _look_at_decoders(report)
+    with _problems_told(report, "fonts"):
+        _look_at_fonts(report)
+    _look_at_wordnet(report)
+    if device is None:
+        return measured
+    with _problems_told(report, "classifiers"):
+        _try_classifiers(report, device, sizes, measured)
+    with _problems_told(report, "extraction"):
+        _try_extraction(report, device, sizes, measured)
+    _look_at_memory(report, device, sizes.dim, measured)
+    return measured
+
+
+@contextlib.contextmanager
+def _problems_told(report: Report, subject: str) -> Iterator[None]:
+    """Turn any error of the block into a problem: whatever fails here fails in a study."""
+    with report.step(subject):
+        try:
+            yield
+        except (CogError, OSError):
+            raise
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            report.problem(subject, f"{type(error).__name__}: {lines[0]}")
+
+
+def _look_at_software(report: Report, measured: Measured) -> None:
+    versions = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    measured["versions"] = versions
+    report.ok("software", ", ".join(f"{name} {version}" for name, version in versions.items()))
+    if shutil.which("sbatch"):
+        report.ok("SLURM", "sbatch is here: submit_study.sh submits a study")
+    else:
+        report.ok("SLURM", "no sbatch here: study.sh runs a study on this machine alone")
+
+
+def _look_at_device(report: Report, name: str | None, measured: Measured) -> torch.device | None:
+    """Return the device that a study would use; None when it cannot."""
+    n_threads = torch.get_num_threads()
+    low = "" if cpu_has_bfloat16() else "no "
+    report.ok("CPU", f"{platform.machine()}, {n_threads} threads, {low}bfloat16 instructions")
+    measured["cpu"] = {"threads": n_threads, "bfloat16": cpu_has_bfloat16()}
+    device = None
+    with _problems_told(report, "device"):
+        device = resolve_device(name)
+        if device.type == "cuda":
+            major, minor = torch.cuda.get_device_capability(device)
+            gpu, cuda = torch.cuda.get_device_name(device), torch.version.cuda or torch.version.hip
+            architectures = torch.cuda.get_arch_list()
+            measured["gpu"] = {
+                "name": gpu, "capability": f"{major}.{minor}", "cuda": cuda, "architectures": architectures
+            }  # fmt: skip
+            report.ok(
+                "device",
+                f"{device}: {gpu}, compute capability {major}.{minor}; PyTorch for CUDA {cuda} with code for "
+                f"{' '.join(architectures)}",
+            )
+        elif device.type == "cpu" and name is None:
+            report.warn("device", "no GPU is visible here: a study runs on the CPU")
+        else:
+            report.ok("device", f"{device}, as asked for")
+    return device
+
+
+def _look_at_decoders(report: Report) -> None:
+    """Decode an image in each format of the data sets, and compare it with the picture that was saved."""
+    picture = _picture(np.random.default_rng(0))
+    worst = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix, tolerance in (("JPEG", 8.0), ("PNG", 0.0)):
+            path = Path(folder, f"picture.{suffix}")
+            picture.save(path, quality=95) if suffix == "JPEG" else picture.save(path)
+            decoded = np.asarray(load_rgb(path), dtype=np.float64)
+            worst[suffix] = np.abs(decoded - np.asarray(picture)).mean()
+            if worst[suffix] > tolerance:
+                raise CogError(
+                    f"{suffix} is decoded to other pixels (mean difference {worst[suffix]:.1f} of 255)"
+                )
+    turbo = features.version_feature("libjpeg_turbo")
+    report.ok("decoders", f"JPEG ({f'libjpeg-turbo {turbo}' if turbo else 'libjpeg'}) and PNG")
+    if not turbo:
+        report.warn("decoders", "this Pillow is built without libjpeg-turbo: JPEG files are decoded slowly")
+
+
+def _look_at_fonts(report: Report) -> None:
+    from matplotlib import font_manager
+
+    font_manager.findfont("DejaVu Sans", fallback_to_default=False)
+    report.ok("fonts", "DejaVu Sans, for figures")
+
+
+def _look_at_wordnet(report: Report) -> None:
+    from cog.levels.wordnet import load_wordnet
+
+    try:
+        report.ok("WordNet", f"{len(load_wordnet().wnids):,} noun synsets")
+    except CogError as error:
+        report.warn("WordNet", f"{error} (only build_levels.py needs it)")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Classifiers
+
+
+def _precisions(device: torch.device) -> list[str]:
+    """Return the values of ``CLF.PRECISION`` that are of use on a device."""
+    listed = ["fp32"]
+    for name in ("tf32", "bf16"):
+        if device.type == "cpu" and not (name == "bf16" and cpu_has_bfloat16()):
+            continue
+        with contextlib.suppress(CogError):
+            listed.append(resolve_precision(name, device))
+    return listed
+
+
+def _clouds(sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw unit rows around one center per class, and their labels."""
+    generator = cpu_generator(0)
+    y = torch.arange(sizes.n_rows) % sizes.n_classes
+    centers = torch.randn(sizes.n_classes, sizes.dim, generator=generator)
+    x = centers[y] + 2 * torch.randn(sizes.n_rows, sizes.dim, generator=generator)
+    return torch.nn.functional.normalize(x), y
+
+
+def _train_plainly(x: torch.Tensor, y: torch.Tensor, spec: TrainSpec, config: SgdConfig) -> torch.Tensor:
+    """Train ``torch.nn.Linear`` with ``torch.optim.SGD`` in float32 on the CPU; returns its weight ``(C, d)``."""
+    ((base, decay),) = spec.pairs
+    ((weight, bias),) = initial_layers([x.shape[1], config.n_classes], spec.init_seed)
+    linear = torch.nn.Linear(x.shape[1], config.n_classes)
+    with torch.no_grad():
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+    sgd = torch.optim.SGD(linear.parameters(), lr=base, momentum=config.momentum, weight_decay=decay)
+    generator = cpu_generator(spec.order_seed)
+    with exact_float32():
+        for epoch in range(config.n_epochs):
+            sgd.param_groups[0]["lr"] = learning_rate(base, epoch, config.n_epochs)
+            for rows in torch.randperm(len(spec.rows), generator=generator).split(config.batch_size):
+                sgd.zero_grad()
+                torch.nn.functional.cross_entropy(linear(x[rows]), y[rows]).backward()
+                sgd.step()
+    return linear.weight.detach()
+
+
+def _try_classifiers(report: Report, device: torch.device, sizes: Sizes, measured: Measured) -> None:
+    """Train on a known data set in every precision, beside plain PyTorch on the CPU; measure the rate."""
+    x, y = _clouds(sizes)
+    config = SgdConfig(sizes.n_classes, n_epochs=2, batch_size=sizes.batch_size, momentum=0.9)
+    spec = TrainSpec(torch.arange(len(x)), [(10.0, 1e-6)], init_seed=1, order_seed=2)
+    expected = _train_plainly(x, y, spec, config)
+    start = initial_layers([sizes.dim, sizes.n_classes], spec.init_seed)[0][0]
+    measured["classifiers"] = {}
+    for precision in _precisions(device):
+        engine = Engine(device, precision)
+        sets = (
+            FeatureSet(x.clone(), y, "doctor"),
+            FeatureSet(x[: sizes.batch_size].clone(), y[: sizes.batch_size], "doctor"),
+        )
+        data = protocol.prepare(*sets, engine)
+        (trained,) = engine.fit(data, spec, config)
+        error = float((trained.weight.cpu() - expected).norm() / (expected - start).norm())
+        graphs = trained.arithmetic["cuda_graphs"]
+        text = f"{precision}: weights within {error:.1g} of plain PyTorch on the CPU"
+        if not error <= _WEIGHT_TOLERANCE[precision]:
+            report.problem(
+                "classifiers",
+                f"{text}, expected {_WEIGHT_TOLERANCE[precision]:g} at most: do not use CLF.PRECISION {precision} here",
+            )
+            continue
+        speed = _full_scale(data, engine, sizes)
+        measured["classifiers"][precision] = {"error": error, "cuda_graphs": graphs, **speed}
+        replayed = "; replayed from CUDA graphs, with equal bits" if graphs else ""
+        report.ok(
+            "classifiers",
+            f"{text}; {speed['steps_per_second']:.3g} steps/s ({sizes.batch_size} x {sizes.dim}, "
+            f"{sizes.n_classes} classes), so about {progress.duration(speed['seconds_per_run'])} for a seed of a "
+            f"level with all images{replayed}",
+        )
+
+
+def _full_scale(data: Data, engine: Engine, sizes: Sizes) -> dict[str, float]:
+    """Measure a step, and scale a run of the protocol on a whole level from it."""
+    n_train, n_classes, n_test = _LEVEL
+    settings = Settings(seed=22, batch_size=sizes.batch_size)
+    speed = estimate.Speed(data, [settings], engine, sizes.batch_size)
+    rows = estimate.rows_of([n_train // n_classes] * n_classes, settings)
+    more_scored = settings.n_epochs * (n_test - data.test.n)
+    return {
+        "steps_per_second": 1 / speed.full_step,
+        "seconds_per_run": speed.run(rows, settings) + more_scored * speed.score_row,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Extraction
+
+
+def _picture(rng: np.random.Generator) -> Image.Image:
+    """Draw smooth colors of the size of a photograph."""
+    coarse = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC)
+
+
+def _pictures(folder: Path, n: int) -> ImageList:
+    """Save up to 64 pictures as JPEG and list them, repeated, as ``n`` images."""
+    rng = np.random.default_rng(0)
+    (folder / "class").mkdir()
+    n_files = min(n, 64)
+    for number in range(n_files):
+        _picture(rng).save(folder / "class" / f"{number:02d}.JPEG", quality=90)
+    images = image_lists.from_class_folders("doctor", "train", folder, flag="doctor")
+    rows = np.arange(n) % n_files
+    return dataclasses.replace(images, files=images.files[rows], labels=images.labels[rows])
+
+
+def _network(name: str) -> Backbone:
+    """Return an untrained network whose batch norms have seen noise, so that its features are of usual size."""
+    import torchvision
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = torchvision.models.get_model(name, weights=None)
+        network.fc = torch.nn.Identity()
+        with torch.no_grad():
+            network.train()(torch.randn(8, 3, _CROP, _CROP))
+    return Backbone(network, name=name)
+
+
+def _extractor(network: Backbone, device: torch.device, precision: str, n_workers: int) -> Extractor:
+    on_device = copy.deepcopy(network).to(device)
+    return Extractor(
+        on_device, resize=_RESIZE, crop=_CROP, mean=_MEAN, std=_STD, device=device, batch_size=64, precision=precision,
+        n_workers=n_workers,
+    )  # fmt: skip
+
+
+def _extract(extractor: Extractor, images: ImageList) -> tuple[torch.Tensor, float]:
+    """Return the features ``(n, d)`` as float32, and the seconds they took."""
+    start = time.monotonic()
+    x = torch.cat([batch.x.float() for batch in extractor.stream(images)])
+    return x, time.monotonic() - start
+
+
+def _try_extraction(report: Report, device: torch.device, sizes: Sizes, measured: Measured) -> None:
+    """Extract pictures in every precision, beside float32 on the CPU; measure the rates with and without a network."""
+    n_workers = loader.usable_workers(8)
+    network = _network(sizes.network)
+    with tempfile.TemporaryDirectory() as folder:
+        n = sizes.n_images if device.type == "cpu" else 64 * sizes.n_images
+        images = _pictures(Path(folder), n)
+        first = dataclasses.replace(images, files=images.files[:8], labels=images.labels[:8])
+        expected, _ = _extract(_extractor(network, torch.device("cpu"), "fp32", n_workers), first)
+        decoder = loader.Decoder(images, resize=_RESIZE, crop=_CROP)
+        start = time.monotonic()
+        with contextlib.closing(loader.batches(decoder, batch_size=64, n_workers=n_workers)) as stream:
+            n_decoded = sum(batch.n for batch in stream)
+        decoding = n_decoded / (time.monotonic() - start)
+        rates: dict[str, Any] = {"decoding": decoding}
+        measured["images_per_second"] = rates
+        report.ok(
+            "extraction", f"{decoding:.3g} images/s are decoded ({n_workers} threads, 500 x 375 pixels)"
+        )
+        for precision in _extraction_precisions(device):
+            extractor = _extractor(network, device, precision, n_workers)
+            if device.type != "cpu":
+                _extract(extractor, first)  # libraries set themselves up
+            x, seconds = _extract(extractor, images)
+            cosine = float(torch.nn.functional.cosine_similarity(x[: len(expected)], expected).min())
+            rates[precision] = n / seconds
+            text = f"{precision}: {rates[precision]:.3g} images/s, cosine {cosine:.5f} to fp32 on the CPU"
+            if not cosine >= _COSINES[precision]:
+                report.problem(
+                    "extraction",
+                    f"{text}, expected {_COSINES[precision]} at least: do not use FT_EXTRACT.PRECISION {precision}",
+                )
+                continue
+            days = progress.duration(_N_IMAGES / rates[precision])
+            report.ok(
+                "extraction", f"{text}; the {_N_IMAGES / 1e6:.1f} million images of a model take about {days}"
+            )
+    fastest = max(rate for name, rate in rates.items() if name != "decoding")
+    if device.type != "cpu" and fastest > 0.8 * decoding:
+        report.warn(
+            "extraction",
+            f"the device waits for images ({fastest:.3g} of {decoding:.3g} that can be decoded per second): give this "
+            "process more processors and FT_EXTRACT.N_WORKERS",
+        )
+
+
+def _extraction_precisions(device: torch.device) -> list[str]:
+    """Return the values of ``FT_EXTRACT.PRECISION`` that are of use on a device."""
+    if device.type == "cpu":
+        return ["fp32", "bf16"] if cpu_has_bfloat16() else ["fp32"]
+    listed = ["fp32", "fp16"]
+    with contextlib.suppress(CogError):
+        require_bfloat16(device, "FT_EXTRACT.PRECISION")
+        listed.append("bf16")
+    return listed
+
+
+# ------------------------------------------------------------------------------------------------------------
+
+
+def _look_at_memory(report: Report, device: torch.device, dim: int, measured: Measured) -> None:
+    """Compare the memory that is free with the features of a level."""
+    needed = 4.0 * dim * (_LEVEL[0] + _LEVEL[2])
+    available = available_memory()
+    measured["memory"] = {"level": needed, "host": available}
+    text = f"the features of a level take {size(needed)} ({dim} dimensions)"
+    if available is not None and available < needed:
+        report.warn(
+            "memory",
+            f"{text}, and {size(available)} are available: training features would be read from their file again and "
+            "again; ask for more",
+        )
+    else:
+        report.ok("memory", text if available is None else f"{text}, {size(available)} are available")
+    if device.type != "cpu":
+        room = device_room(device)
+        measured["memory"]["device"] = room
+        kept = "stay there" if needed <= 0.875 * room else "stay on the host, and batches are sent"
+        report.ok("memory", f"{size(room)} are free on {device}: the features of a level {kept}")

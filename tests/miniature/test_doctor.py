@@ -1,0 +1,144 @@
+"""What ``python -m cog doctor`` finds, on a machine that works and on machines that do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+
+import pytest
+import torch
+
+from cog.commands import doctor as command
+from cog.data import loader
+from cog.errors import CogError
+from cog.features.extract import Extractor
+from cog.levels import wordnet
+from cog.logreg import estimate
+from cog.logreg.engine import Engine
+from cog.miniature import doctor
+from cog.runtime.check_report import PROBLEM, WARNING, Report
+
+SMALL = doctor.Sizes(n_rows=256, dim=32, n_classes=8, batch_size=32, n_images=8, network="resnet18")
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(doctor, "SIZES", SMALL)
+    monkeypatch.setattr(doctor, "_CROP", 32)
+    monkeypatch.setattr(doctor, "_RESIZE", 32)
+    monkeypatch.setattr(estimate, "_PROBE_SECONDS", 1e-4)
+    monkeypatch.setattr(wordnet, "load_wordnet", lambda: types.SimpleNamespace(wnids=["n00001740"]))
+
+
+def run(capsys, *argv):
+    """Return exit code and JSON."""
+    code = command.main(["--device", "cpu", "--format", "json", *argv])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def texts(shown, level):
+    return {finding["subject"]: finding["text"] for finding in shown["findings"] if finding["level"] == level}
+
+
+def test_a_machine_that_works(capsys):
+    code, shown = run(capsys)
+    assert code == 0 and shown["ok"] and not texts(shown, PROBLEM)
+    subjects = {finding["subject"] for finding in shown["findings"]}
+    assert subjects == {
+        "software", "SLURM", "CPU", "device", "decoders", "fonts", "WordNet", "classifiers", "extraction", "memory",
+    }  # fmt: skip
+    measured = shown["measured"]
+    assert measured["classifiers"]["fp32"]["error"] < 1e-5
+    assert measured["classifiers"]["fp32"]["steps_per_second"] > 1
+    assert measured["images_per_second"]["decoding"] > measured["images_per_second"]["fp32"] / 100
+    assert measured["memory"]["level"] == 4 * 32 * 1_150_000
+
+
+def test_a_page_of_text(capsys):
+    assert command.main(["--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "a study can run here"
+    assert all(line.split()[0] in ("ok", "warning") for line in lines[:-1])
+
+
+def test_a_device_that_is_not_there(capsys):
+    code, shown = run(capsys, "--device", "cuda:9")
+    assert code == 2 and not shown["ok"]
+    assert "cuda:9" in texts(shown, PROBLEM)["device"]
+    assert "decoders" in texts(shown, "ok")  # the rest is looked at all the same
+
+
+def test_a_training_that_is_wrong(capsys, monkeypatch):
+    fit = Engine.fit
+
+    def fit_otherwise(self, data, spec, config, **options):
+        return fit(self, data, spec, dataclasses.replace(config, momentum=0.8), **options)
+
+    monkeypatch.setattr(Engine, "fit", fit_otherwise)
+    code, shown = run(capsys)
+    assert code == 2
+    assert "do not use CLF.PRECISION" in texts(shown, PROBLEM)["classifiers"]
+
+
+def test_features_that_are_wrong(capsys, monkeypatch):
+    stream = Extractor.stream
+
+    def stream_otherwise(self, images, *args, **options):
+        for batch in stream(self, images, *args, **options):
+            scale = 1.0 if len(images) == 8 and not calls else -1.0
+            calls.append(scale)
+            yield dataclasses.replace(batch, x=batch.x * scale)
+
+    calls: list[float] = []
+    monkeypatch.setattr(Extractor, "stream", stream_otherwise)
+    code, shown = run(capsys)
+    assert code == 2
+    assert "do not use FT_EXTRACT.PRECISION fp32" in texts(shown, PROBLEM)["extraction"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "subject"),
+    [(Engine, "fit", "classifiers"), (Extractor, "stream", "extraction"), (loader, "batches", "extraction")],
+)
+def test_any_failure_is_a_finding(capsys, monkeypatch, owner, name, subject):
+    def fail(*args, **options):
+        raise RuntimeError("CUDA error: unspecified launch failure\nmore lines")
+
+    monkeypatch.setattr(owner, name, fail)
+    code, shown = run(capsys)
+    assert code == 2
+    assert texts(shown, PROBLEM) == {subject: "RuntimeError: CUDA error: unspecified launch failure"}
+
+
+def test_decoders_that_give_other_pixels(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "load_rgb", lambda path: doctor.Image.new("RGB", (500, 375)))
+    code, shown = run(capsys)
+    assert code == 2
+    assert "JPEG is decoded to other pixels" in texts(shown, PROBLEM)["decoders"]
+
+
+def test_without_wordnet_levels_alone_are_missing(capsys, monkeypatch):
+    def missing():
+        raise CogError("WordNet 3.0 was not found")
+
+    monkeypatch.setattr(wordnet, "load_wordnet", missing)
+    code, shown = run(capsys)
+    assert code == 0
+    assert texts(shown, WARNING)["WordNet"] == "WordNet 3.0 was not found (only build_levels.py needs it)"
+
+
+def test_little_memory_is_a_warning(monkeypatch):
+    monkeypatch.setattr(doctor, "available_memory", lambda: 1_000_000)
+    report = Report()
+    doctor._look_at_memory(report, torch.device("cpu"), 2048, {})
+    (finding,) = report.findings
+    assert finding.level == WARNING and "9.42 GB" in finding.text and "1 MB" in finding.text
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(capsys):
+    code, shown = run(capsys, "--device", "cuda")
+    assert code == 0, shown
+    assert {"fp32", "bf16"} <= set(shown["measured"]["classifiers"])
+    assert shown["measured"]["classifiers"]["fp32"]["cuda_graphs"]
