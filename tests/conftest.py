@@ -27,6 +27,12 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # Where bytecode is not written, each of the hundreds of processes that tests start would compile the package again.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.pycache_prefix = os.environ.setdefault(
+        "PYTHONPYCACHEPREFIX", str(REPOSITORY / ".pytest_cache/bytecode")
+    )
     # Child processes of tests inherit it; torch in this process is told below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # A shell starts jobs in the background with ^C ignored, and their children inherit that: tests send it on purpose.

@@ -24,14 +24,10 @@ from cog.runtime import cli as cli_tools
 
 #: One model per container and kind of layout; the other rows are slow.
 QUICK = (
-    "sup_resnet50",
     "deit_small_distilled",
-    "efficientnet_b1",
     "simclrv2_resnet50",
     "byol_resnet50",
     "mocov2_resnet50",
-    "advrobust_resnet50",
-    "clip_resnet50",
 )
 
 
