@@ -331,7 +331,9 @@ def check_values(cfg: CfgNode) -> None:
         lambda v: v == "exact",
         "exact, the only one that is left (fast and cuda changed the features): leave it out",
     )
-    expect("FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "fp16", "bf16"), "fp32, fp16 or bf16")
+    expect(
+        "FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "tf32", "fp16", "bf16"), "fp32, tf32, fp16 or bf16"
+    )
     expect("FT_EXTRACT.WORKER_START_METHOD", lambda v: v in ("", "fork", "spawn", "forkserver"),
            "fork, spawn, forkserver or nothing")  # fmt: skip
     expect("EVAL.NAME", constants.is_plain_name, "a plain folder name (letters, digits and ._+-)")

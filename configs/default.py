@@ -34,7 +34,8 @@ _C.FT_EXTRACT.BATCH_SIZE = 128
 _C.FT_EXTRACT.N_WORKERS = 8
 # Decode in processes instead of threads, started by "fork", "spawn" or "forkserver". "": threads.
 _C.FT_EXTRACT.WORKER_START_METHOD = ""
-# "fp32": exact float32 (TF32 off). "fp16" / "bf16": automatic mixed precision; saved features stay float32.
+# "fp32": exact float32 (TF32 off). "tf32": products of NVIDIA GPUs since Ampere, operands rounded to 10 bits.
+# "fp16" / "bf16": automatic mixed precision. Saved features are float32.
 _C.FT_EXTRACT.PRECISION = "fp32"
 # Extraction saves what is done after so many images (several processes claim at most so many at a time) ...
 _C.FT_EXTRACT.SHARD_ROWS = 8192

@@ -19,7 +19,7 @@ from cog.data.pixels import normalizer, to_input
 from cog.errors import CogError
 from cog.models.backbone import Backbone
 from cog.runtime import memory
-from cog.runtime.device import exact_float32
+from cog.runtime.device import allow_tf32, exact_float32
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,10 @@ _MOST_CPU_IMAGES = 64
 # Batches on the GPU while the next one is prepared; more would only take memory.
 _IN_FLIGHT = 1
 
-_AUTOCAST = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+# A device that had nothing to do before more than this share of the batches waits for images; judged from so many on.
+_IDLE_SHARE, _ENOUGH_BATCHES = 0.3, 20
+
+_AUTOCAST = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +74,7 @@ class Extractor:
         device: where the network is.
         batch_size: images per forward pass; on a CPU the passes are smaller and this is what is decoded at a time.
         n_workers: decoding threads (or processes).
-        precision: ``fp32`` (exact: TF32 off), ``fp16`` or ``bf16`` (automatic mixed precision).
+        precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
         compiled: run the network through ``torch.compile``.
         load_truncated: see :func:`cog.data.pixels.load_rgb`.
         start_method: see :func:`cog.data.loader.batches`.
@@ -106,6 +109,7 @@ class Extractor:
         }
         self._precision = precision
         self._n_workers = n_workers
+        self._overlaps = self.device.type == "cuda"  # decoding, and the device's work
         self._start_method = start_method
         self._network = _Network(
             backbone,
@@ -154,30 +158,39 @@ class Extractor:
                 )
             ) as stream,
         ):
-            in_flight: deque[tuple[Batch, int, Callable[[], torch.Tensor]]] = deque()
+            if self._precision == "tf32":
+                allow_tf32()
+            in_flight: deque[tuple[Batch, int, _Pending]] = deque()
+            n_batches = n_idle = 0
             for batch in stream:
+                n_batches += 1
+                n_idle += bool(in_flight) and in_flight[-1][2].is_done()
                 in_flight.append(
                     (
                         batch,
                         *self._network.start(batch.pixels.to(self.device, non_blocking=True), batch.n, stop),
                     )
                 )
-                if len(in_flight) > (_IN_FLIGHT if cuda else 0):
+                if len(in_flight) > (_IN_FLIGHT if self._overlaps else 0):
                     yield self._features(images, *in_flight.popleft())
                 if stop():
                     break
             while in_flight:
                 yield self._features(images, *in_flight.popleft())
+            if n_batches >= _ENOUGH_BATCHES and n_idle > _IDLE_SHARE * n_batches:
+                logger.warning(
+                    "%s waited for images before %.0f %% of the batches: give this process more processors and "
+                    "FT_EXTRACT.N_WORKERS (%d now)",
+                    self.device, 100 * n_idle / n_batches, self._n_workers,
+                )  # fmt: skip
 
-    def _features(
-        self, images: ImageList, batch: Batch, n: int, wait: Callable[[], torch.Tensor]
-    ) -> FeatureBatch:
+    def _features(self, images: ImageList, batch: Batch, n: int, pending: _Pending) -> FeatureBatch:
         end = batch.first + n
         _require_folders(images, batch)
         failures = [(row, reason) for row, reason in batch.failures if row < end]
         rows = batch.rows
         rows = rows[rows < end]
-        x = wait()
+        x = pending.wait()
         if len(rows) < len(x):
             x = x[torch.from_numpy(rows - batch.first)]
         if len(rows):
@@ -191,6 +204,28 @@ def pass_sizes(device: torch.device, *, crop: int, batch_size: int) -> tuple[int
         return batch_size, batch_size
     per_pass = min(max(1, _CPU_PIXELS // crop**2), _MOST_CPU_IMAGES)
     return max(1, batch_size // per_pass) * per_pass, per_pass
+
+
+class _Pending:
+    """Features ``(n, d)``, float32 or float16, on their way from the device to the CPU."""
+
+    def __init__(self, y: torch.Tensor) -> None:
+        self._host, self._arrived = y, None
+        if y.device.type == "cuda":
+            self._host = torch.empty(y.shape, dtype=y.dtype, pin_memory=True)
+            self._host.copy_(y, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def is_done(self) -> bool:
+        """Whether the device has finished with them."""
+        return self._arrived is None or self._arrived.query()
+
+    def wait(self) -> torch.Tensor:
+        """Return them on the CPU."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._host.cpu()
 
 
 class _Network:
@@ -216,7 +251,7 @@ class _Network:
         self._per_pass = per_pass
         # Convolutions on a CPU, and those in half precision on a GPU, prefer the channels innermost: MobileNetV2 takes
         # 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. In float32 on a GPU they do not.
-        inner = device.type == "cpu" or precision != "fp32"
+        inner = device.type == "cpu" or precision in ("fp16", "bf16")
         self._use(torch.channels_last if inner else torch.contiguous_format)
         self._width: int | None = None  # known once a pass has succeeded
 
@@ -226,9 +261,7 @@ class _Network:
         if self._compiled:
             self._run = torch.compile(self._backbone, dynamic=False)
 
-    def start(
-        self, pixels: torch.Tensor, n: int, stop: Callable[[], object]
-    ) -> tuple[int, Callable[[], torch.Tensor]]:
+    def start(self, pixels: torch.Tensor, n: int, stop: Callable[[], object]) -> tuple[int, _Pending]:
         """Begin to compute the features of the first ``n`` images.
 
         Args:
@@ -237,8 +270,7 @@ class _Network:
             stop: asked between passes; once it returns something true, the others are left out.
 
         Returns:
-            How many images that are (``n``, or the whole passes before the stop), and a function that waits for their
-            features and returns them on the CPU: ``(n, d)``, float32 or float16.
+            How many images that are (``n``, or the whole passes before the stop), and their features.
         """
         parts = []
         for first in range(0, n, self._per_pass):
@@ -249,18 +281,7 @@ class _Network:
         y = torch.cat(parts)[:n]
         if y.dtype is not torch.float16:
             y = y.float()
-        if self._device.type != "cuda":
-            return n, y.cpu
-        host = torch.empty(y.shape, dtype=y.dtype, pin_memory=True)
-        host.copy_(y, non_blocking=True)
-        done = torch.cuda.Event()
-        done.record()
-
-        def wait() -> torch.Tensor:
-            done.synchronize()
-            return host
-
-        return n, wait
+        return n, _Pending(y)
 
     def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
         shape = (len(pixels), 3, *pixels.shape[1:3])

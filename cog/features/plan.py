@@ -183,8 +183,8 @@ class ExtractionPlan:
             dim = get_spec(self.model.model).resolve(fx.PROFILE, fx.VARIANT).feature_dim
         _check_space(report, todo, dim, half=fx is not None and fx.PRECISION == "fp16")
         with report.step("device"):
-            wants_bf16 = fx is not None and fx.PRECISION == "bf16"
-            machine_checks.check_device(report, self.device, "FT_EXTRACT.PRECISION" if wants_bf16 else None)
+            precision = "" if fx is None else fx.PRECISION
+            machine_checks.check_device(report, self.device, "FT_EXTRACT.PRECISION", precision)
         return report.finish()
 
     def _check_model(self, report: Report) -> None:

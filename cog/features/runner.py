@@ -11,7 +11,7 @@ from cog.features import extract_job, shards
 from cog.features.extract import Extractor, pass_sizes
 from cog.features.plan import ExtractionPlan, ExtractJob
 from cog.runtime import locks, signals
-from cog.runtime.device import require_bfloat16, resolve_device
+from cog.runtime.device import require_precision, resolve_device
 from cog.runtime.failure_note import failures_noted
 
 logger = logging.getLogger(__name__)
@@ -93,8 +93,7 @@ def _load_extractor(plan: ExtractionPlan, jobs: list[ExtractJob], *, n_workers: 
     """
     fx = plan.cfg.FT_EXTRACT
     device = resolve_device(plan.device, plan.rank)
-    if fx.PRECISION == "bf16":
-        require_bfloat16(device, "FT_EXTRACT.PRECISION")
+    require_precision(device, "FT_EXTRACT.PRECISION", fx.PRECISION)
     _, rows_per_pass = pass_sizes(device, crop=fx.IMAGE_CROP_SIZE, batch_size=fx.BATCH_SIZE)
     for job in jobs if plan.rank.leads else ():
         identity = extract_job.work_identity(job, plan, device=device, rows_per_pass=rows_per_pass)

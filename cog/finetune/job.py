@@ -18,7 +18,7 @@ from cog.finetune.plan import FineTunePlan, FineTuneRequest, make_plan
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
 from cog.runtime import provenance, signals
 from cog.runtime.atomic_dir import recover, require_writable, staged
-from cog.runtime.device import full_float32, require_bfloat16, resolve_device
+from cog.runtime.device import full_float32, require_precision, resolve_device
 from cog.runtime.failure_note import failures_noted
 from cog.runtime.locks import Lock, locked
 from cog.runtime.ranks import Rank
@@ -44,8 +44,7 @@ def choose_precision(wanted: str, device: torch.device) -> str:
     Raises:
         CogError: bf16 on a GPU that does not have it.
     """
-    if wanted == "bf16":
-        require_bfloat16(device, "FINETUNE.PRECISION")
+    require_precision(device, "FINETUNE.PRECISION", wanted)
     if wanted != "auto":
         return wanted
     if device.type != "cuda":

@@ -166,8 +166,7 @@ def check(request: FineTuneRequest) -> int:
     plan: FineTunePlan | None = None
     precision = request.cfg.FINETUNE.PRECISION
     with report.step("device"):
-        bf16_key = "FINETUNE.PRECISION" if precision == "bf16" else None
-        machine_checks.check_device(report, request.device, bf16_key)
+        machine_checks.check_device(report, request.device, "FINETUNE.PRECISION", precision)
     with report.step("input"):
         plan = make_plan(
             request,

@@ -60,8 +60,8 @@ def check(args: argparse.Namespace) -> int:
             with report.step("disk"):
                 _check_space(report, todo, sets[0], len(sets[1].y))
     with report.step("device"):
-        wants_bf16 = cfg is not None and cfg.CLF.PRECISION == "bf16"
-        machine_checks.check_device(report, args.device, "CLF.PRECISION" if wants_bf16 else None)
+        precision = "" if cfg is None else cfg.CLF.PRECISION
+        machine_checks.check_device(report, args.device, "CLF.PRECISION", precision)
     return report.finish()
 
 

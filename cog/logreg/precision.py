@@ -24,8 +24,7 @@ from pathlib import Path
 
 import torch
 
-from cog.errors import CogError
-from cog.runtime.device import exact_float32, require_bfloat16
+from cog.runtime.device import exact_float32, require_precision
 
 
 @functools.cache
@@ -51,12 +50,7 @@ def resolve_precision(name: str, device: torch.device) -> str:
         return (
             "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
         )
-    if name == "tf32" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0)):
-        raise CogError(
-            f"CLF.PRECISION tf32 needs an NVIDIA GPU since Ampere, found {device}; use auto or fp32"
-        )
-    if name == "bf16":
-        require_bfloat16(device, "CLF.PRECISION")
+    require_precision(device, "CLF.PRECISION", name)
     return name
 
 

@@ -37,7 +37,7 @@ from cog.logreg.sgd import SgdConfig, TrainSpec, initial_layers, learning_rate
 from cog.models.backbone import Backbone
 from cog.runtime import progress
 from cog.runtime.check_report import Report
-from cog.runtime.device import exact_float32, require_bfloat16, resolve_device
+from cog.runtime.device import exact_float32, require_precision, resolve_device
 from cog.runtime.machine_checks import size
 from cog.runtime.memory import available_memory
 from cog.runtime.random_streams import cpu_generator
@@ -48,7 +48,7 @@ _PACKAGES = ("torch", "torchvision", "optuna", "numpy", "scikit-learn", "scipy",
 _WEIGHT_TOLERANCE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
 
 #: Smallest cosine between the features of an image and those in float32 on the CPU, by precision.
-_COSINES = {"fp32": 0.9999, "fp16": 0.99, "bf16": 0.98}
+_COSINES = {"fp32": 0.9999, "tf32": 0.999, "fp16": 0.99, "bf16": 0.98}
 
 #: Of a level of the benchmark: training images, classes, test images (paper, Sec. 3).
 _LEVEL = (1_100_000, 1000, 50_000)
@@ -400,9 +400,10 @@ def _extraction_precisions(device: torch.device) -> list[str]:
     if device.type == "cpu":
         return ["fp32", "bf16"] if cpu_has_bfloat16() else ["fp32"]
     listed = ["fp32", "fp16"]
-    with contextlib.suppress(CogError):
-        require_bfloat16(device, "FT_EXTRACT.PRECISION")
-        listed.append("bf16")
+    for name in ("tf32", "bf16"):
+        with contextlib.suppress(CogError):
+            require_precision(device, "FT_EXTRACT.PRECISION", name)
+            listed.append(name)
     return listed
 
 

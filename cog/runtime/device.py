@@ -157,23 +157,37 @@ def _described() -> str:
     return f"{n} NVIDIA GPU{'s' * (n > 1)}"
 
 
-def require_bfloat16(device: torch.device, key: str) -> None:
-    """Refuse bfloat16 on GPUs that only emulate it, several times slower than float32.
+def require_precision(device: torch.device, key: str, name: str) -> None:
+    """Refuse an arithmetic that a device lacks, or only emulates (bfloat16 on older GPUs, slower than float32).
 
     Args:
         device: where it would be used.
         key: the configuration key that asks for it.
+        name: value of that key; only ``bf16`` and ``tf32`` need anything.
 
     Raises:
-        CogError: an NVIDIA GPU before Ampere (compute capability 8.0).
+        CogError: TF32 on anything but an NVIDIA GPU; either of the two on one before Ampere (compute capability 8.0).
     """
-    if device.type == "cuda" and torch.version.hip is None:
+    if name not in ("bf16", "tf32"):
+        return
+    if device.type != "cuda":
+        if name == "bf16":
+            return
+        found = str(device)
+    elif torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0):
+        return
+    else:
         major, minor = torch.cuda.get_device_capability(device)
-        if major < 8:
-            raise CogError(
-                f"{key} bf16 needs an NVIDIA GPU since Ampere (compute capability 8.0), found "
-                f"{torch.cuda.get_device_name(device)} ({major}.{minor}); use fp32"
-            )
+        found = f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
+    raise CogError(
+        f"{key} {name} needs an NVIDIA GPU since Ampere (compute capability 8.0), found {found}; use fp32"
+    )
+
+
+def allow_tf32() -> None:
+    """Multiply and convolve in TF32 from here to the end of the :func:`exact_float32` block around."""
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
 
 
 @contextlib.contextmanager

@@ -102,20 +102,21 @@ def check_memory(report: Report, needed: float, what: str) -> None:
         report.ok("memory", f"{text}, {size(available)} are available")
 
 
-def check_device(report: Report, name: str | None, bf16_key: str | None = None) -> None:
+def check_device(report: Report, name: str | None, key: str | None = None, precision: str = "") -> None:
     """See whether the device is there and computes, as the command will (:func:`cog.runtime.device.resolve_device`).
 
     Args:
         report: gets one line.
         name: value of ``--device``.
-        bf16_key: the configuration key that asks for bfloat16 there; None: none does.
+        key: the configuration key of the arithmetic there; None: there is no such key.
+        precision: value of the key.
     """
-    from cog.runtime.device import require_bfloat16, resolve_device
+    from cog.runtime.device import require_precision, resolve_device
 
     try:
         device = resolve_device(name)
-        if bf16_key is not None:
-            require_bfloat16(device, bf16_key)
+        if key is not None:
+            require_precision(device, key, precision)
     except CogError as error:
         report.problem("device", str(error))
         return

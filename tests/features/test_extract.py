@@ -22,6 +22,8 @@ import cog
 from cog.commands import extract_features
 from cog.data import image_lists
 from cog.errors import CogError, FailedImagesError
+from cog.features import extract
+from cog.features.extract import Extractor
 from cog.models.backbone import Backbone
 
 RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12"]
@@ -306,6 +308,52 @@ def test_out_of_memory_says_what_to_lower(forty, error):
 
     with pytest.raises(CogError, match=r"out of memory.* images at a time; lower FT_EXTRACT\.BATCH_SIZE"):
         run_library(forty, convnet(Large()))
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_device_that_waits_for_images_is_told(forty, monkeypatch, caplog, overlaps):
+    """As on a GPU: a batch is decoded while the one before is computed, and here that is always done first."""
+    monkeypatch.setattr(
+        Extractor, "_overlaps", property(lambda self: overlaps, lambda self, value: None), raising=False
+    )
+    monkeypatch.setattr(extract, "_ENOUGH_BATCHES", 2)
+    reference = run_library(forty, convnet())
+    caplog.clear()
+    found = run_library(forty, convnet(), batch_size=1, n_workers=1)
+    assert torch.equal(found.x, reference.x)
+    warned = [record.getMessage() for record in caplog.records if "waited for images" in record.getMessage()]
+    assert len(warned) == overlaps
+    if overlaps:
+        assert "cpu waited for images before 67 % of the batches" in warned[0] and "(1 now)" in warned[0]
+
+
+def test_tf32_is_for_ampere(image_tree, loader_file, tmp_path):
+    with pytest.raises(
+        CogError, match=r"FT_EXTRACT\.PRECISION tf32 needs an NVIDIA GPU since Ampere .* found cpu"
+    ):
+        extract_features.main(
+            [
+                *arguments(image_tree, loader_file, tmp_path / "out"),
+                "--device",
+                "cpu",
+                "FT_EXTRACT.PRECISION",
+                "tf32",
+            ]
+        )
+
+
+def test_tf32_is_allowed_inside_alone(forty, monkeypatch):
+    class Told(torch.nn.Module):
+        def forward(self, x):
+            seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+            return x.mean((2, 3))
+
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    for precision, expected in (("tf32", ("high", True)), ("fp32", ("highest", False))):
+        seen: list[tuple[str, bool]] = []
+        run_library(forty, convnet(Told()), precision=precision)
+        assert set(seen) == {expected}
+        assert before == (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 16, 33, 200])
