@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import signal
 import subprocess
 import time
@@ -164,18 +165,34 @@ def run_plan(
 
 
 def find_gpus(environment: Mapping[str, str]) -> list[str]:
-    """Return the GPUs that may be used, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    """Return the GPUs that may be used, as ``CUDA_VISIBLE_DEVICES`` names them: by index, slices of a GPU by UUID."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
     try:
         done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return done.stdout.split() if done.returncode == 0 else []
+    return parse_gpus(done.stdout) if done.returncode == 0 else []
+
+
+def parse_gpus(listing: str) -> list[str]:
+    """Return the names of the GPUs that ``nvidia-smi --list-gpus`` lists, as ``CUDA_VISIBLE_DEVICES`` takes them.
+
+    A GPU that is cut into slices (MIG) can only be used as these, which have no index: a process that is given the
+    index of the GPU sees the first slice alone.
+    """
+    names: list[str] = []
+    for line in listing.splitlines():
+        if gpu := re.match(r"GPU (\d+):", line):
+            names.append(gpu[1])
+        elif mig := re.match(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)", line):
+            if names and not names[-1].startswith("MIG-"):
+                names.pop()  # the GPU that this one is a slice of
+            names.append(mig[1])
+    return names
 
 
 def place(slot: int, n_processes: int, gpus: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -126,12 +126,27 @@ def test_processors_are_shared(tmp_path):
 def test_gpus_that_are_visible(tmp_path, monkeypatch):
     assert local_workers.find_gpus({"CUDA_VISIBLE_DEVICES": "3, 5"}) == ["3", "5"]
     assert local_workers.find_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\necho 1\n")
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-aa)'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-bb)'\n"
+    )
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     assert local_workers.find_gpus({}) == ["0", "1"]
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert local_workers.find_gpus({}) == []
+
+
+def test_slices_of_gpus_are_named_by_uuid():
+    listing = """\
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)
+  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4)
+  MIG 1g.5gb      Device  1: (UUID: MIG-cba663e8-9bed)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-9fa1b3d2)
+GPU 2: NVIDIA A100-SXM4-40GB (UUID: GPU-77c0)
+  MIG 7g.40gb     Device  0: (UUID: MIG-0a1b)
+"""
+    assert local_workers.parse_gpus(listing) == ["MIG-c6d4f1ef-42e4", "MIG-cba663e8-9bed", "1", "MIG-0a1b"]
+    assert local_workers.parse_gpus("") == []
 
 
 SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; echo ready; while true; do sleep 0.1; done"
