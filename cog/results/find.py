@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import functools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cog import constants, paths
 from cog.errors import CogError
@@ -82,23 +81,16 @@ _LARGEST_ANALYSIS = 1 << 26
 _NAMED = 5
 _MOST_LOOKED_AT = 100
 
-_model_key = functools.lru_cache(4096)(natural_key)
 
-
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A seed folder and what its place says about the run in it."""
 
     model: str
     dataset: str
     n_shot: int | None  # None: the run must say
     seed: int
-    path: Path
     evaluation: str
-
-    @property
-    def identity(self) -> tuple[str, str, str, int | None, int]:
-        return self.model, self.dataset, self.evaluation, self.n_shot, self.seed
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -201,7 +193,7 @@ def find_all(
                     continue
                 if wanted_shots is None or parsed[1] in wanted_shots:
                     for seed, seed_path in _seed_folders(path / dataset / folder, wanted_seeds, inside):
-                        found.append(_Candidate(model, dataset, parsed[1], seed, seed_path, parsed[0]))
+                        found.append(_Candidate(model, dataset, parsed[1], seed, parsed[0], seed_path))
         return found, analysed, inside
 
     if models is None:
@@ -222,7 +214,7 @@ def find_all(
             records.append(record)
     records.sort(
         key=lambda one: (
-            _model_key(one.model or ""),
+            natural_key(one.model or ""),
             dataset_key(one.dataset or ""),
             natural_key(one.analysis),
         )
@@ -299,7 +291,7 @@ def read_evaluation(
     evaluation = parsed[0] if parsed is not None else "logreg"
     problems: list[Problem] = []
     candidates = [
-        _Candidate(model, dataset, n_shot, seed, path, evaluation)
+        _Candidate(model, dataset, n_shot, seed, evaluation, path)
         for seed, path in _seed_folders(folder, None if seeds is None else set(seeds), problems)
     ]
     return _read_all(candidates, problems)
@@ -436,9 +428,9 @@ def _seed_folders(
 
 
 def _read_all(candidates: Iterable[_Candidate], problems: list[Problem]) -> tuple[list[Run], list[Problem]]:
-    by_identity: dict[tuple[str, str, str, int | None, int], list[_Candidate]] = {}
+    by_identity: dict[tuple[Any, ...], list[_Candidate]] = {}
     for candidate in candidates:
-        by_identity.setdefault(candidate.identity, []).append(candidate)
+        by_identity.setdefault(candidate[:-1], []).append(candidate)
     single = []
     for same in by_identity.values():
         if len(same) == 1:
@@ -458,7 +450,7 @@ def _read_all(candidates: Iterable[_Candidate], problems: list[Problem]) -> tupl
 
 
 def _order(run: Run) -> tuple[Any, ...]:
-    return _model_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
+    return natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
 
 
 def _map(
@@ -487,6 +479,7 @@ def _read_one(candidate: _Candidate) -> tuple[Run | None, list[Problem]]:
             dataset=candidate.dataset,
             n_shot=candidate.n_shot,
             seed=candidate.seed,
+            evaluation=candidate.evaluation,
             problems=problems,
         )
     except UnfinishedError as error:
@@ -496,4 +489,4 @@ def _read_one(candidate: _Candidate) -> tuple[Run | None, list[Problem]]:
         # Messages of the loader name the whole path, which the problem already says.
         problems.append(Problem(path, str(error).replace(f"{path}{os.sep}", "")))
         return None, problems
-    return dataclasses.replace(run, evaluation=candidate.evaluation), problems
+    return run, problems

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import json
 import os
 import pickle
 import subprocess
@@ -13,7 +15,7 @@ import pytest
 from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.errors import CogError
-from cog.results import find
+from cog.results import find, query
 from cog.runtime import atomic_dir, files
 
 
@@ -246,6 +248,25 @@ def test_broken_results_json(tmp_path, text):
     seed = make_seed_folder(tmp_path / "seed-22")
     (seed / "results.json").write_bytes(text.encode("latin1"))
     assert "results.json" in reasons(find.read_evaluation(tmp_path))["seed-22"]
+
+
+def test_results_json_that_is_no_file_or_too_large(tmp_path):
+    for seed in (1, 2, 3, 4):
+        make_record(make_seed_folder(tmp_path / f"seed-{seed}"), seed=seed)
+        if seed < 3:
+            (tmp_path / f"seed-{seed}/results.json").unlink()
+    (tmp_path / "seed-1/results.json").mkdir()
+    os.mkfifo(tmp_path / "seed-2/results.json")
+    os.truncate(tmp_path / "seed-3/results.json", 17_000_000)
+    record = tmp_path / "seed-4/results.json"
+    record.write_text(record.read_text() + " " * 2_000_000)
+    runs, problems = find.read_evaluation(tmp_path)
+    assert [run.seed for run in runs] == [4]
+    assert [problem.reason for problem in problems] == [
+        "cannot read results.json: it is a folder, expected a file",
+        "cannot read results.json: it is not a regular file",
+        "results.json has 17,000,000 bytes, expected a record of a run of at most 16,777,216; is it the right file?",
+    ]
 
 
 def test_divergence_is_recorded(tmp_path):
@@ -513,3 +534,48 @@ def test_a_run_below_a_path_that_is_not_utf_8_can_be_read_back(tmp_path):
     assert files.read_json(folder / "results.json") == record
     (run,), problems = find.find_runs(folder.parents[4])
     assert problems == [] and run.details.train_features_file == str(folder / "X_Y.pth")
+
+
+_accesses: list[str] | None = None
+
+
+def _note_access(event, arguments):
+    if _accesses is not None and event in ("open", "os.scandir", "os.listdir"):
+        _accesses.append(str(arguments[0]))
+
+
+@pytest.fixture
+def accesses():
+    """Return a list that receives every path that Python opens or lists; hooks stay, so this one is added once."""
+    global _accesses
+    if not hasattr(_note_access, "is_added"):
+        sys.addaudithook(_note_access)
+        _note_access.is_added = True
+    _accesses = []
+    yield _accesses
+    _accesses = None
+
+
+def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
+    expected = []
+    for model in ("a/b", "c/d"):
+        for split in ("train", "test"):
+            features = tmp_path / model / "in1k" / f"features_{split}"
+            features.mkdir(parents=True)
+            (features / "features.json").write_text(json.dumps({"n_images": 3}))
+            expected.append(features / "features.json")
+        for seed in (22, 37, 45):
+            for folder in ("eval_logreg", "eval_logreg_N8"):
+                run = make_seed_folder(tmp_path / model / "in1k" / folder / f"seed-{seed}")
+                expected += [run, run / "final-lr-10.5_wd-1e-06/logs.pkl"]
+                if seed != 45:  # the original toolkit's
+                    make_record(run, seed=seed, n_shot=8 if folder.endswith("8") else 0)
+                    expected.append(run / "results.json")
+    accesses.clear()
+    gathered = query.gather(query.ResultQuery(models_root_dir=tmp_path), on_problems=lambda _: None)
+    counts = collections.Counter(path for path in accesses if path.startswith(str(tmp_path)))
+    assert len(gathered.runs) == 12 and len(gathered.cells) == 8
+    below = {path: n for path, n in counts.items() if "seed-" in path or "features_" in path}
+    assert below == {str(path): 1 for path in expected}
+    # the root and what it holds: once for models, once for folders that are not named like one
+    assert sum(counts.values()) - len(expected) <= 20
