@@ -6,6 +6,7 @@ import collections
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.errors import CogError
-from cog.results import find, query
+from cog.results import analysis_records, find, query
 from cog.runtime import atomic_dir, files
 
 
@@ -564,6 +565,11 @@ def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
             features.mkdir(parents=True)
             (features / "features.json").write_text(json.dumps({"n_images": 3}))
             expected.append(features / "features.json")
+        analysis = tmp_path / model / "in1k/analysis_kmeans"
+        analysis.mkdir()
+        record = analysis_records.AnalysisRecord("kmeans", None, "in1k", {}, {"ami": 0.5})
+        analysis_records.write(analysis, record)
+        expected += [analysis, analysis / "results.json"]
         for seed in (22, 37, 45):
             for folder in ("eval_logreg", "eval_logreg_N8"):
                 run = make_seed_folder(tmp_path / model / "in1k" / folder / f"seed-{seed}")
@@ -572,10 +578,17 @@ def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
                     make_record(run, seed=seed, n_shot=8 if folder.endswith("8") else 0)
                     expected.append(run / "results.json")
     accesses.clear()
-    gathered = query.gather(query.ResultQuery(models_root_dir=tmp_path), on_problems=lambda _: None)
+    found_problems: list[find.Problem] = []
+    asked = query.ResultQuery(models_root_dir=tmp_path, experiments=True)
+    gathered = query.gather(asked, on_problems=found_problems.extend)
     counts = collections.Counter(path for path in accesses if path.startswith(str(tmp_path)))
-    assert len(gathered.runs) == 12 and len(gathered.cells) == 8
-    below = {path: n for path, n in counts.items() if "seed-" in path or "features_" in path}
+    assert (
+        len(gathered.runs) == 12
+        and len(gathered.cells) == 8
+        and len(gathered.analyses) == 2
+        and not found_problems
+    )
+    below = {path: n for path, n in counts.items() if re.search("seed-|features_|analysis_", path)}
     assert below == {str(path): 1 for path in expected}
     # the root and what it holds: once for models, once for folders that are not named like one
     assert sum(counts.values()) - len(expected) <= 20
