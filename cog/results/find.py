@@ -10,6 +10,7 @@ import dataclasses
 import fnmatch
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -67,11 +68,11 @@ __all__ = [
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Threads do not make Python faster: on a local disk they neither help nor hurt. On a network file system, where every
-# file costs a round trip, they read as many times faster as there are of them. Processes gain nothing over
-# them, since the records have to be sent back.
+# On a network file system, where every file costs a round trip, threads read as many times faster as there are of them.
+# Where nothing has to be waited for they only hand Python's lock around, which can take longer than the reading.
+# Processes gain nothing over threads, since the records have to be sent back.
 _THREADS = 8
-_SERIAL_BELOW = 64
+_PATIENCE = 64
 _CHUNK = 64
 
 # A record takes a few kB; bulky results lie beside it.
@@ -200,9 +201,7 @@ def find_all(
         problems += _misnamed(root)
     candidates: list[_Candidate] = []
     folders: list[_Analysis] = []
-    for found, analysed, inside in _map(
-        list_model, list(_model_folders(root, models, problems)), serial_below=8
-    ):
+    for found, analysed, inside in _map(list_model, list(_model_folders(root, models, problems)), patience=8):
         candidates += found
         folders += analysed
         problems += inside
@@ -454,15 +453,27 @@ def _order(run: Run) -> tuple[Any, ...]:
 
 
 def _map(
-    function: Callable[[_Item], _Result], items: Sequence[_Item], *, serial_below: int = _SERIAL_BELOW
+    function: Callable[[_Item], _Result], items: Sequence[_Item], *, patience: int = _PATIENCE
 ) -> Iterator[_Result]:
-    """Apply ``function`` to all items, in threads when there are many, and yield the results in order."""
-    if len(items) < serial_below:
-        yield from map(function, items)
-        return
+    """Apply ``function`` to all items and yield the results in order.
+
+    Args:
+        function: reads something.
+        items: its arguments.
+        patience: when so many more items than not took longer to wait for than to work on, threads take the others.
+    """
+    n_done = n_waited = 0
+    while n_done < len(items) and n_waited < patience:
+        worked, start = time.thread_time(), time.perf_counter()
+        result = function(items[n_done])
+        taken = time.perf_counter() - start
+        waited = taken > 2 * (time.thread_time() - worked)
+        n_waited = max(0, n_waited + (1 if waited else -1))
+        n_done += 1
+        yield result
     # A task for every item would cost more than the item.
-    size = max(1, min(_CHUNK, len(items) // _THREADS))
-    chunks = [items[start : start + size] for start in range(0, len(items), size)]
+    size = max(1, min(_CHUNK, (len(items) - n_done) // _THREADS))
+    chunks = [items[first : first + size] for first in range(n_done, len(items), size)]
     with ThreadPoolExecutor(_THREADS) as pool:
         for done in pool.map(lambda chunk: [function(item) for item in chunk], chunks):
             yield from done

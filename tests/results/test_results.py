@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import os
 import pickle
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -535,6 +538,30 @@ def test_a_run_below_a_path_that_is_not_utf_8_can_be_read_back(tmp_path):
     assert files.read_json(folder / "results.json") == record
     (run,), problems = find.find_runs(folder.parents[4])
     assert problems == [] and run.details.train_features_file == str(folder / "X_Y.pth")
+
+
+def test_threads_read_only_what_has_to_be_waited_for():
+    threads = []
+
+    def read(item, wait):
+        threads.append(threading.get_ident())
+        time.sleep(0.001) if wait(item) else sum(range(2_000))
+        return -item
+
+    for wait in (lambda item: False, lambda item: item % 2 == 0):
+        assert list(find._map(functools.partial(read, wait=wait), range(200), patience=20)) == [
+            *range(0, -200, -1)
+        ]
+        assert set(threads) == {threading.get_ident()}
+    threads.clear()
+    assert list(find._map(functools.partial(read, wait=bool), range(100), patience=20)) == [
+        *range(0, -100, -1)
+    ]
+    assert set(threads[:21]) == {threading.get_ident()} and threading.get_ident() not in threads[21:]
+    assert len(set(threads)) > 4
+    assert list(find._map(functools.partial(read, wait=bool), range(1, 20), patience=20)) == [
+        *range(-1, -20, -1)
+    ]
 
 
 _accesses: list[str] | None = None
