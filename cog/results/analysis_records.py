@@ -18,14 +18,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cog import constants
 from cog.errors import CogError
-from cog.paths import analysis_folder, parse_analysis_folder
 from cog.runtime import files
 from cog.runtime.fingerprint import plain
 
@@ -139,38 +137,6 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord | RecordProblem:
     )
 
 
-def find(models_root: str | os.PathLike[str]) -> list[AnalysisRecord]:
-    """Return all readable results below a models root, sorted by model, data set and analysis.
-
-    Model and data set are those of the folders, whatever the files say (folders are moved and copied).
-    """
-    return [record for record in scan(models_root) if isinstance(record, AnalysisRecord)]
-
-
-def scan(models_root: str | os.PathLike[str]) -> Iterator[AnalysisRecord | RecordProblem]:
-    """Yield every result below ``<models_root>/<title>/<architecture>/<dataset>/``, and what is wrong with others."""
-    root = Path(models_root)
-    for title in _folders(root):
-        for architecture in _folders(root / title):
-            model = f"{title}_{architecture}"
-            for dataset in _folders(root / title / architecture):
-                parent = root / title / architecture / dataset
-                for name in _folders(parent):
-                    analysis = parse_analysis_folder(name)
-                    if analysis is None or not (parent / name / RESULTS_FILE).exists():
-                        continue
-                    found = read(parent / name)
-                    if isinstance(found, AnalysisRecord):
-                        found = dataclasses.replace(found, model=model, dataset=dataset)
-                        if found.analysis != analysis:
-                            found = RecordProblem(
-                                parent / name,
-                                f"{parent / name} holds a result of {found.analysis}, expected "
-                                f"{analysis_folder(found.analysis)}",
-                            )
-                    yield found
-
-
 def _is_number(value: Any) -> bool:
     if value is None:
         return True
@@ -179,13 +145,3 @@ def _is_number(value: Any) -> bool:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _folders(path: Path) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(
-                entry.name for entry in entries if entry.is_dir() and constants.is_plain_name(entry.name)
-            )
-    except OSError:
-        return []

@@ -6,6 +6,7 @@ the papers (:mod:`cog.results.published`), or other people's files (:mod:`cog.re
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import statistics
@@ -188,12 +189,14 @@ class SeedAverage:
         return dict(zip(self.seeds, self.by_seed, strict=True)) if self.by_seed else {}
 
 
+@functools.lru_cache(4096)
 def natural_key(name: str) -> tuple[Any, ...]:
     """Sort key that orders ``x2`` before ``x10``; ties are broken by the plain spelling."""
     parts = re.split(r"([0-9]+)", name)
     return tuple(int(part) if index % 2 else part.casefold() for index, part in enumerate(parts)), name
 
 
+@functools.lru_cache(4096)
 def dataset_key(dataset: str) -> tuple[Any, ...]:
     """Sort key: in1k, its blurred version, then cog_l1, cog_l2 ... by level, then a user's own data sets by name."""
     level = constants.cog_level(dataset)

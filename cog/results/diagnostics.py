@@ -411,9 +411,9 @@ def _same(value: Any, expected: Any) -> bool:
 
 
 def _mixed(model: str, runs: Sequence[Run], made: Sequence[FeatureDescription]) -> Iterable[Notice]:
-    epochs: dict[Any, list[str]] = {}
+    epochs: dict[Any, list[Run]] = {}
     for run in runs:
-        epochs.setdefault(run.planned_epochs, []).append(_run(run))
+        epochs.setdefault(run.planned_epochs, []).append(run)
     if len(epochs) > 1:
         yield Notice(
             "warning",
@@ -423,14 +423,14 @@ def _mixed(model: str, runs: Sequence[Run], made: Sequence[FeatureDescription]) 
             "Runs of one model were trained for different numbers of epochs: their scores should not be averaged or "
             "compared.",
             "Repeat the odd ones with the same CLF.N_EPOCHS and --overwrite.",
-            items=_shorten(f"{n} epochs: {_some(where)}" for n, where in sorted(epochs.items())),
+            items=_shorten(f"{n} epochs: {_some(map(_run, odd))}" for n, odd in sorted(epochs.items())),
         )
     settings = []
     for name, (_, key) in PROTOCOL.items():
         if name != "n_epochs":
             settings += _groups(
                 key,
-                ((run.details.settings.get(name), _run(run)) for run in runs if name in run.details.settings),
+                ((run.details.settings.get(name), run) for run in runs if name in run.details.settings),
             )
     if settings:
         yield Notice(
@@ -469,11 +469,11 @@ def _mixed(model: str, runs: Sequence[Run], made: Sequence[FeatureDescription]) 
         )
     versions = []
     for package in ("imagenet-cog", "torch", "optuna"):
-        versions += _groups(package, ((run.details.versions.get(package), _run(run)) for run in runs))
+        versions += _groups(package, ((run.details.versions.get(package), run) for run in runs))
     for name, key in OTHER_SETTINGS.items():
-        versions += _groups(key, ((run.details.settings.get(name), _run(run)) for run in runs))
+        versions += _groups(key, ((run.details.settings.get(name), run) for run in runs))
     versions += _groups(
-        "device", ((run.details.device and run.details.device.split(":")[0], _run(run)) for run in runs)
+        "device", ((run.details.device and run.details.device.split(":")[0], run) for run in runs)
     )
     if versions:
         yield Notice(
@@ -494,19 +494,22 @@ def _entries(
     return ((get(features), f"{dataset_label(features.dataset)} {features.split}") for features in made)
 
 
-def _groups(what: str, entries: Iterable[tuple[Any, str]]) -> list[str]:
+def _groups(what: str, entries: Iterable[tuple[Any, Run | str]]) -> list[str]:
     """One line per value when there are several; unknown values do not count."""
-    groups: dict[str, list[str]] = {}
-    for value, where in entries:
+    groups: dict[str, list[Run | str]] = {}
+    for value, place in entries:
         shown = plain(value)
         if shown is not None:
-            groups.setdefault(shown, []).append(where)
+            groups.setdefault(shown, []).append(place)
     if len(groups) < 2:
         return []
-    return [f"{what} {value}: {_some(where)}" for value, where in groups.items()]
+    return [
+        f"{what} {value}: {_some(_run(place) if isinstance(place, Run) else place for place in places)}"
+        for value, places in groups.items()
+    ]
 
 
-def _some(where: Sequence[str]) -> str:
+def _some(where: Iterable[str]) -> str:
     where = list(dict.fromkeys(where))
     return "; ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
 

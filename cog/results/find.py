@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import functools
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cog import constants, paths
 from cog.errors import CogError
@@ -68,11 +68,11 @@ __all__ = [
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Threads do not make Python faster: on a local disk they neither help nor hurt. On a network file system, where every
-# file costs a round trip, they read as many times faster as there are of them. Processes gain nothing over
-# them, since the records have to be sent back.
+# On a network file system, where every file costs a round trip, threads read as many times faster as there are of them.
+# Where nothing has to be waited for they only hand Python's lock around, which can take longer than the reading.
+# Processes gain nothing over threads, since the records have to be sent back.
 _THREADS = 8
-_SERIAL_BELOW = 64
+_PATIENCE = 64
 _CHUNK = 64
 
 # A record takes a few kB; bulky results lie beside it.
@@ -82,23 +82,16 @@ _LARGEST_ANALYSIS = 1 << 26
 _NAMED = 5
 _MOST_LOOKED_AT = 100
 
-_model_key = functools.lru_cache(4096)(natural_key)
 
-
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A seed folder and what its place says about the run in it."""
 
     model: str
     dataset: str
     n_shot: int | None  # None: the run must say
     seed: int
-    path: Path
     evaluation: str
-
-    @property
-    def identity(self) -> tuple[str, str, str, int | None, int]:
-        return self.model, self.dataset, self.evaluation, self.n_shot, self.seed
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -201,16 +194,14 @@ def find_all(
                     continue
                 if wanted_shots is None or parsed[1] in wanted_shots:
                     for seed, seed_path in _seed_folders(path / dataset / folder, wanted_seeds, inside):
-                        found.append(_Candidate(model, dataset, parsed[1], seed, seed_path, parsed[0]))
+                        found.append(_Candidate(model, dataset, parsed[1], seed, parsed[0], seed_path))
         return found, analysed, inside
 
     if models is None:
         problems += _misnamed(root)
     candidates: list[_Candidate] = []
     folders: list[_Analysis] = []
-    for found, analysed, inside in _map(
-        list_model, list(_model_folders(root, models, problems)), serial_below=8
-    ):
+    for found, analysed, inside in _map(list_model, list(_model_folders(root, models, problems)), patience=8):
         candidates += found
         folders += analysed
         problems += inside
@@ -222,7 +213,7 @@ def find_all(
             records.append(record)
     records.sort(
         key=lambda one: (
-            _model_key(one.model or ""),
+            natural_key(one.model or ""),
             dataset_key(one.dataset or ""),
             natural_key(one.analysis),
         )
@@ -299,7 +290,7 @@ def read_evaluation(
     evaluation = parsed[0] if parsed is not None else "logreg"
     problems: list[Problem] = []
     candidates = [
-        _Candidate(model, dataset, n_shot, seed, path, evaluation)
+        _Candidate(model, dataset, n_shot, seed, evaluation, path)
         for seed, path in _seed_folders(folder, None if seeds is None else set(seeds), problems)
     ]
     return _read_all(candidates, problems)
@@ -436,9 +427,9 @@ def _seed_folders(
 
 
 def _read_all(candidates: Iterable[_Candidate], problems: list[Problem]) -> tuple[list[Run], list[Problem]]:
-    by_identity: dict[tuple[str, str, str, int | None, int], list[_Candidate]] = {}
+    by_identity: dict[tuple[Any, ...], list[_Candidate]] = {}
     for candidate in candidates:
-        by_identity.setdefault(candidate.identity, []).append(candidate)
+        by_identity.setdefault(candidate[:-1], []).append(candidate)
     single = []
     for same in by_identity.values():
         if len(same) == 1:
@@ -458,19 +449,31 @@ def _read_all(candidates: Iterable[_Candidate], problems: list[Problem]) -> tupl
 
 
 def _order(run: Run) -> tuple[Any, ...]:
-    return _model_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
+    return natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
 
 
 def _map(
-    function: Callable[[_Item], _Result], items: Sequence[_Item], *, serial_below: int = _SERIAL_BELOW
+    function: Callable[[_Item], _Result], items: Sequence[_Item], *, patience: int = _PATIENCE
 ) -> Iterator[_Result]:
-    """Apply ``function`` to all items, in threads when there are many, and yield the results in order."""
-    if len(items) < serial_below:
-        yield from map(function, items)
-        return
+    """Apply ``function`` to all items and yield the results in order.
+
+    Args:
+        function: reads something.
+        items: its arguments.
+        patience: when so many more items than not took longer to wait for than to work on, threads take the others.
+    """
+    n_done = n_waited = 0
+    while n_done < len(items) and n_waited < patience:
+        worked, start = time.thread_time(), time.perf_counter()
+        result = function(items[n_done])
+        taken = time.perf_counter() - start
+        waited = taken > 2 * (time.thread_time() - worked)
+        n_waited = max(0, n_waited + (1 if waited else -1))
+        n_done += 1
+        yield result
     # A task for every item would cost more than the item.
-    size = max(1, min(_CHUNK, len(items) // _THREADS))
-    chunks = [items[start : start + size] for start in range(0, len(items), size)]
+    size = max(1, min(_CHUNK, (len(items) - n_done) // _THREADS))
+    chunks = [items[first : first + size] for first in range(n_done, len(items), size)]
     with ThreadPoolExecutor(_THREADS) as pool:
         for done in pool.map(lambda chunk: [function(item) for item in chunk], chunks):
             yield from done
@@ -487,6 +490,7 @@ def _read_one(candidate: _Candidate) -> tuple[Run | None, list[Problem]]:
             dataset=candidate.dataset,
             n_shot=candidate.n_shot,
             seed=candidate.seed,
+            evaluation=candidate.evaluation,
             problems=problems,
         )
     except UnfinishedError as error:
@@ -496,4 +500,4 @@ def _read_one(candidate: _Candidate) -> tuple[Run | None, list[Problem]]:
         # Messages of the loader name the whole path, which the problem already says.
         problems.append(Problem(path, str(error).replace(f"{path}{os.sep}", "")))
         return None, problems
-    return dataclasses.replace(run, evaluation=candidate.evaluation), problems
+    return run, problems

@@ -42,6 +42,8 @@ _STAGE_PREFIX = ".partial-"
 # Where a run keeps what it has done so far.
 _WORK_FOLDER = ".resume"
 
+_PLAIN = frozenset({type(None), str, bool, int})
+
 # A record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
 
@@ -59,12 +61,13 @@ class UnfinishedError(CogError):
 
 
 def read_run(
-    path: str | os.PathLike[str],
+    path: Path,
     *,
     model: str,
     dataset: str,
     n_shot: int | None,
     seed: int,
+    evaluation: str = "logreg",
     problems: list[Problem] | None = None,
 ) -> Run:
     """Read one seed folder.
@@ -75,18 +78,18 @@ def read_run(
 
     Args:
         path: the seed folder.
-        model: what the folder's place says about the run (same for the next three).
+        model: what the folder's place says about the run (same for the next four).
         dataset: data set.
         n_shot: training images per class, 0 = all; None: as the run records it, else as the evaluation
             folder's name has it.
         seed: seed.
+        evaluation: ``EVAL.NAME`` with what tells variants apart.
         problems: receives leftovers inside the folder that do not make the run unusable.
 
     Raises:
         UnfinishedError: when the run has not finished.
         CogError: when the run is ambiguous, its files contradict each other or cannot be read safely.
     """
-    path = Path(path)
     problems = [] if problems is None else problems
     finals, stages = [], []
     record: dict[str, Any] | None = None
@@ -120,7 +123,7 @@ def read_run(
     if n_shot is None:
         named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
         n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
-    named = _hyper_parameters(final)
+    pair = recorded if recorded.keys() >= {"lr", "wd"} else _hyper_parameters(final) | recorded
     return Run(
         model=model,
         dataset=dataset,
@@ -129,12 +132,13 @@ def read_run(
         top1=top1,
         top5=top5,
         n_epochs=n_epochs,
-        lr=number(recorded.get("lr", named.get("lr"))),
-        wd=number(recorded.get("wd", named.get("wd"))),
+        lr=number(pair.get("lr")),
+        wd=number(pair.get("wd")),
         diverged=recorded.get("diverged") is True,
         path=path,
         final_folder=final,
         details=Details() if record is None else read_details(record),
+        evaluation=evaluation,
     )
 
 
@@ -187,16 +191,9 @@ def _list(path: Path) -> list[tuple[str, bool]]:
 
 def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]:
     """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
+    content = safe_load.contents(os.path.join(path, RESULTS_FILE), "record of a run", _LARGEST_RECORD)
     try:
-        with open(os.path.join(path, RESULTS_FILE), "rb", opener=_open_without_waiting) as handle:
-            content = handle.read(_LARGEST_RECORD + 1)
-        if len(content) > _LARGEST_RECORD:
-            raise CogError(
-                f"{RESULTS_FILE} is larger than {_LARGEST_RECORD >> 20} MiB, not the record of a run"
-            )
-        record = json.loads(content)
-    except OSError as error:
-        raise CogError(f"cannot read {RESULTS_FILE}: {error.strerror or error}") from error
+        record = json.loads(bytes(content))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
     if not isinstance(record, dict) or not isinstance(record.get("final"), dict):
@@ -209,11 +206,6 @@ def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]
     if type(record.get("n_shot", 0)) is not int or record.get("n_shot", 0) < 0:
         raise CogError(f"{RESULTS_FILE} says n_shot {record['n_shot']!r}, expected a whole number")
     return record
-
-
-def _open_without_waiting(name: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes into must not stop the reading of all others."""
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] | None) -> str:
@@ -251,7 +243,7 @@ def _last_accuracy(logs: Any, key: str, where: str) -> tuple[float, int]:
     return float(value), len(values)
 
 
-def _hyper_parameters(final_folder: str) -> dict[str, float]:
+def _hyper_parameters(final_folder: str) -> dict[str, Any]:
     """Read learning rate and weight decay from the name of the folder of the final training."""
     match = _FINAL_FOLDER.fullmatch(final_folder)
     found = {}
@@ -316,11 +308,7 @@ def _sequence(value: Any) -> list[Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    return (
-        value is None
-        or isinstance(value, str | bool | int)
-        or (isinstance(value, float) and math.isfinite(value))
-    )
+    return type(value) in _PLAIN or (type(value) is float and math.isfinite(value))
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -126,10 +126,11 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
     found: dict[tuple[str, str, str], FeatureDescription] = {}
     looked: set[tuple[str, str, str, str]] = set()
     for run in runs:
+        beside = os.path.dirname(os.path.dirname(run.path))
         for split in constants.SPLITS:
             key = (run.model, run.dataset, split)
             recorded = getattr(run.details, f"{split}_features_file")
-            places = [str(run.path.parent.parent / f"features_{split}")]
+            places = [os.path.join(beside, f"features_{split}")]
             if isinstance(recorded, str) and "\0" not in recorded:
                 places.append(os.path.dirname(recorded))
             for place in places:

@@ -21,8 +21,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,44 +63,38 @@ def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) 
         CogError: when the file is missing, too large or not a complete pickle.
     """
     try:
-        with contents(path, "pickle", largest) as content:
-            return safe_pickle.load(content)
+        return safe_pickle.load(contents(path, "pickle", largest))
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "
             "strings, numbers and numpy arrays. Get the file from its authors again"
         ) from None
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
     except safe_pickle.MALFORMED as error:
         raise CogError(
             f"{path} is not a readable pickle ({type(error).__name__}: {str(error)[:200]}); is it complete?"
         ) from None
 
 
-@contextmanager
-def contents(
-    path: str | os.PathLike[str], kind: str, largest: int | None = None
-) -> Iterator[bytes | mmap.mmap]:
-    """Yield the bytes of a regular file that is not empty.
+def contents(path: str | os.PathLike[str], kind: str, largest: int | None = None) -> bytes | mmap.mmap:
+    """Return the bytes of a regular file that is not empty; a map is closed with the last reference to it.
 
     Raises:
         CogError: for anything else.
     """
     try:
-        handle = files.open_regular(path)
+        with files.open_regular(path, buffering=0) as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if size == 0:
+                raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
+            if largest is not None and size > largest:
+                raise CogError(
+                    f"{path} has {size:,} bytes, expected a {kind} of at most {largest:,}; is it the right file?"
+                )
+            if size <= _SMALL:
+                return handle.read()
+            return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    with handle:
-        size = os.fstat(handle.fileno()).st_size
-        if size == 0:
-            raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
-        if largest is not None and size > largest:
-            raise CogError(
-                f"{path} has {size:,} bytes, expected a {kind} of at most {largest:,}; is it the right file?"
-            )
-        # A map is closed with the last reference to it: what was read may still refer to it.
-        yield handle.read() if size <= _SMALL else mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def require_small_directory(archive: IO[bytes]) -> None:
@@ -154,21 +147,21 @@ def _check_torch(path: Path) -> None:
         UnsafeFileError: see :func:`require_stored`, :func:`cog.runtime.safe_pickle.check`.
         Exception: a broken file.
     """
-    with contents(path, "torch file") as content:
-        try:
-            if content[:4] == b"PK\x03\x04":
-                with open(path, "rb") as handle, zipfile.ZipFile(require_stored(handle)) as archive:
-                    for name in archive.namelist():
-                        if name.endswith("/data.pkl"):
-                            safe_pickle.check(archive.read(name))
-            elif content[:2] == b"\x80\x02":
-                position = 0
-                for _ in range(_LEGACY_PICKLES):
-                    position = safe_pickle.check(content, position) if position < len(content) else position
-        except UnsafeFileError as error:
-            raise UnsafeFileError(
-                f"refused to read {path}: it contains {error}; expected a file of torch.save"
-            ) from None
+    content = contents(path, "torch file")
+    try:
+        if content[:4] == b"PK\x03\x04":
+            with open(path, "rb") as handle, zipfile.ZipFile(require_stored(handle)) as archive:
+                for name in archive.namelist():
+                    if name.endswith("/data.pkl"):
+                        safe_pickle.check(archive.read(name))
+        elif content[:2] == b"\x80\x02":
+            position = 0
+            for _ in range(_LEGACY_PICKLES):
+                position = safe_pickle.check(content, position) if position < len(content) else position
+    except UnsafeFileError as error:
+        raise UnsafeFileError(
+            f"refused to read {path}: it contains {error}; expected a file of torch.save"
+        ) from None
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:

@@ -57,8 +57,15 @@ _PUSH = {  # opcode: kind, bytes of its argument, bytes of the length in front o
 _PUSHED = {code[0]: (ord(kind), width, count) for code, (kind, width, count) in _PUSH.items()}
 _LINES = dict(zip(b"ILFSVP", b"nnnsso", strict=True))
 _INDEX_BYTES = dict(zip(b"qrhj", (1, 4, 1, 4), strict=True))
-_FLOATS = re.compile(rb"(?:G.{8})+e", re.DOTALL)  # BINFLOAT, APPENDS
+_BINFLOAT_BYTES, _BATCH = 9, 1000  # Python's pickler appends so many items at once
 _MARK = b"("
+
+
+def _n_floats(data: bytes | mmap.mmap, position: int) -> int:
+    """Return how many BINFLOAT, of at most a batch, stand before APPENDS; 0 for anything else."""
+    codes = data[position : position + _BINFLOAT_BYTES * (_BATCH + 1) : _BINFLOAT_BYTES]
+    n = len(codes) - len(codes.lstrip(b"G"))
+    return n if codes[n : n + 1] == b"e" else 0
 
 
 def check(data: bytes | mmap.mmap, position: int = 0) -> int:
@@ -126,11 +133,11 @@ def check(data: bytes | mmap.mmap, position: int = 0) -> int:
         pushed = _PUSHED.get(code)
         if pushed is not None:
             kind, width, n_count = pushed
-            if code == 0x28 and stack and stack[-1] == 0x6C:  # "(" above a list
-                floats = _FLOATS.match(data, position)
-                if floats is not None:
-                    left -= (floats.end() - position) // 16
-                    position = floats.end()
+            if code == 0x28 and data[position] == 0x47 and stack and stack[-1] == 0x6C:  # "(G" above a list
+                n_floats = _n_floats(data, position)
+                if n_floats:
+                    left -= n_floats // 2
+                    position += _BINFLOAT_BYTES * n_floats + 1
                     continue
             if n_count:
                 width = int.from_bytes(data[position : position + n_count], "little")

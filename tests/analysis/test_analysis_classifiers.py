@@ -20,7 +20,7 @@ from cog.analysis import accuracy_vs_similarity, concepts, confident_errors, mod
 from cog.commands import analyze_features
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.results import analysis_records
+from cog.results import analysis_records, find
 
 del analysis
 
@@ -533,7 +533,7 @@ def test_distance_equals_scipy(levels):
         zip([*LEVEL["cog_l1"], *LEVEL["cog_l2"]], y, strict=True)
     )
     assert float(rows[0]["accuracy_seed_22"]) == 100.0 and float(rows[0]["accuracy_seed_37"]) == 90.0
-    assert any(one.analysis == "distance" for one in analysis_records.find(models))
+    assert any(one.analysis == "distance" for one in find.find_all(models).analyses)
 
 
 def test_bins_never_divide_equal_similarities():

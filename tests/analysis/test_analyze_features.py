@@ -17,7 +17,7 @@ from cog.analysis import plan
 from cog.commands.analyze_features import main
 from cog.errors import CogError
 from cog.paths import ModelDir, analysis_folder, parse_analysis_folder
-from cog.results import analysis_records
+from cog.results import analysis_records, find
 from cog.results.analysis_records import AnalysisRecord, RecordProblem
 from cog.runtime import signals
 from cog.runtime.resume_dir import SavedStates
@@ -59,9 +59,9 @@ def test_all_analyses_of_two_data_sets(models, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 2 * len(LABEL_FREE)
     assert all(line.startswith("[tiny_net in1k] ") for line in printed[: len(LABEL_FREE)])
-    found = analysis_records.find(models)
+    found = find.find_all(models).analyses
     assert [(f.dataset, f.analysis) for f in found] == [
-        (dataset, name) for dataset in ("cog_l1", "in1k") for name in sorted(LABEL_FREE)
+        (dataset, name) for dataset in ("in1k", "cog_l1") for name in sorted(LABEL_FREE)
     ]
     for record in found:
         folder = models / "tiny/net" / str(record.dataset) / f"analysis_{record.analysis}"
@@ -242,7 +242,7 @@ def test_the_driver(models, feature_folders, tmp_path, repository, python):
     done = subprocess.run([*script, *several], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "[2/2] analyses of tiny_other: alignment ncm" in done.stdout
-    assert len(analysis_records.find(models)) == 8
+    assert len(find.find_all(models).analyses) == 8
     done = subprocess.run(
         [*script, f"train_features_dir={feature_folders[0]}", f"test_features_dir={feature_folders[1]}",
          f"output_dir={tmp_path / 'out'}", "models_root_dir=None", "analyses=ncm"],
@@ -458,22 +458,24 @@ def test_damaged_records_are_problems(tmp_path, content, message):
     (folder / "results.json").write_text(content)
     found = analysis_records.read(folder)
     assert isinstance(found, RecordProblem) and message in found.message and "\n" not in found.message
-    assert list(analysis_records.scan(tmp_path)) == [found] and analysis_records.find(tmp_path) == []
+    everything = find.find_all(tmp_path)
+    [problem] = everything.problems
+    assert problem.path == folder and message in problem.reason and everything.analyses == []
 
 
 def test_records_of_a_renamed_folder_are_problems(tmp_path):
     folder = tmp_path / "t/a/in1k/analysis_kmeans"
     folder.mkdir(parents=True)
     analysis_records.write(folder, record())
-    [found] = analysis_records.scan(tmp_path)
-    assert isinstance(found, RecordProblem) and "expected analysis_ncm" in found.message
+    [problem] = find.find_all(tmp_path).problems
+    assert "holds a result of ncm, the folder's name says kmeans" in problem.reason
 
 
 def test_model_and_data_set_of_a_copied_record_are_those_of_its_folder(tmp_path):
     folder = tmp_path / "other/net_50/cog_l3/analysis_ncm"
     folder.mkdir(parents=True)
     analysis_records.write(folder, record())
-    [found] = analysis_records.find(tmp_path)
+    [found] = find.find_all(tmp_path).analyses
     assert (found.model, found.dataset) == ("other_net_50", "cog_l3")
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import json
 import os
 import pickle
+import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +19,7 @@ import pytest
 from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.errors import CogError
-from cog.results import find
+from cog.results import analysis_records, find, query
 from cog.runtime import atomic_dir, files
 
 
@@ -246,6 +252,25 @@ def test_broken_results_json(tmp_path, text):
     seed = make_seed_folder(tmp_path / "seed-22")
     (seed / "results.json").write_bytes(text.encode("latin1"))
     assert "results.json" in reasons(find.read_evaluation(tmp_path))["seed-22"]
+
+
+def test_results_json_that_is_no_file_or_too_large(tmp_path):
+    for seed in (1, 2, 3, 4):
+        make_record(make_seed_folder(tmp_path / f"seed-{seed}"), seed=seed)
+        if seed < 3:
+            (tmp_path / f"seed-{seed}/results.json").unlink()
+    (tmp_path / "seed-1/results.json").mkdir()
+    os.mkfifo(tmp_path / "seed-2/results.json")
+    os.truncate(tmp_path / "seed-3/results.json", 17_000_000)
+    record = tmp_path / "seed-4/results.json"
+    record.write_text(record.read_text() + " " * 2_000_000)
+    runs, problems = find.read_evaluation(tmp_path)
+    assert [run.seed for run in runs] == [4]
+    assert [problem.reason for problem in problems] == [
+        "cannot read results.json: it is a folder, expected a file",
+        "cannot read results.json: it is not a regular file",
+        "results.json has 17,000,000 bytes, expected a record of a run of at most 16,777,216; is it the right file?",
+    ]
 
 
 def test_divergence_is_recorded(tmp_path):
@@ -513,3 +538,84 @@ def test_a_run_below_a_path_that_is_not_utf_8_can_be_read_back(tmp_path):
     assert files.read_json(folder / "results.json") == record
     (run,), problems = find.find_runs(folder.parents[4])
     assert problems == [] and run.details.train_features_file == str(folder / "X_Y.pth")
+
+
+def test_threads_read_only_what_has_to_be_waited_for():
+    threads = []
+
+    def read(item, wait):
+        threads.append(threading.get_ident())
+        time.sleep(0.001) if wait(item) else sum(range(2_000))
+        return -item
+
+    for wait in (lambda item: False, lambda item: item % 2 == 0):
+        assert list(find._map(functools.partial(read, wait=wait), range(200), patience=20)) == [
+            *range(0, -200, -1)
+        ]
+        assert set(threads) == {threading.get_ident()}
+    threads.clear()
+    assert list(find._map(functools.partial(read, wait=bool), range(100), patience=20)) == [
+        *range(0, -100, -1)
+    ]
+    assert set(threads[:21]) == {threading.get_ident()} and threading.get_ident() not in threads[21:]
+    assert len(set(threads)) > 4
+    assert list(find._map(functools.partial(read, wait=bool), range(1, 20), patience=20)) == [
+        *range(-1, -20, -1)
+    ]
+
+
+_accesses: list[str] | None = None
+
+
+def _note_access(event, arguments):
+    if _accesses is not None and event in ("open", "os.scandir", "os.listdir"):
+        _accesses.append(str(arguments[0]))
+
+
+@pytest.fixture
+def accesses():
+    """Return a list that receives every path that Python opens or lists; hooks stay, so this one is added once."""
+    global _accesses
+    if not hasattr(_note_access, "is_added"):
+        sys.addaudithook(_note_access)
+        _note_access.is_added = True
+    _accesses = []
+    yield _accesses
+    _accesses = None
+
+
+def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
+    expected = []
+    for model in ("a/b", "c/d"):
+        for split in ("train", "test"):
+            features = tmp_path / model / "in1k" / f"features_{split}"
+            features.mkdir(parents=True)
+            (features / "features.json").write_text(json.dumps({"n_images": 3}))
+            expected.append(features / "features.json")
+        analysis = tmp_path / model / "in1k/analysis_kmeans"
+        analysis.mkdir()
+        record = analysis_records.AnalysisRecord("kmeans", None, "in1k", {}, {"ami": 0.5})
+        analysis_records.write(analysis, record)
+        expected += [analysis, analysis / "results.json"]
+        for seed in (22, 37, 45):
+            for folder in ("eval_logreg", "eval_logreg_N8"):
+                run = make_seed_folder(tmp_path / model / "in1k" / folder / f"seed-{seed}")
+                expected += [run, run / "final-lr-10.5_wd-1e-06/logs.pkl"]
+                if seed != 45:  # the original toolkit's
+                    make_record(run, seed=seed, n_shot=8 if folder.endswith("8") else 0)
+                    expected.append(run / "results.json")
+    accesses.clear()
+    found_problems: list[find.Problem] = []
+    asked = query.ResultQuery(models_root_dir=tmp_path, experiments=True)
+    gathered = query.gather(asked, on_problems=found_problems.extend)
+    counts = collections.Counter(path for path in accesses if path.startswith(str(tmp_path)))
+    assert (
+        len(gathered.runs) == 12
+        and len(gathered.cells) == 8
+        and len(gathered.analyses) == 2
+        and not found_problems
+    )
+    below = {path: n for path, n in counts.items() if re.search("seed-|features_|analysis_", path)}
+    assert below == {str(path): 1 for path in expected}
+    # the root and what it holds: once for models, once for folders that are not named like one
+    assert sum(counts.values()) - len(expected) <= 20

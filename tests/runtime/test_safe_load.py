@@ -7,7 +7,9 @@ import io
 import os
 import pickle
 import signal
+import struct
 import subprocess
+import time
 import warnings
 import zipfile
 
@@ -160,6 +162,24 @@ def _unframed(content: bytes) -> bytes:
         if name != "FRAME":
             kept.append(content[start:end])
     return b"".join(kept)
+
+
+@pytest.mark.parametrize("n", (0, 1, 2, 999, 1000, 1001, 2345))
+def test_the_end_of_lists_of_floats(read, n):
+    letters = [struct.unpack(">d", text * 8)[0] for text in (b"G", b"e", b"(", b".")]
+    for others in ([], [1], ["e"]):
+        for items in ([*letters * n, *others], [*others, *letters * n], ([0.5] * n, letters, others)):
+            content = pickle.dumps({"a": items, "b": items[:3]})
+            assert safe_pickle.check(content + b"more") == len(content)
+            assert read(content) == pickle.loads(content)
+            with pytest.raises(CogError, match="not a readable pickle"):
+                read(content[: len(content) // 2])
+
+
+def test_beginnings_of_lists_of_floats_take_linear_time(read):
+    start = time.process_time()
+    assert read(b"]" + (b"(G" + bytes(8) + b"1") * 60_000 + b".") == []
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("version", (1, 2))
@@ -470,8 +490,6 @@ def _colliding(wrap, n: int = 60_000) -> bytes:
 
 
 def _floats_as_keys() -> bytes:
-    import struct
-
     return (
         b"\x80\x02}(" + b"".join(b"G" + struct.pack(">d", k * 2.0**61) + b"N" for k in range(60_000)) + b"u."
     )

@@ -104,8 +104,8 @@ def read(path: Path) -> Any:
         CogError: when it is damaged.
     """
     try:
-        with contents(path, "checkpoint") as content:
-            data = safe_pickle.load(content, names=lambda module, name: _NAMES.get((module, name)))
+        content = contents(path, "checkpoint")
+        data = safe_pickle.load(content, names=lambda module, name: _NAMES.get((module, name)))
         if not isinstance(data, dict):
             return data
         return {key: _flat(value) if isinstance(value, dict) else value for key, value in data.items()}
