@@ -101,7 +101,7 @@ def _check(args: argparse.Namespace) -> int:
     specs = chosen(args.model)
     root = files.require_dir(args.models_root_dir, "--models_root_dir")
     findings = check.check(specs, root, deep=args.deep)
-    print(check.report(findings))
+    print(check.report(findings, ("ok", "bad", "absent")))
     absent_matters = args.model is not None
     return 2 if any(f.status == "bad" or (absent_matters and f.status == "absent") for f in findings) else 0
 
@@ -132,7 +132,7 @@ def _top1(args: argparse.Namespace) -> int:
 
 
 def _download(args: argparse.Namespace) -> int:
-    from cog.models import download
+    from cog.models import check, download
 
     if not args.models_root_dir.strip():
         raise CogError("<models_root_dir> is empty; give the folder that holds the models")
@@ -141,7 +141,7 @@ def _download(args: argparse.Namespace) -> int:
     else:
         specs = chosen(args.model)
     outcomes = download.prepare(specs, args.models_root_dir, dry_run=args.dry_run)
-    print(download.summary(outcomes))
+    print(check.report(outcomes))
     return 2 if any(outcome.status == download.FAILED for outcome in outcomes) else 0
 
 
