@@ -24,6 +24,7 @@ from cog.analysis import concepts, contact_sheet, saved_runs, statistics
 from cog.analysis.probe_flags import PROBE_FLAGS
 from cog.analysis.saved_runs import MODEL_FILE, PCA_FILE, SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
+from cog.data import datasets
 from cog.errors import CogError
 from cog.results.analysis_records import Number
 from cog.runtime import files
@@ -93,10 +94,7 @@ ANALYSIS = Analysis(
         "trained_features_dir",
         "confidence",
         "sheet_images",
-        "in1k_images_root",
-        "in1k_blurred_images_root",
-        "imagenet_images_root",
-        "images_root",
+        *datasets.root_flags(),
         "wordnet_dir",
     ),
     in_all=False,
@@ -174,19 +172,11 @@ def _own_test_features(
 def _images_root(request: AnalysisRequest) -> Path | None:
     """Return the folder that image paths of the data set's test features are relative to, if it was given."""
     args, dataset = request.args, request.dataset
-    if args.images_root is not None:
-        return files.require_dir(args.images_root, "--images_root") / "test"
-    if dataset in (constants.IN1K, constants.IN1K_BLURRED):
-        flag = f"{dataset}_images_root"
-        root = getattr(args, flag)
-        return None if root is None else files.require_dir(root, f"--{flag}") / constants.IN1K_FOLDERS["test"]
-    if (
-        dataset is not None
-        and constants.cog_level(dataset) is not None
-        and args.imagenet_images_root is not None
-    ):
-        return files.require_dir(args.imagenet_images_root, "--imagenet_images_root")
-    return None
+    declared = datasets.OWN if args.images_root is not None else datasets.find(dataset or "")
+    root = None if declared is None else getattr(args, declared.root)
+    if declared is None or root is None:
+        return None
+    return declared.folder(str(files.require_dir(root, f"--{declared.root}")), "test")
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from cog import constants
 from cog.analysis import registry
+from cog.data import datasets
 from cog.runtime import cli as cli_tools
 
 
@@ -39,7 +39,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dataset",
         "--datasets",
         nargs="+",
-        help=f"one or several of {', '.join(constants.DATASETS)}, or a name of your own",
+        help=f"one or several of {', '.join(datasets.names())}, or a name of your own",
     )
     where.add_argument(
         "--models_root_dir",

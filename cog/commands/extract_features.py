@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cog import constants
 from cog.commands import image_flags
+from cog.data import datasets
 from cog.runtime import cli as cli_tools
 from cog.runtime import ranks, signals
 
@@ -27,8 +28,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dataset",
         required=True,
         nargs="+",
-        help=f"one or several of {', '.join(constants.DATASETS)}, {constants.IN1K_BLURRED}, or with --images_root a "
-        "name of your own",
+        help=f"one or several of {', '.join(datasets.names())}, or with --images_root a name of your own",
     )
     target.add_argument(
         "--split",

@@ -10,8 +10,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cog import constants
 from cog.commands import image_flags
+from cog.data import datasets
 from cog.errors import CogError
 from cog.finetune import parallel, plan
 from cog.runtime import cli as cli_tools
@@ -28,8 +28,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dataset",
         required=True,
         nargs="+",
-        help=f"one or several of {', '.join(constants.DATASETS)}, {constants.IN1K_BLURRED}, or with --images_root "
-        "a name of your own",
+        help=f"one or several of {', '.join(datasets.names())}, or with --images_root a name of your own",
     )
     image_flags.add_model(
         parser,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from cog.data.image_sources import PLACES, ImageSources
+from cog.data import datasets
+from cog.data.image_sources import ImageSources
 from cog.models.request import ModelRequest
 from cog.runtime import cli as cli_tools
 
-#: Help of each flag that locates images, without ``--``.
-FLAGS = PLACES
+
+def add_places(group: argparse._ArgumentGroup) -> None:
+    """Add the flags that locate images."""
+    for flag, text in datasets.flags().items():
+        group.add_argument(f"--{flag}", help=text)
 
 
 def add(group: argparse._ArgumentGroup) -> None:
-    """Add the flags that locate images."""
-    for flag, text in FLAGS.items():
-        group.add_argument(f"--{flag}", help=text)
+    """Add the flags that locate images, and ``--strict_counts``."""
+    add_places(group)
     group.add_argument(
         "--strict_counts",
         action="store_true",
@@ -24,13 +27,14 @@ def add(group: argparse._ArgumentGroup) -> None:
 
 
 def sources(args: argparse.Namespace) -> ImageSources:
-    """Return the values of the flags of :func:`add`."""
+    """Return the values of the flags of :func:`add_places`, and of ``--strict_counts`` if it is there."""
     return ImageSources(
-        **{flag: getattr(args, flag) for flag in FLAGS}, strict_counts=getattr(args, "strict_counts", False)
+        {flag: getattr(args, flag) for flag in datasets.flags()},
+        strict_counts=getattr(args, "strict_counts", False),
     )
 
 
-def require(args: argparse.Namespace, dataset: str, *, why: str = "") -> dict[str, str]:
+def require(args: argparse.Namespace, dataset: str, *, why: str | None = None) -> dict[str, str]:
     """Return the values of the flags that a data set needs, see :meth:`ImageSources.require`."""
     return sources(args).require(dataset, why=why)
 

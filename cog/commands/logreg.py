@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from cog import config, constants
+from cog import config
+from cog.data import datasets
 from cog.runtime import cli as cli_tools
 from cog.runtime import signals
 
@@ -26,7 +27,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument(
         "--dataset",
         nargs="+",
-        help=f"one or several of {', '.join(constants.DATASETS)}, or a name of your own",
+        help=f"one or several of {', '.join(datasets.names())}, or a name of your own",
     )
     where.add_argument(
         "--models_root_dir",

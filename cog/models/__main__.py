@@ -61,7 +61,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     download.add_argument("models_root_dir")
     download.add_argument("--dry_run", action="store_true", help="only say what would be done")
 
-    docs = command("docs", "compare prepare_models/ and docs/models.md with the declarations")
+    docs = command("docs", "compare prepare_models/, docs/models.md and docs/data.md with the declarations")
     docs.add_argument("--write", action="store_true", help="rewrite it")
     # The scripts put "--" before the user's own arguments, which may start with flags.
     argv = None if argv is None else list(argv)

@@ -1,4 +1,4 @@
-"""``prepare_models/``, its scripts and its README, and the table of ``docs/models.md``, written from the declarations.
+"""``prepare_models/`` and the tables of ``docs/models.md`` and ``docs/data.md``, written from the declarations.
 
 ``python -m cog.models docs --write`` rewrites them; a test compares them with what this module says.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cog.data import datasets
 from cog.models import table
 from cog.models.spec import ModelSpec
 
@@ -166,15 +167,22 @@ def _profiles(specs: Sequence[ModelSpec]) -> str:
     return "\n".join(lines)
 
 
-#: Around the table in docs/models.md.
+#: Around the table of a page.
 _BEGIN, _END = "<!-- generated: python -m cog.models docs --write -->\n", "\n<!-- end -->"
 
 
-def page(specs: Sequence[ModelSpec], text: str) -> str:
-    """Return the text of ``docs/models.md`` with its table replaced."""
+def pages(specs: Sequence[ModelSpec]) -> dict[str, str]:
+    """Return the table of each page with a generated one, by the page's path in the repository."""
+    return {
+        "docs/models.md": table.markdown(specs, columns=README_COLUMNS, links="../prepare_models"),
+        "docs/data.md": datasets.markdown(),
+    }
+
+
+def with_table(text: str, made: str) -> str:
+    """Return the text of a page with its table replaced."""
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    made = table.markdown(specs, columns=README_COLUMNS, links="../prepare_models")
     return f"{before}{_BEGIN}{made}{_END}{after}"
 
 
@@ -187,8 +195,8 @@ def generated(specs: Sequence[ModelSpec]) -> dict[str, str]:
 def changed(specs: Sequence[ModelSpec], repository: Path) -> dict[Path, str]:
     """Return path -> text of every file that differs from the declarations."""
     texts = {repository / "prepare_models" / name: text for name, text in generated(specs).items()}
-    models_page = repository / "docs/models.md"
-    texts[models_page] = page(specs, models_page.read_text(encoding="utf-8"))
+    for page, made in pages(specs).items():
+        texts[repository / page] = with_table((repository / page).read_text(encoding="utf-8"), made)
     return {
         path: text
         for path, text in texts.items()
