@@ -36,7 +36,7 @@ _BLOCK = 2048
 
 
 def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the one task."""
+    """Return the task of alignment and uniformity."""
     cfg = request.cfg.ANALYSIS
     settings = {"alpha": cfg.ALIGN_ALPHA, "t": cfg.UNIFORM_T}
     return [AnalysisTask("alignment", ("test",), settings, partial(_compute, settings))]
@@ -124,17 +124,17 @@ def alignment(
     for label, members in zip(labels.tolist(), order.split(counts.tolist()), strict=True):
         count = len(members)
         n_single += count == 1
-        own = 0.0
+        class_total = 0.0
         for i in range(0, count, _BLOCK):
             a = rows.take(members[i : i + _BLOCK]).double()
             for j in range(i, count, _BLOCK):
                 b = a if i == j else rows.take(members[j : j + _BLOCK]).double()
                 powers = torch.cdist(a, b).pow_(alpha)
-                own += float((powers.triu_(1) if i == j else powers).sum())
+                class_total += float((powers.triu_(1) if i == j else powers).sum())
             on_block()
         pairs = count * (count - 1) // 2
-        per_class[label] = own / pairs if pairs else None
-        total += own
+        per_class[label] = class_total / pairs if pairs else None
+        total += class_total
         n_pairs += pairs
     return Alignment(total / n_pairs if n_pairs else None, n_pairs, n_single, per_class)
 

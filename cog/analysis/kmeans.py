@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cog.analysis.clustering_metrics import agreement
-from cog.analysis.rows import FeatureRows, require_equal_dimensions
+from cog.analysis.rows import FeatureRows, load_both_splits
 from cog.analysis.state_file import StateFile
 from cog.analysis.task import (
     BOTH_SPLITS,
@@ -34,7 +34,7 @@ CLUSTERS_FILE = "clusters.npz"
 
 
 def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the one task: all repetitions."""
+    """Return one task for all repetitions."""
     cfg = request.cfg.ANALYSIS
     settings = {
         "k": cfg.KMEANS_K,
@@ -53,7 +53,7 @@ def nearest_centers(rows: FeatureRows, centers: torch.Tensor) -> torch.Tensor:
     """Return the number of the nearest center of every row, int64 ``(n,)``; the first of equally near ones.
 
     Args:
-        rows: best with the same shift as the rows that were clustered.
+        rows: ``(n, d)``, best with the same shift as the clustered rows.
         centers: float32 ``(k, d)``, not shifted.
     """
     import torch
@@ -68,8 +68,7 @@ def nearest_centers(rows: FeatureRows, centers: torch.Tensor) -> torch.Tensor:
 def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
     import numpy as np
 
-    train, test = job.load("train"), job.load("test")
-    require_equal_dimensions(train, test, job.label)
+    train, test = load_both_splits(job)
     k = settings["k"] or len(train.y.unique())
     if k > len(train):
         raise CogError(
@@ -109,7 +108,7 @@ def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
 
 
 def _numbers(clustering: Clustering) -> dict[str, Any]:
-    """Return what is recorded of a repetition beside its inertia."""
+    """Return the recorded numbers of a repetition, beside its inertia."""
     return {
         name: getattr(clustering, name) for name in ("iterations", "ended_by", "computed_frac", "n_empty")
     }

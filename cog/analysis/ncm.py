@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
-from cog.analysis.rows import SMALL_BLOCK, FeatureRows, require_equal_dimensions
+from cog.analysis.rows import SMALL_BLOCK, FeatureRows, load_both_splits
 from cog.analysis.task import (
     BOTH_SPLITS,
     Analysis,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the one task; nothing of it can be set."""
+    """Return the task, which has no settings."""
     return [AnalysisTask("ncm", BOTH_SPLITS, {}, _compute)]
 
 
@@ -34,8 +34,7 @@ ANALYSIS = Analysis("ncm", "nearest-class-mean classifiers", plan)
 
 
 def _compute(job: AnalysisContext) -> AnalysisOutcome:
-    train, test = job.load("train"), job.load("test")
-    require_equal_dimensions(train, test, job.label)
+    train, test = load_both_splits(job)
     labels, _, targets, unseen = train_classes(train, test, job.label)
     means = fit(FeatureRows(train, job.device), train.y)
     test_rows = FeatureRows(test, job.device)
@@ -84,7 +83,7 @@ def predict(means: ClassMeans, test: FeatureRows, *, metric: str) -> torch.Tenso
     """Return the nearest classes of every test row, int64 ``(m, 5)`` on the CPU, best first, -1 where there is none.
 
     Args:
-        means: of the classes.
+        means: mean feature of every class.
         test: ``(m, d)``.
         metric: ``"cosine"`` or ``"euclidean"``.
     """

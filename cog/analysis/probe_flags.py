@@ -7,12 +7,12 @@ import argparse
 from cog.data import datasets
 from cog.runtime import cli
 
-#: Flags of all of them.
+#: Flags that cross, distance and winners have in common.
 PROBE_FLAGS = ("run_seeds", "cog_levels_mapping_file")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them to the command's parser."""
+    """Add the flags of cross, distance and winners to the parser of the command."""
     runs = parser.add_argument_group(
         "classifiers (cross, distance, winners): those that EVAL.NAME and the CLF keys name"
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cog.runtime.resume_dir import SavedStates
 
 
-#: Of a task that needs training and test features.
+#: Splits of a task that needs training and test features.
 BOTH_SPLITS = ("train", "test")
 
 
@@ -30,8 +30,8 @@ class AnalysisRequest:
     """One data set that the command line asks to analyze; ``plan`` functions turn it into tasks.
 
     Attributes:
-        model: ``<model_title>_<architecture_name>``, or None.
-        dataset: name, or None (with feature folders of the user's own).
+        model: ``<model_title>_<architecture_name>``; None with feature folders of the user's own.
+        dataset: name of the data set; None with feature folders of the user's own.
         model_dir: the model's folder; None without ``--models_root_dir`` and ``--model``.
         features: expected folder or file of the features of each split.
         output_root: folder that gets ``analysis_<name>/``.
@@ -77,14 +77,14 @@ class AnalysisOutcome:
         seeds: seeds of the repetitions, in order; empty where nothing is random.
         per_seed: values of each repetition.
         details: JSON values that explain the numbers: sizes, settings found, files written.
-        summary: one line for the terminal; empty: the values.
+        summary: one line for the terminal; None for the values.
     """
 
     values: Mapping[str, Number]
     seeds: Sequence[int] = ()
     per_seed: Mapping[int, Mapping[str, Number]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
-    summary: str = ""
+    summary: str | None = None
 
 
 @dataclass(frozen=True)
