@@ -60,7 +60,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
-    """Return what the flags ask for; touches no file."""
+    """Return the request of the flags; touches no file."""
     return plan.FineTuneRequest(
         image_flags.model_request(args),
         image_flags.sources(args),
@@ -78,7 +78,7 @@ def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
-    requests = [make_request(one) for one in cli_tools.each_dataset(args, "output_dir")]
+    requests = [make_request(of_dataset) for of_dataset in cli_tools.each_dataset(args, "output_dir")]
     if args.check:
         return max(map(plan.check, requests))
     if len(requests) > 1 and parallel.place().size > 1:

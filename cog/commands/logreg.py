@@ -20,22 +20,22 @@ from cog.runtime import signals
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
     parser = cli_tools.Parser(__doc__ or "")
-    where = parser.add_argument_group(
+    source = parser.add_argument_group(
         "features: --models_root_dir with --model and --dataset, or --train_features_dir with --test_features_dir"
     )
-    where.add_argument("--model", help="<model_title>_<architecture_name>, such as sup_resnet50")
-    where.add_argument(
+    source.add_argument("--model", help="<model_title>_<architecture_name>, such as sup_resnet50")
+    source.add_argument(
         "--dataset",
         nargs="+",
         help=f"one or several of {', '.join(datasets.names())}, or a name of your own",
     )
-    where.add_argument(
+    source.add_argument(
         "--models_root_dir",
         help="reads <root>/<model_title>/<architecture_name>/<dataset>/features_{train,test}/X_Y.pth",
     )
-    where.add_argument("--train_features_dir", help="folder (or X_Y.pth file) of the training features")
-    where.add_argument("--test_features_dir", help="folder (or X_Y.pth file) of the test features")
-    where.add_argument(
+    source.add_argument("--train_features_dir", help="folder (or X_Y.pth file) of the training features")
+    source.add_argument("--test_features_dir", help="folder (or X_Y.pth file) of the test features")
+    source.add_argument(
         "--output_dir",
         help="where to write (default with --models_root_dir: <dataset>/eval_logreg[_N<n_shot>]/seed-<seed>/ "
         "beside the features); with --seeds or --n_shots: <output_dir>[_N<n_shot>]/seed-<seed>/",
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cog.logreg import jobs, plan
 
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
-    planned = [plan.plan_runs(one, cfg) for one in each]
+    planned = [plan.plan_runs(of_dataset, cfg) for of_dataset in each]
 
     options = {"skip_complete": args.skip_complete, "overwrite": args.overwrite}
     with signals.deferred():

@@ -27,7 +27,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     """Parse flags; touches no file.
 
     Returns:
-        The flags, and what follows ``--``.
+        The flags, and the words after ``--``.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     cut = given.index("--") if "--" in given else len(given)
@@ -80,7 +80,7 @@ def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Submit or run what is missing; returns the exit code."""
+    """Submit or run the missing units, and return the exit code."""
     args, words = parse_args(argv)
     passed = split(args, words)
     args.datasets = args.datasets or list(constants.DATASETS)

@@ -19,7 +19,7 @@ from cog import constants
 from cog.data import root_layout
 from cog.errors import CogError
 
-#: Suffixes (lower case) of what counts as an image in a class folder.
+#: Suffixes (lower case) of the files that are images of a class folder.
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 # Listing folders waits for the file system, not for a processor.
@@ -94,7 +94,7 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
         dataset: name of the data set.
         split: ``train`` or ``test``.
         folder: holds one sub-folder per class.
-        flag: how the user gave the folder, for messages.
+        flag: flag that names the folder, for messages.
 
     Raises:
         CogError: no such folder, no class folders, or class folders without images.
@@ -114,7 +114,7 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
         raise CogError(f"{flag}: cannot list {error.filename or folder}: {error.strerror}") from error
     if not classes:
         raise CogError(f"{flag}: {folder} holds no class folders; expected {folder}/<class>/<image>")
-    empty = [name for name, found in zip(classes, files, strict=True) if not found]
+    empty = [name for name, images in zip(classes, files, strict=True) if not images]
     if empty:
         raise CogError(
             f"{flag}: {len(empty)} of {len(classes)} class folders in {folder} hold no images "
@@ -125,10 +125,10 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
 
 def _images_in(folder: Path, name: str) -> list[str]:
     with os.scandir(folder / name) as entries:
-        found = [
+        names = [
             e.name for e in entries if e.name.lower().endswith(IMAGE_SUFFIXES) and not e.name.startswith(".")
         ]
-    return [f"{name}/{file}" for file in sorted(found)]
+    return [f"{name}/{file}" for file in sorted(names)]
 
 
 def cog_level(
@@ -164,14 +164,14 @@ def cog_level(
     concepts = sorted(levels[level - 1])
     concept_split = read_split(split_file, concepts=concepts)
     files = [sorted(map(str, concept_split[wnid][split])) for wnid in concepts]
-    empty = [wnid for wnid, found in zip(concepts, files, strict=True) if not found]
+    empty = [wnid for wnid, images in zip(concepts, files, strict=True) if not images]
     if empty:
         raise CogError(
             f"{split_file} has no {split} files for {len(empty)} concepts ({', '.join(empty[:3])})"
         )
     with ThreadPoolExecutor(_SCAN_THREADS) as pool:
-        present = list(pool.map(lambda found: (root / found[0]).parent.is_dir(), files))
-    lost = [wnid for wnid, there in zip(concepts, present, strict=True) if not there]
+        present = list(pool.map(lambda images: (root / images[0]).parent.is_dir(), files))
+    lost = [wnid for wnid, exists in zip(concepts, present, strict=True) if not exists]
     if lost:
         raise CogError(
             f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "

@@ -1,4 +1,4 @@
-"""From an image file to the network's pixels, exactly as Pillow computes them.
+"""Pixels of an image file for the network, exactly as Pillow computes them.
 
 Decoding is ``PIL.Image.open(path).convert("RGB")`` and nothing else, as in the original toolkit:
 
@@ -63,7 +63,7 @@ def load_rgb(path: str | os.PathLike[str], *, load_truncated: bool = False) -> I
             process: threads that decode at the same time have to agree on it.
 
     Raises:
-        Exception: whatever Pillow raises for a file it cannot decode.
+        Exception: any error that Pillow raises for a file it cannot decode.
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated
     with open_image(path) as image:
@@ -74,7 +74,7 @@ def load_rgb(path: str | os.PathLike[str], *, load_truncated: bool = False) -> I
 
 
 def can_decode(path: str | os.PathLike[str], *, load_truncated: bool = False) -> bool:
-    """Whether :func:`load_rgb` succeeds."""
+    """Return whether :func:`load_rgb` succeeds."""
     try:
         load_rgb(path, load_truncated=load_truncated)
     except Exception:
@@ -172,7 +172,7 @@ def to_input(
 
 
 def _to_input_row_by_row(pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """Do the same where the channels stay innermost.
+    """Turn pixels into input with the channels innermost, see :func:`to_input`.
 
     One image at a time stays in the processor's cache, and statistics repeated for a row of pixels turn loops over
     three channels into long ones: 80 instead of 390 microseconds for an image of 224 x 224.

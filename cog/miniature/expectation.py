@@ -1,4 +1,4 @@
-"""Whether results on the miniature are what they must be."""
+"""The expected results on the miniature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExpectationResult:
 
 
 def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str) -> list[ExpectationResult]:
-    """Compare top-1 accuracies with what inheritance and training must lead to.
+    """Compare top-1 accuracies with the consequences of inheritance and training.
 
     Expected with all training images: the trained network is better on the seen concepts than on any level,
     better on level 1 than on level 5, and better than the untrained one on every data set that both were

@@ -34,7 +34,7 @@ _STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How the network is trained: AdamW under a one-cycle schedule, with label smoothing.
+    """Settings of the training: AdamW under a one-cycle schedule, with label smoothing.
 
     Attributes:
         n_epochs: passes over the training images; 0 only measures the batch norm statistics.

@@ -103,7 +103,7 @@ def load_backbone(
         device: where the network goes, such as ``"cuda:0"``.
         loader: for a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
         model_dir: passed on to a custom loader (default: the folder of ``ckpt_file``).
-        profile: "authors" (what the weights were trained for) or "reference-code" (what the original
+        profile: "authors" (preprocessing that the weights were trained for) or "reference-code" (that of the original
             toolkit's code effectively computes); the rows in :mod:`cog.models.zoo` say where they differ.
         variant: another output or input of the same network, such as "trunk" of clip_resnet50.
 
@@ -207,7 +207,7 @@ def _load_with(
     ckpt_file: str | os.PathLike[str] | None,
     model_dir: str | os.PathLike[str] | None,
 ) -> Backbone:
-    """Call a loader as the original toolkit does and check what it returns."""
+    """Call a loader as the original toolkit does, and check the result."""
     if model_dir is None and ckpt_file is not None:
         model_dir = Path(ckpt_file).parent
     init_args = {

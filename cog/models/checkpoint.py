@@ -1,4 +1,4 @@
-"""From a checkpoint file to the backbone's parameters: open, unwrap, rename, drop, load strictly."""
+"""Loading of a checkpoint file into the backbone: open, unwrap, rename, drop, load strictly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONAL_SUFFIX = ".num_batches_tracked"
 
 
 def allow_list(entries: Sequence[str]) -> list[Any]:
-    """Resolve the allow-list names of :class:`~cog.models.spec.Unwrap` to what torch wants.
+    """Resolve the allow-list names of :class:`~cog.models.spec.Unwrap` to classes for torch.
 
     Raises:
         CogError: for a name that is not one of the known ones.

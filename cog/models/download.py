@@ -58,7 +58,7 @@ def prepare(
     Args:
         specs: declarations of the models.
         models_root_dir: root of the model folders; created when missing.
-        dry_run: only say what would be done.
+        dry_run: whether to only log the downloads.
         retry_wait_s: pause before the first repetition, in seconds; it doubles with each further one.
 
     Returns:

@@ -1,6 +1,6 @@
 """``prepare_models/`` and the tables of ``docs/models.md`` and ``docs/data.md``, written from the declarations.
 
-``python -m cog.models docs --write`` rewrites them; a test compares them with what this module says.
+``python -m cog.models docs --write`` rewrites them; a test compares them with the output of this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ README_COLUMNS = (
 
 _SCRIPT = """\
 #!/usr/bin/env bash
-# Fetches {what}.
+# Fetches {content}.
 #   bash prepare_models/{name} <models_root_dir> [--dry_run]
 # Written from the declarations in cog/models/zoo.py by `python -m cog.models docs --write`.
 [ -n "${{BASH_VERSION:-}}" ] || {{ echo "error: run it with bash: bash $0" >&2; exit 2; }}
@@ -47,16 +47,16 @@ def families(specs: Sequence[ModelSpec]) -> dict[str, list[ModelSpec]]:
 
 def script(name: str, specs: Sequence[ModelSpec]) -> str:
     """Return the text of one script."""
-    what = "the checkpoint of " if len(specs) == 1 else "the checkpoints of "
+    noun = "the checkpoint of " if len(specs) == 1 else "the checkpoints of "
     return _SCRIPT.format(
-        what=what + ", ".join(spec.name for spec in specs), name=name, choice=f"--script {name}"
+        content=noun + ", ".join(spec.name for spec in specs), name=name, choice=f"--script {name}"
     )
 
 
 def script_for_all() -> str:
     """Return the text of ``all.sh``."""
     return _SCRIPT.format(
-        what="the checkpoints of all models, and ends with a table: ready, manual or failed",
+        content="the checkpoints of all models, and ends with a table: ready, manual or failed",
         name="all.sh",
         choice="--all",
     )
@@ -205,7 +205,7 @@ def changed(specs: Sequence[ModelSpec], repository: Path) -> dict[Path, str]:
 
 
 def write(specs: Sequence[ModelSpec], repository: Path) -> list[Path]:
-    """Write what has changed; returns the files written."""
+    """Write all generated files that differ from the declarations, and return their paths."""
     from cog.runtime import files
 
     written = changed(specs, repository)

@@ -113,7 +113,7 @@ _HAIKU_LEAVES = {
 def byol_haiku(state: dict[str, Any]) -> dict[str, Any]:
     """BYOL's own names, ``params/<module>/<leaf>`` and ``state/<module>/~/mean_ema/average``.
 
-    Of the moving averages' state, "average" is what evaluation uses ("hidden" and "counter" only serve
+    Of the moving averages' state, evaluation uses "average" ("hidden" and "counter" only serve
     to update it).
     """
     renamed = {}

@@ -47,7 +47,7 @@ def get_spec(name: str) -> ModelSpec:
     """Return a model's declaration.
 
     Raises:
-        CogError: when there is none; the message says what exists.
+        CogError: an unknown model; the message lists similar names.
     """
     if name in MODELS:
         return MODELS[name]

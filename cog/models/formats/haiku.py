@@ -26,7 +26,7 @@ class _Record(safe_pickle.Instance, dict[str, Any]):
         return made
 
     def __init__(self, *values: Any) -> None:
-        """Leave alone what __new__ has filled: a file may call either."""
+        """Keep the state that __new__ has set, since a file may call either."""
 
 
 @functools.lru_cache(64)
