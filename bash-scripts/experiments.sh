@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run every experiment and print them side by side: logistic regression with all images and with few, neighbours,
+# Run every experiment and print them side by side: logistic regression with all images and with few, neighbors,
 # clusters, alignment, components, MLPs, balanced classes, confident errors on other data sets, accuracy by semantic
 # distance, concepts won and lost against another model, and, when named, fine-tuning. What is complete is skipped;
 # after more seeds, add --overwrite to cross, distance and winners (experiments="cross distance winners" --overwrite).

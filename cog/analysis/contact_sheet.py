@@ -64,7 +64,7 @@ def write(folder: Path, tiles: Sequence[Tile], *, title: str) -> int:
             corner = (left + (_SIDE - picture.width) // 2, upper + (_SIDE - picture.height) // 2)
             sheet.paste(picture, corner)
         else:
-            sheet.paste(Image.new("RGB", (_SIDE, _SIDE), "lightgrey"), (left, upper))
+            sheet.paste(Image.new("RGB", (_SIDE, _SIDE), "lightgray"), (left, upper))
         # A strip of its own cuts a long line at the column's edge.
         strip = Image.new("RGB", (_SIDE, _CAPTION_LINES * _LINE), "white")
         pen = ImageDraw.Draw(strip)

@@ -1,4 +1,4 @@
-"""Analyse pre-extracted features: clusters, alignment and uniformity, neighbours, class means, and more.
+"""Analyze pre-extracted features: clusters, alignment and uniformity, neighbors, class means, and more.
 
 Every result is a record <dataset>/analysis_<name>/results.json that print_results.py reads. With several data sets and
 analyses one process does all of them; the features of each data set are read once.

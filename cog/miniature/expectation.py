@@ -23,7 +23,7 @@ def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str)
     Expected with all training images: the trained network is better on the seen concepts than on any level,
     better on level 1 than on level 5, and better than the untrained one on every data set that both were
     evaluated on; and for every number of shots of the trained network the seen set is above every level.
-    The order of neighbouring levels is left open: 24 concepts per level do not decide it.
+    The order of neighboring levels is left open: 24 concepts per level do not decide it.
 
     Args:
         cells: averaged results.

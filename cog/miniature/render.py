@@ -23,7 +23,7 @@ _HABITAT = ("sky_hue_a", "sky_hue_b", "ground_hue_a", "ground_hue_b", "horizon",
 #: Whole numbers that make a kind what it is: the same on all its images.
 _WHOLE = ("lobe_number", "limb_number", "copies", "arrangement")
 _PATTERNS = ("plain", "stripes", "checks", "spots", "rings", "mottle")
-_REACH = 1.9  # no outline extends farther from the body's centre, in units of its size
+_REACH = 1.9  # no outline extends farther from the body's center, in units of its size
 _GOLDEN_ANGLE = 2.399963  # successive turns by it never line up: a heap
 
 _Traits = dict[str, np.ndarray]
@@ -53,7 +53,7 @@ def _scale(z: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _hue(traits: _Traits, part: str, saturation: np.ndarray | float, value: np.ndarray) -> np.ndarray:
-    """Return RGB colours (n, 3) of a part; saturation and value in [0, 1]."""
+    """Return RGB colors (n, 3) of a part; saturation and value in [0, 1]."""
     hue = np.arctan2(traits[f"{part}_hue_a"], traits[f"{part}_hue_b"])
     channels = 0.5 + 0.5 * np.cos(hue[:, None] - np.array([0.0, 2.0944, 4.1888], np.float32))
     saturation = np.broadcast_to(np.asarray(saturation, np.float32), hue.shape)
@@ -196,7 +196,7 @@ class _Scene:
         v: np.ndarray,
         inside: np.ndarray,
     ) -> np.ndarray:
-        """Return the colours (pixels, 3) of points of the body: pattern, rim and core."""
+        """Return the colors (pixels, 3) of points of the body: pattern, rim and core."""
         body = _hue(
             traits,
             "body",
@@ -225,7 +225,7 @@ class _Scene:
     def pattern(
         self, traits: _Traits, phase: np.ndarray, image: np.ndarray, u: np.ndarray, v: np.ndarray
     ) -> np.ndarray:
-        """Return the share of the marking colour in [0, 1]: a mixture of six families, one mostly winning."""
+        """Return the share of the marking color in [0, 1]: a mixture of six families, one mostly winning."""
         weights = np.exp(3 * np.stack([traits[name] for name in _PATTERNS]))
         weights = (weights / weights.sum(axis=0))[:, image]
         first = 2 * np.pi * np.exp(_scale(traits["pattern_frequency"], 0.0, 1.4))
@@ -249,7 +249,7 @@ class _Scene:
         )
 
     def camera(self) -> np.ndarray:
-        """Exposure, colour cast and sensor noise; then 8 bits."""
+        """Exposure, color cast and sensor noise; then 8 bits."""
         cast = self.rng.uniform(0.85, 1.15, (self.n, 3)).astype(np.float32) * self.uniform(0.7, 1.15)[:, None]
         picture = np.clip(self.canvas, 0, 1.2) * cast[:, None, None, :]
         noise = self.rng.standard_normal(picture.shape, dtype=np.float32)
