@@ -196,7 +196,7 @@ class SavedClassifier:
 
     Attributes:
         layers: weight float32 ``(out, in)`` and bias ``(out,)`` of each layer, in order.
-        activation: between layers: ``"relu"`` or ``"none"``.
+        activation: activation between layers, ``"relu"`` or ``"none"``.
         normalize: whether features are l2-normalized.
         projection: ``mean`` ``(D,)`` and ``components`` ``(d, D)`` of principal components, or None.
     """

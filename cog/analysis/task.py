@@ -133,7 +133,7 @@ class Analysis:
     """The declaration of an analysis of ``analyze_features.py``.
 
     Attributes:
-        name: as given to ``--analysis``.
+        name: value of ``--analysis``.
         help: one line.
         plan: returns the tasks of a request. Checks everything that can be checked without reading features, and
             imports no torch (:attr:`AnalysisTask.compute` may).

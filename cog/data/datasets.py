@@ -40,10 +40,10 @@ class Dataset:
     """The declaration of a named data set, or of all levels.
 
     Attributes:
-        name: as given to ``--dataset``; :data:`LEVELS` for ``cog_l1``, ``cog_l2``, ...
+        name: value of ``--dataset``; :data:`LEVELS` for ``cog_l1``, ``cog_l2``, ...
         label: name in tables and figures; ``{level}`` stands for the number of a level.
         title: full name of the images, for help and documentation.
-        note: how to get the images, for the documentation (Markdown).
+        note: source of the images, for the documentation (Markdown).
         root: flag, without ``--``, of the folder of the images. Data sets may share it.
         layout: files below that folder.
         folders: folder below the root by split; no entry when both splits share the root.

@@ -155,7 +155,8 @@ def to_input(
         pixels: uint8 ``(b, h, w, 3)``.
         mean: float32 ``(1, 3, 1, 1)``.
         std: float32 ``(1, 3, 1, 1)``.
-        memory_format: of the result (default: contiguous); as ``torch.channels_last`` nothing has to be transposed.
+        memory_format: memory format of the result (default: contiguous); with ``torch.channels_last`` nothing is
+            transposed.
 
     Returns:
         float32 ``(b, 3, h, w)``.

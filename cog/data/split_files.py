@@ -90,7 +90,7 @@ def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: 
         wnid: id of the concept.
         n_test: number of test images.
         max_train: cap on the number of training images, which are all the others.
-        seed: at least 0.
+        seed: seed of the draw, at least 0.
 
     Returns:
         ``{"train": array, "test": array}``, each ascending.

@@ -100,7 +100,7 @@ def compare_files(
         path_b: second levels file.
         output_dir: folder of the list of all moves; None writes nothing.
         overwrite: whether to replace an existing list.
-        wordnet_dir: see :func:`cog.levels.wordnet.load_wordnet`.
+        wordnet_dir: folder of WordNet, see :func:`cog.levels.wordnet.load_wordnet`.
 
     Raises:
         CogError: an unreadable file, an existing list.

@@ -43,7 +43,7 @@ def build_split(
         wnids: ids of the concepts; repetitions do not matter.
         n_test: test images per concept.
         max_train: cap on training images per concept.
-        seed: see :func:`cog.data.split_files.draw`.
+        seed: seed of the draws, see :func:`cog.data.split_files.draw`.
         verify: whether to decode every image and leave out those that fail.
         n_workers: number of folders listed, or images decoded, at the same time.
 

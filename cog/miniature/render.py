@@ -34,7 +34,7 @@ def draw(traits: np.ndarray, n_images: int, rng: np.random.Generator) -> np.ndar
 
     Args:
         traits: (len(TRAITS),) standard normal traits of the concept.
-        n_images: how many.
+        n_images: number of images.
         rng: the source of all that differs among the images.
 
     Returns:
@@ -84,7 +84,7 @@ class _Scene:
         return self.rng.uniform(low, high, self.n).astype(np.float32)
 
     def individuals(self, traits: np.ndarray | None) -> _Traits:
-        """Vary a concept's traits from image to image; None: things of no concept at all."""
+        """Vary a concept's traits from image to image; without traits, things of no concept."""
         table = self.rng.standard_normal((self.n, len(TRAITS)), dtype=np.float32)
         if traits is not None:
             table *= np.array(
@@ -96,7 +96,7 @@ class _Scene:
         return {name: table[:, k] for k, name in enumerate(TRAITS)}
 
     def background(self, traits: _Traits) -> None:
-        """A habitat of two tones, with a soft horizon and a pattern on the ground."""
+        """Draw a habitat of two tones, with a soft horizon and a pattern on the ground."""
         column = (slice(None), None, None)
         x, y = self.axis[None, None, :], self.axis[None, :, None]
         sky = _hue(traits, "sky", 0.35, self.uniform(0.6, 1.0))[:, None, None, :]
@@ -112,7 +112,7 @@ class _Scene:
         self.canvas = (sky * (1 - share) + ground * share * (1 + 0.25 * wave[..., None])).astype(np.float32)
 
     def subjects(self, traits: _Traits) -> None:
-        """One body (half of the concepts), or two to four laid out in a row, a ring or a heap."""
+        """Draw one body (half of the concepts), or two to four laid out in a row, a ring or a heap."""
         share = float(_logistic(1.702 * traits["copies"][:1])[0])
         copies = max(1, min(4, int(share * 6) - 1))
         arrangement = int(_scale(traits["arrangement"][:1], 0, 3)[0])
@@ -249,7 +249,7 @@ class _Scene:
         )
 
     def camera(self) -> np.ndarray:
-        """Exposure, color cast and sensor noise; then 8 bits."""
+        """Apply exposure, color cast and sensor noise, and return 8 bits."""
         cast = self.rng.uniform(0.85, 1.15, (self.n, 3)).astype(np.float32) * self.uniform(0.7, 1.15)[:, None]
         picture = np.clip(self.canvas, 0, 1.2) * cast[:, None, None, :]
         noise = self.rng.standard_normal(picture.shape, dtype=np.float32)

@@ -40,10 +40,10 @@ class TrainSettings:
         n_epochs: passes over the training images; 0 only measures the batch norm statistics.
         batch_size: images per step.
         lr: peak learning rate.
-        weight_decay: of AdamW.
+        weight_decay: weight decay of AdamW.
         label_smoothing: share of the target spread over all classes.
         max_shift: training images are moved by at most so many pixels.
-        seed: of initialization, order and augmentation.
+        seed: seed of initialization, order and augmentation.
     """
 
     n_epochs: int = 20
@@ -64,9 +64,9 @@ def train_network(
 
     Args:
         world_dir: folder of a world; its ``in1k/train`` is read.
-        ckpt_file: to write: a dict with ``state_dict``, ``classes`` (wnids in the order of the logits) and
+        ckpt_file: output file: a dict with ``state_dict``, ``classes`` (wnids in the order of the logits) and
             ``settings``. Its folder must exist.
-        settings: of the training.
+        settings: settings of the training.
         overwrite: replace a checkpoint of other settings.
 
     Raises:

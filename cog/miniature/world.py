@@ -41,7 +41,7 @@ class WorldSettings:
     """Settings of a world, beside WordNet.
 
     Attributes:
-        seed: of concepts, traits and images.
+        seed: seed of concepts, traits and images.
         n_train: training images per concept.
         n_test: test images per concept; ``build_levels.py`` chooses which of ``n_train + n_test`` they are
             for unseen concepts.
@@ -72,7 +72,7 @@ def make_world(
             concepts), ``concepts.txt`` (all concepts), ``image_counts.csv`` (of all concepts) and
             ``world.json`` (the settings).
         graph: WordNet's nouns.
-        settings: of the world.
+        settings: settings of the world.
         n_workers: drawing processes (default: one per available processor). The images do not depend on it.
 
     Raises:

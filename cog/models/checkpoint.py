@@ -60,7 +60,7 @@ def read_state_dict(
 
     Args:
         path: a file in any container that :func:`cog.models.formats.detect.detect` knows.
-        layouts: where in the file the parameters may lie. The one under which most of the ``expected``
+        layouts: possible places of the parameters in the file. The one under which most of the ``expected``
             names are found is taken, the first of equals.
         expected: names of the architecture's parameters.
         drop: prefixes of parameters to leave out (the classifier), as the architecture names them.

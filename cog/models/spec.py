@@ -136,7 +136,7 @@ class Paper:
     Attributes:
         label: label in its tables.
         category: group in its tables, one of ``CATEGORIES``.
-        title: of the publication that the model is from.
+        title: title of the publication that the model is from.
         comparable: whether the paper compares the model with ResNet-50 (similar size).
         parameters: millions of parameters, as its table of models prints them (None: not listed there).
     """
@@ -172,11 +172,12 @@ class Release:
     """Release of the weights by their authors.
 
     Attributes:
-        script: in ``prepare_models/``, fetches the checkpoint.
-        sources: where the checkpoint can be had, best first.
-        license: of the weights or, failing that, of the repository that releases them; both where they
+        script: file in ``prepare_models/`` that fetches the checkpoint.
+        sources: links to the checkpoint, best first.
+        license: license of the weights or, failing that, of the repository that releases them; both where they
             contradict each other; empty when neither states one.
-        accuracy: of the released classifier on ImageNet-1K; None for files without one, and where no figure is known.
+        accuracy: accuracy of the released classifier on ImageNet-1K; None for files without a classifier, and where no
+            figure is known.
     """
 
     script: str = ""
@@ -191,14 +192,14 @@ class ModelSpec:
 
     Attributes:
         name: ``<model_title>_<architecture_name>``, split at the first underscore.
-        paper: how the benchmark's paper lists the model.
+        paper: entry of the model in the benchmark's paper.
         network: its architecture.
-        layouts: of checkpoint files: first the authors', then re-releases and conversions of the same weights;
+        layouts: layouts of checkpoint files: first the authors', then re-releases and conversions of the same weights;
             the names in a file decide.
         preprocess: input the weights expect.
         profiles: differences under a profile other than "authors".
         variants: further outputs or inputs of the same network.
-        release: where the weights come from.
+        release: release of the weights.
         note: remark for readers of the table.
 
     Raises:

@@ -62,7 +62,7 @@ def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, li
 
     Args:
         specs: the models.
-        columns: which cells.
+        columns: headers of the columns to include.
         links: path from the page to the scripts; their names become links. Empty: none.
     """
 

@@ -105,7 +105,7 @@ def measure(
         spec: a model with a published accuracy.
         ckpt_file: its checkpoint, with the original classifier.
         in1k_images_root: holds ``val/<wnid>/*.JPEG``.
-        device: where to compute.
+        device: device of the computation.
         batch_size: images per forward pass.
         n_workers: decoding processes.
         limit: number of images, spread evenly over the classes; 0 takes all.

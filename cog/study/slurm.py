@@ -59,7 +59,7 @@ class SlurmOptions:
         partition: partition (same for the next three, as ``sbatch`` takes them); None: the default.
         throttle: largest number of tasks of a kind at the same time; None: unlimited.
         requeue: whether interrupted tasks are queued again.
-        max_requeues: how often a task is queued again.
+        max_requeues: number of times that a task is queued again.
         signal_seconds: seconds before the time limit at which a task is told to save; 0: never.
         more: further arguments of ``sbatch``.
     """

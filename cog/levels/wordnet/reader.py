@@ -70,7 +70,7 @@ def load_wordnet(wordnet_dir: str | os.PathLike[str] | None = None) -> NounGraph
 
 
 def _nltk_places() -> Iterator[Path]:
-    """NLTK's search path, without importing NLTK (its import costs more than reading the files)."""
+    """Yield the folders of NLTK's search path, without importing NLTK (that costs more than reading the files)."""
     nltk_data = sys.modules.get("nltk.data")
     if nltk_data is not None:
         roots = [str(entry) for entry in nltk_data.path]
