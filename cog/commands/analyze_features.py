@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 
 from cog.analysis import registry
-from cog.data import datasets
+from cog.commands import feature_flags
 from cog.runtime import cli as cli_tools
 
 
@@ -31,25 +31,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help=f"{listed}; all: {everything} (default: all)",
     )
-    source = parser.add_argument_group(
-        "features: --models_root_dir with --model and --dataset, or --train_features_dir and --test_features_dir"
-    )
-    source.add_argument("--model", help="<model_title>_<architecture_name>, such as sup_resnet50")
-    source.add_argument(
-        "--dataset",
+    feature_flags.add(
+        parser,
         "--datasets",
-        nargs="+",
-        help=f"one or several of {', '.join(datasets.names())}, or a name of your own",
-    )
-    source.add_argument(
-        "--models_root_dir",
-        help="reads <root>/<model_title>/<architecture_name>/<dataset>/features_{train,test}/X_Y.pth",
-    )
-    source.add_argument("--train_features_dir", help="folder (or X_Y.pth file) of the training features")
-    source.add_argument("--test_features_dir", help="folder (or X_Y.pth file) of the test features")
-    source.add_argument(
-        "--output_dir",
-        help="where to write analysis_<name>/ (several data sets: <dataset>/analysis_<name>/); default with "
+        output_help="where to write analysis_<name>/ (several data sets: <dataset>/analysis_<name>/); default with "
         "--models_root_dir: <dataset>/ beside the features",
     )
     run = parser.add_argument_group("run")

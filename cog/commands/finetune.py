@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from cog.commands import image_flags
-from cog.data import datasets
 from cog.errors import CogError
 from cog.finetune import parallel, plan
 from cog.runtime import cli as cli_tools
@@ -20,30 +19,16 @@ from cog.runtime import cli as cli_tools
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
     parser = cli_tools.Parser(__doc__ or "", prog="finetune.py")
-    target = parser.add_argument_group("what to train")
-    target.add_argument(
-        "--model", required=True, help="<model_title>_<architecture_name>, such as sup_resnet50"
-    )
-    target.add_argument(
-        "--dataset",
-        required=True,
-        nargs="+",
-        help=f"one or several of {', '.join(datasets.names())}, or with --images_root a name of your own",
-    )
+    image_flags.add_target(parser, "what to train")
     image_flags.add_model(
         parser,
         ckpt_help="checkpoint to load instead",
         output_help="folder of the run to write to instead",
         writes="<dataset>/eval_finetune/seed-<seed>/",
     )
-    images = parser.add_argument_group("images")
-    image_flags.add(images)
-    images.add_argument(
-        "--allow_failures",
-        type=cli_tools.whole_number(0),
-        default=0,
-        metavar="N",
-        help="go on without up to N images that cannot be decoded (default: 0; more end with exit code 3)",
+    image_flags.add(
+        parser,
+        failures_help="go on without up to N images that cannot be decoded (default: 0; more end with exit code 3)",
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")

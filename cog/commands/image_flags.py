@@ -16,13 +16,37 @@ def add_places(group: argparse._ArgumentGroup) -> None:
         group.add_argument(f"--{flag}", help=text)
 
 
-def add(group: argparse._ArgumentGroup) -> None:
-    """Add the flags that locate images, and ``--strict_counts``."""
+def add_target(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Add ``--model`` and ``--dataset``, both required, and return their group, which has this title."""
+    group = parser.add_argument_group(title)
+    group.add_argument(
+        "--model", required=True, help="<model_title>_<architecture_name>, such as sup_resnet50"
+    )
+    group.add_argument(
+        "--dataset",
+        required=True,
+        nargs="+",
+        help=f"one or several of {', '.join(datasets.names())}, or with --images_root a name of your own",
+    )
+    return group
+
+
+def add(parser: argparse.ArgumentParser, *, failures_help: str) -> None:
+    """Add the flags that locate images and say which problems are accepted.
+
+    Args:
+        parser: gets the group of flags.
+        failures_help: help of ``--allow_failures``.
+    """
+    group = parser.add_argument_group("images")
     add_places(group)
     group.add_argument(
         "--strict_counts",
         action="store_true",
         help="stop when class or image counts differ from the official data (default: warn)",
+    )
+    group.add_argument(
+        "--allow_failures", type=cli_tools.whole_number(0), default=0, metavar="N", help=failures_help
     )
 
 
