@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cog.analysis.clustering_metrics import agreement
 from cog.analysis.rows import FeatureRows, load_both_splits
 from cog.analysis.state_file import StateFile
-from cog.analysis.task import (
-    BOTH_SPLITS,
-    Analysis,
-    AnalysisContext,
-    AnalysisOutcome,
-    AnalysisRequest,
-    AnalysisTask,
-)
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.errors import CogError
 from cog.results.analysis_records import Number
 from cog.runtime import files, signals
@@ -31,22 +23,6 @@ logger = logging.getLogger(__name__)
 
 #: Centers of the best repetition and the clusters of the test images, beside results.json.
 CLUSTERS_FILE = "clusters.npz"
-
-
-def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return one task for all repetitions."""
-    cfg = request.cfg.ANALYSIS
-    settings = {
-        "k": cfg.KMEANS_K,
-        "seeds": list(cfg.KMEANS_SEEDS),
-        "max_iterations": cfg.KMEANS_ITERATIONS,
-        "tolerance": cfg.KMEANS_TOLERANCE,
-    }
-    packages = ("torch", "numpy", "scikit-learn", "scipy")
-    return [AnalysisTask("kmeans", BOTH_SPLITS, settings, partial(_compute, settings), packages)]
-
-
-ANALYSIS = Analysis("kmeans", "k-means clusters compared with the classes", plan)
 
 
 def nearest_centers(rows: FeatureRows, centers: torch.Tensor) -> torch.Tensor:
@@ -150,3 +126,17 @@ def _repetition(
             label, clustering.n_empty, k,
         )  # fmt: skip
     return clustering
+
+
+ANALYSIS = feature_analysis(
+    "kmeans",
+    "k-means clusters compared with the classes",
+    _compute,
+    settings=lambda options: {
+        "k": options.KMEANS_K,
+        "seeds": list(options.KMEANS_SEEDS),
+        "max_iterations": options.KMEANS_ITERATIONS,
+        "tolerance": options.KMEANS_TOLERANCE,
+    },
+    packages=("torch", "numpy", "scikit-learn", "scipy"),
+)

@@ -11,20 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
 from cog.analysis.rows import FeatureRows, load_both_splits
 from cog.analysis.state_file import SAVE_SECONDS, StateFile
-from cog.analysis.task import (
-    BOTH_SPLITS,
-    Analysis,
-    AnalysisContext,
-    AnalysisOutcome,
-    AnalysisRequest,
-    AnalysisTask,
-)
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.results.analysis_records import Number
 from cog.runtime import signals
 from cog.runtime.progress import Progress
@@ -39,16 +31,6 @@ _TEST_BLOCK, _TRAIN_BLOCK = 1024, 16384
 
 #: Test images whose votes are counted at a time (a table with all classes each).
 _VOTE_BLOCK = 2048
-
-
-def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return one task for all numbers of neighbors and both ways of voting."""
-    cfg = request.cfg.ANALYSIS
-    settings = {"k": sorted(cfg.KNN_K), "temperature": cfg.KNN_TEMPERATURE}
-    return [AnalysisTask("knn", BOTH_SPLITS, settings, partial(_compute, settings))]
-
-
-ANALYSIS = Analysis("knn", "k-nearest-neighbor classifiers", plan)
 
 
 def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
@@ -199,3 +181,11 @@ def vote(
             best = torch.where(most > 0, classes[best], -1)
             ranked[k].append(torch.nn.functional.pad(best, (0, TOP - width), value=-1))
     return {k: torch.cat(parts) for k, parts in ranked.items()}
+
+
+ANALYSIS = feature_analysis(
+    "knn",
+    "k-nearest-neighbor classifiers",
+    _compute,
+    settings=lambda options: {"k": sorted(options.KNN_K), "temperature": options.KNN_TEMPERATURE},
+)

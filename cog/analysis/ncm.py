@@ -7,33 +7,18 @@ On l2-normalized features, in two ways: ``euclidean`` compares with the means as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
 from cog.analysis.rows import SMALL_BLOCK, FeatureRows, load_both_splits
-from cog.analysis.task import (
-    BOTH_SPLITS,
-    Analysis,
-    AnalysisContext,
-    AnalysisOutcome,
-    AnalysisRequest,
-    AnalysisTask,
-)
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.results.analysis_records import Number
 
 if TYPE_CHECKING:
     import torch
 
 
-def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the task, which has no settings."""
-    return [AnalysisTask("ncm", BOTH_SPLITS, {}, _compute)]
-
-
-ANALYSIS = Analysis("ncm", "nearest-class-mean classifiers", plan)
-
-
-def _compute(job: AnalysisContext) -> AnalysisOutcome:
+def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
     train, test = load_both_splits(job)
     labels, _, targets, unseen = train_classes(train, test, job.label)
     means = fit(FeatureRows(train, job.device), train.y)
@@ -104,3 +89,6 @@ def predict(means: ClassMeans, test: FeatureRows, *, metric: str) -> torch.Tenso
         _, best = largest(torch.addmm(offset, x.double(), centers.T), width)
         ranked.append(torch.nn.functional.pad(means.labels[best.cpu()], (0, TOP - width), value=-1))
     return torch.cat(ranked)
+
+
+ANALYSIS = feature_analysis("ncm", "nearest-class-mean classifiers", _compute)

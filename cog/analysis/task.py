@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,3 +147,30 @@ class Analysis:
     plan: Callable[[AnalysisRequest], list[AnalysisTask]]
     uses: tuple[str, ...] = ()
     in_all: bool = True
+
+
+def feature_analysis(
+    name: str,
+    help_text: str,
+    compute: Callable[[dict[str, Any], AnalysisContext], AnalysisOutcome],
+    *,
+    settings: Callable[[CfgNode], dict[str, Any]] = lambda options: {},
+    splits: tuple[str, ...] = BOTH_SPLITS,
+    packages: tuple[str, ...] = ("torch", "numpy"),
+) -> Analysis:
+    """Return the declaration of an analysis that needs the features of one data set and nothing else.
+
+    Args:
+        name: as given to ``--analysis``, and name of its result.
+        help_text: one line.
+        compute: computes the result from the settings and the input.
+        settings: returns the settings, JSON values, given the section ANALYSIS of the configuration.
+        splits: splits whose features are used.
+        packages: packages whose versions are recorded.
+    """
+
+    def plan(request: AnalysisRequest) -> list[AnalysisTask]:
+        chosen = settings(request.cfg.ANALYSIS)
+        return [AnalysisTask(name, splits, chosen, partial(compute, chosen), packages)]
+
+    return Analysis(name, help_text, plan)
