@@ -87,7 +87,7 @@ def fake_list(name: str, split: str, counts: list[int]) -> ImageList:
         dataset=name,
         split=split,
         root=None,
-        files=np.array([b""] * sum(counts)),
+        files=np.zeros(sum(counts), dtype="S1"),
         labels=np.repeat(np.arange(len(counts)), counts),
         classes=tuple(map(str, range(len(counts)))),
     )

@@ -110,7 +110,7 @@ def fake(dataset, split, counts):
         dataset=dataset,
         split=split,
         root=None,
-        files=np.array([b""] * sum(counts)),
+        files=np.zeros(sum(counts), dtype="S1"),
         labels=np.repeat(np.arange(len(counts)), counts),
         classes=tuple(map(str, range(len(counts)))),
     )
