@@ -24,9 +24,25 @@ die() {
     exit 2
 }
 
-"${python}" -c "import yacs" 2> /dev/null ||
+# The variables that locate images, each also a flag of the Python scripts: those of the declared data sets.
+image_variables="$(PYTHONPATH="${repository}" "${python}" -c \
+    "import yacs; from cog.data import datasets; print(*datasets.flags())" 2> /dev/null)" ||
     die "${python} lacks this toolkit's requirements; activate the environment it is installed in, or name its Python" \
         "by COG_PYTHON"
+for variable in ${image_variables}; do
+    printf -v "${variable}" '%s' "${!variable:-None}"
+done
+
+unset variable
+
+# set_image_flags: put the variables that locate images into the array `image_flags`, as flags.
+set_image_flags() {
+    local name
+    image_flags=()
+    for name in ${image_variables}; do
+        image_flags+=("--${name}=${!name}")
+    done
+}
 
 # nearest WORD NAME...: what to do about an unknown word.
 nearest() {
@@ -224,8 +240,7 @@ print_classifiers() {
 }
 
 # The variables of the scripts that run studies, beside those of one script only.
-study_variables=(models_root_dir model_names datasets splits seeds shots in1k_images_root in1k_blurred_images_root
-    imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader log_dir stages
+study_variables=(models_root_dir model_names datasets splits seeds shots ${image_variables} model_loader log_dir stages
     extract_task logreg_task extract_args logreg_args)
 
 # run_study FLAG... -- NAME...: run a study with these flags; the variables NAME, too, become flags.

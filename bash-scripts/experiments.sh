@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run every experiment and print them side by side: logistic regression with all images and with few, neighbours,
+# Run every experiment and print them side by side: logistic regression with all images and with few, neighbors,
 # clusters, alignment, components, MLPs, balanced classes, confident errors on other data sets, accuracy by semantic
 # distance, concepts won and lost against another model, and, when named, fine-tuning. What is complete is skipped;
 # after more seeds, add --overwrite to cross, distance and winners (experiments="cross distance winners" --overwrite).
@@ -45,9 +45,13 @@ n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
 read_command_line models_root_dir model_name datasets experiments seeds shots dims max_per_class trained_on levels_csv \
-    against in1k_images_root in1k_blurred_images_root imagenet_images_root cog_levels_mapping_file \
-    cog_concepts_split_file model_loader finetune_seeds n_processes -- "$@"
+    against ${image_variables} model_loader finetune_seeds n_processes -- "$@"
 require models_root_dir model_name datasets experiments
+# Contact sheets need the images of named data sets, and the names of classes.
+sheet_flags=("--cog_levels_mapping_file=${cog_levels_mapping_file}")
+for name in ${image_variables}; do
+    [[ "${name}" != *_images_root ]] || sheet_flags+=("--${name}=${!name}")
+done
 
 levels=()
 others=()
@@ -165,6 +169,10 @@ analyze() {
 
 # finetune: the model on every data set.
 finetune() {
+    local name image_settings=()
+    for name in ${image_variables}; do
+        image_settings+=("${name}=${!name}")
+    done
     run_step "fine-tuning of ${model}" \
         bash "${repository}/bash-scripts/finetune.sh" \
         models_root_dir="${models_root_dir}" \
@@ -172,11 +180,7 @@ finetune() {
         dataset="${datasets}" \
         seeds="${finetune_seeds}" \
         n_processes="${n_processes}" \
-        in1k_images_root="${in1k_images_root}" \
-        in1k_blurred_images_root="${in1k_blurred_images_root}" \
-        imagenet_images_root="${imagenet_images_root}" \
-        cog_levels_mapping_file="${cog_levels_mapping_file}" \
-        cog_concepts_split_file="${cog_concepts_split_file}" \
+        "${image_settings[@]}" \
         model_loader="${model_loader}" \
         ${common_flags[@]+"${common_flags[@]}"} \
         ${config_pairs[@]+"${config_pairs[@]}"}
@@ -192,9 +196,7 @@ for model in ${model_name}; do
             fewshot) train "logistic regression with N = ${shots}" --n_shots ${shots} ;;
             label_free) analyze all --datasets ${datasets} ;;
             cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" \
-                --in1k_images_root="${in1k_images_root}" --in1k_blurred_images_root="${in1k_blurred_images_root}" \
-                --imagenet_images_root="${imagenet_images_root}" \
-                --cog_levels_mapping_file="${cog_levels_mapping_file}" ;;
+                "${sheet_flags[@]}" ;;
             distance) analyze distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
             pca)
                 for dim in ${fitting}; do

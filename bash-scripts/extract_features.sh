@@ -31,10 +31,10 @@ splits="${splits:-test train}"
 n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line model_name models_root_dir in1k_images_root in1k_blurred_images_root imagenet_images_root \
-    cog_levels_mapping_file cog_concepts_split_file ckpt_file output_dir model_loader images_root datasets splits \
+read_command_line model_name models_root_dir ${image_variables} ckpt_file output_dir model_loader datasets splits \
     n_processes -- "$@"
 require model_name datasets splits
+set_image_flags
 [[ "${n_processes}" =~ ^[1-9][0-9]*$ ]] || die "n_processes=${n_processes} is not a number of processes"
 launch=("${python}")
 if [[ "${n_processes}" -gt 1 ]]; then
@@ -52,12 +52,7 @@ extract() {
         --ckpt_file="${ckpt_file}" \
         --output_dir="$3" \
         --model_loader="${model_loader}" \
-        --in1k_images_root="${in1k_images_root}" \
-        --in1k_blurred_images_root="${in1k_blurred_images_root}" \
-        --imagenet_images_root="${imagenet_images_root}" \
-        --cog_levels_mapping_file="${cog_levels_mapping_file}" \
-        --cog_concepts_split_file="${cog_concepts_split_file}" \
-        --images_root="${images_root}" \
+        "${image_flags[@]}" \
         --skip_complete \
         ${extra[@]+"${extra[@]}"}
 }

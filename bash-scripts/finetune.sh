@@ -28,10 +28,9 @@ model_loader="${model_loader:-None}"
 images_root="${images_root:-None}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line model_name models_root_dir dataset seeds n_processes in1k_images_root \
-    in1k_blurred_images_root imagenet_images_root \
-    cog_levels_mapping_file cog_concepts_split_file model_loader images_root -- "$@"
+read_command_line model_name models_root_dir dataset seeds n_processes ${image_variables} model_loader -- "$@"
 require model_name models_root_dir dataset seeds
+set_image_flags
 
 n_steps=$(($(count_words ${dataset}) * $(count_words ${seeds})))
 for seed in ${seeds}; do
@@ -42,12 +41,7 @@ for seed in ${seeds}; do
             --dataset="${dataset_}" \
             --models_root_dir="${models_root_dir}" \
             --model_loader="${model_loader}" \
-            --in1k_images_root="${in1k_images_root}" \
-            --in1k_blurred_images_root="${in1k_blurred_images_root}" \
-            --imagenet_images_root="${imagenet_images_root}" \
-            --cog_levels_mapping_file="${cog_levels_mapping_file}" \
-            --cog_concepts_split_file="${cog_concepts_split_file}" \
-            --images_root="${images_root}" \
+            "${image_flags[@]}" \
             --n_processes="${n_processes}" \
             ${extra[@]+"${extra[@]}"} \
             EVAL.SEED "${seed}"

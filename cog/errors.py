@@ -1,4 +1,4 @@
-"""Errors that a user can cause and mend.
+"""Errors that a user can cause and fix.
 
 A ``CogError`` message is one line: what was given, what was expected, what to do. Scripts print
 that line and exit with ``exit_code``; library callers catch the exception.

@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,12 @@ class Tested:
     """The runs of one data set, image by image.
 
     Attributes:
-        dataset: name.
-        seeds: of the runs.
+        dataset: name of the data set.
+        seeds: seed of each run, S of them.
         wnids: concept of each label, C of them.
         labels: int64 ``(n,)``.
         correct: bool ``(S, n)``: whether each run predicted the true class.
-        image_paths: image of each row; None where that is not told.
+        image_paths: image of each row; None when unknown.
     """
 
     dataset: str
@@ -74,13 +75,13 @@ def read_tested(
     """Compare what runs predicted with the labels of the test features.
 
     Args:
-        runs: of one evaluation of a data set.
-        features_file: the test features; None: where the runs say they were.
-        dataset: name.
-        levels_file: names the classes where the features do not.
+        runs: runs of one evaluation of a data set.
+        features_file: test features; None for those that the runs recorded.
+        dataset: name of the data set.
+        levels_file: ``cog_levels_mapping_file.pkl``, which names the classes where the features do not.
 
     Raises:
-        CogError: no features, or predictions that do not belong to them.
+        CogError: no features, or predictions of other features.
     """
     recorded = runs[0].record.get("test_features")
     file = features_file
@@ -92,11 +93,11 @@ def read_tested(
         )
     labels = read_labels(file)
     predicted = [saved_runs.predictions(run) for run in runs]
-    for run, one in zip(runs, predicted, strict=True):
-        if len(one) != len(labels):
+    for run, classes in zip(runs, predicted, strict=True):
+        if len(classes) != len(labels):
             raise CogError(
-                f"the run {run.folder.parent} predicted {len(one)} test images, and {file} has {len(labels)}: it was "
-                "trained on other features"
+                f"the run {run.folder.parent} predicted {len(classes)} test images, and {file} has {len(labels)}: it "
+                "was trained on other features"
             )
     image_paths = concepts.read_image_paths(file, n_rows=len(labels))
     wnids = concepts.class_names(
@@ -111,7 +112,7 @@ def read_tested(
         [run.seed for run in runs],
         wnids,
         labels,
-        np.array([one == labels for one in predicted]),
+        np.array([classes == labels for classes in predicted]),
         image_paths,
     )
     for run, row in zip(runs, tested.correct, strict=True):
@@ -124,7 +125,7 @@ def read_tested(
 
 
 def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Correlate accuracy per concept with similarity to IN-1K.
+    """Return the task that correlates accuracy per concept with similarity to IN-1K.
 
     Raises:
         CogError: no ``--levels_csv``, no runs, or a data set of seen concepts.
@@ -159,20 +160,15 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
         "levels_csv_sha256": files.sha256(args.levels_csv),
         "n_resamples": args.n_resamples,
         "predictions": {
-            level: {str(run.seed): files.sha256(run.file(saved_runs.PREDICTIONS_FILE)) for run in found}
-            for level, found in runs.items()
+            level: saved_runs.prediction_digests(level_runs) for level, level_runs in runs.items()
         },
     }
-
-    def compute(job: AnalysisContext) -> AnalysisOutcome:
-        return _compute(job, runs=runs, similarities=similarities)
-
     return [
         AnalysisTask(
             name=f"distance{saved_runs.evaluation_label(request.cfg)}",
             splits=(),
             settings=settings,
-            compute=compute,
+            compute=partial(_compute, runs=runs, similarities=similarities),
             packages=("numpy",),
         )
     ]
@@ -190,10 +186,10 @@ ANALYSIS = Analysis(
 def _levels_with_runs(request: AnalysisRequest) -> list[str]:
     assert request.model_dir is not None
     name, n_shot = saved_runs.evaluation(request.cfg)
-    found = (
+    folders = (
         [path.name for path in request.model_dir.path.iterdir()] if request.model_dir.path.is_dir() else []
     )
-    levels = sorted((level, name_) for name_ in found if (level := constants.cog_level(name_)) is not None)
+    levels = sorted((level, name_) for name_ in folders if (level := constants.cog_level(name_)) is not None)
     return [
         dataset
         for _, dataset in levels
@@ -203,17 +199,17 @@ def _levels_with_runs(request: AnalysisRequest) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """Concepts with similarity and accuracy.
+    """Similarity and accuracy of n concepts.
 
     Attributes:
-        dataset: of each point, ``(n,)``.
-        wnids: likewise.
-        similarity: float64 ``(n,)``.
-        accuracy: float64 ``(S, n)`` in percent, of the seeds that all data sets have.
-        mean: float64 ``(n,)``: over all seeds of the point's data set.
-        std: likewise.
-        n_test: test images.
-        seeds: S of them.
+        dataset: data set of each concept.
+        wnids: WordNet id of each concept.
+        similarity: similarity to the seen concepts, float64 ``(n,)``.
+        accuracy: accuracy in percent, float64 ``(S, n)``, of the seeds that all data sets have.
+        mean: mean accuracy over all seeds of the concept's data set, float64 ``(n,)``.
+        std: standard deviation of the accuracy over these seeds, float64 ``(n,)``.
+        n_test: number of test images of each concept, int64 ``(n,)``.
+        seeds: the S seeds.
     """
 
     dataset: list[str]
@@ -227,13 +223,13 @@ class _Points:
 
 
 def _points(tested: Sequence[Tested], similarities: Mapping[str, Concept]) -> _Points:
-    seeds = sorted(set.intersection(*(set(one.seeds) for one in tested)))
+    seeds = sorted(set.intersection(*(set(data.seeds) for data in tested)))
     columns: list[tuple[str, str, float, np.ndarray, float, float, int]] = []
     unknown: list[str] = []
-    for one in tested:
-        accuracy = one.accuracies()
-        rows = [one.seeds.index(seed) for seed in seeds]
-        for label, (wnid, n) in enumerate(zip(one.wnids, one.n_test().tolist(), strict=True)):
+    for data in tested:
+        accuracy = data.accuracies()
+        rows = [data.seeds.index(seed) for seed in seeds]
+        for label, (wnid, n) in enumerate(zip(data.wnids, data.n_test().tolist(), strict=True)):
             if not n:
                 continue
             if wnid not in similarities:
@@ -241,12 +237,12 @@ def _points(tested: Sequence[Tested], similarities: Mapping[str, Concept]) -> _P
                 continue
             values = accuracy[:, label]
             columns.append(
-                (one.dataset, wnid, similarities[wnid].similarity, values[rows], float(values.mean()),
+                (data.dataset, wnid, similarities[wnid].similarity, values[rows], float(values.mean()),
                  float(values.std()), n)
             )  # fmt: skip
     if unknown:
         raise CogError(
-            f"--levels_csv has no row for {len(unknown)} concepts of {', '.join(one.dataset for one in tested)} "
+            f"--levels_csv has no row for {len(unknown)} concepts of {', '.join(data.dataset for data in tested)} "
             f"({', '.join(unknown[:3])}); give the levels.csv that belongs to these levels"
         )
     return _Points(
@@ -268,12 +264,12 @@ def _compute(
     assert request.model_dir is not None
     tested = [
         read_tested(
-            found,
+            level_runs,
             _features_file(request, dataset),
             dataset,
             levels_file=args.cog_levels_mapping_file,
         )
-        for dataset, found in runs.items()
+        for dataset, level_runs in runs.items()
     ]
     points = _points(tested, similarities)
     several = len(tested) > 1
@@ -294,17 +290,17 @@ def _compute(
         **_ends(bins),
     }
     levels = []
-    for one in tested if several else ():
-        inside = dataset_of == one.dataset
+    for level in tested if several else ():
+        inside = dataset_of == level.dataset
         part = statistics.spearman_interval(
             points.similarity[inside], points.mean[inside], n_resamples=args.n_resamples
         )
-        values[f"spearman_{one.dataset}"] = part.value
+        values[f"spearman_{level.dataset}"] = part.value
         levels.append(
             {
-                "dataset": one.dataset,
+                "dataset": level.dataset,
                 "n_concepts": part.n,
-                "seeds": one.seeds,
+                "seeds": level.seeds,
                 "spearman": part.value,
                 "spearman_low": part.low,
                 "spearman_high": part.high,
@@ -342,20 +338,20 @@ def _ends(bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
 
 
 def _summary(
-    found: statistics.CorrelationInterval,
+    correlation: statistics.CorrelationInterval,
     points: _Points,
     bins: Sequence[Mapping[str, float | int]],
     *,
     n_seeds: int,
 ) -> str:
-    if math.isnan(found.value):
+    if math.isnan(correlation.value):
         same = "similarities" if len(set(points.similarity.tolist())) < 2 else "accuracies"
-        return f"no correlation is defined: the {same} of all {found.n} concepts are equal"
-    interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
+        return f"no correlation is defined: the {same} of all {correlation.n} concepts are equal"
+    interval = "" if math.isnan(correlation.low) else f" [{correlation.low:.3f}, {correlation.high:.3f}]"
     return (
-        f"Spearman {found.value:.3f}{interval} between similarity and accuracy of {found.n} concepts, mean over "
-        f"{n_seeds} seeds; accuracy {bins[0]['accuracy']:.1f} % on the nearest tenth, {bins[-1]['accuracy']:.1f} % on "
-        "the farthest"
+        f"Spearman {correlation.value:.3f}{interval} between similarity and accuracy of {correlation.n} concepts, "
+        f"mean over {n_seeds} seeds; accuracy {bins[0]['accuracy']:.1f} % on the nearest tenth, "
+        f"{bins[-1]['accuracy']:.1f} % on the farthest"
     )
 
 
@@ -384,11 +380,11 @@ def binned(similarity: np.ndarray, accuracy: np.ndarray, *, n_bins: int) -> list
             edge += 1
         edges.append(edge)
     edges = sorted({*edges, len(order)})
-    found = []
+    bins = []
     for first, last in itertools.pairwise(edges):
         rows = order[first:last]
         x, y = similarity[rows], accuracy[rows]
-        found.append(
+        bins.append(
             {
                 "n": len(rows),
                 "similarity_low": float(x.min()),
@@ -398,7 +394,7 @@ def binned(similarity: np.ndarray, accuracy: np.ndarray, *, n_bins: int) -> list
                 "standard_error": float(y.std(ddof=1) / np.sqrt(len(y))) if len(y) > 1 else 0.0,
             }
         )
-    return found
+    return bins
 
 
 def _write_tables(
@@ -427,4 +423,4 @@ def _write_tables(
     concepts.write_csv(
         stage / "concepts.csv", (*header, *(f"accuracy_seed_{seed}" for seed in points.seeds)), rows
     )
-    concepts.write_csv(stage / "bins.csv", list(bins[0]), [list(one.values()) for one in bins])
+    concepts.write_csv(stage / "bins.csv", list(bins[0]), [list(row.values()) for row in bins])

@@ -15,11 +15,10 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cog.analysis.rows import FeatureRows, count_zero_rows
-from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.runtime import files, signals
 from cog.runtime.progress import Progress
 
@@ -33,16 +32,6 @@ CLASSES_FILE = "alignment_per_class.csv"
 
 #: Rows and columns of a block of pairs: 16 MB of float32 distances.
 _BLOCK = 2048
-
-
-def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the one task."""
-    cfg = request.cfg.ANALYSIS
-    settings = {"alpha": cfg.ALIGN_ALPHA, "t": cfg.UNIFORM_T}
-    return [AnalysisTask("alignment", ("test",), settings, partial(_compute, settings))]
-
-
-ANALYSIS = Analysis("alignment", "alignment and uniformity of the test features", plan)
 
 
 def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
@@ -124,17 +113,17 @@ def alignment(
     for label, members in zip(labels.tolist(), order.split(counts.tolist()), strict=True):
         count = len(members)
         n_single += count == 1
-        own = 0.0
+        class_total = 0.0
         for i in range(0, count, _BLOCK):
             a = rows.take(members[i : i + _BLOCK]).double()
             for j in range(i, count, _BLOCK):
                 b = a if i == j else rows.take(members[j : j + _BLOCK]).double()
                 powers = torch.cdist(a, b).pow_(alpha)
-                own += float((powers.triu_(1) if i == j else powers).sum())
+                class_total += float((powers.triu_(1) if i == j else powers).sum())
             on_block()
         pairs = count * (count - 1) // 2
-        per_class[label] = own / pairs if pairs else None
-        total += own
+        per_class[label] = class_total / pairs if pairs else None
+        total += class_total
         n_pairs += pairs
     return Alignment(total / n_pairs if n_pairs else None, n_pairs, n_single, per_class)
 
@@ -181,3 +170,12 @@ def uniformity(
     top = max(logs)
     n_pairs = rows.n * (rows.n - 1) // 2
     return top + math.log(math.fsum(math.exp(value - top) for value in logs)) - math.log(n_pairs)
+
+
+ANALYSIS = feature_analysis(
+    "alignment",
+    "alignment and uniformity of the test features",
+    _compute,
+    settings=lambda options: {"alpha": options.ALIGN_ALPHA, "t": options.UNIFORM_T},
+    splits=("test",),
+)

@@ -1,4 +1,4 @@
-"""How well clusters agree with classes."""
+"""Agreement of clusters with classes."""
 
 from __future__ import annotations
 

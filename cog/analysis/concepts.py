@@ -1,4 +1,4 @@
-"""Which concept a label stands for, what it is called, and how similar to IN-1K it is."""
+"""Concepts: the WordNet id of each label, names, and similarity to IN-1K."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
-    """Return the image of each row of a feature file; None when that is not told (the original toolkit).
+    """Return the image of each row of a feature file; None when no list is beside it (the original toolkit).
 
     Args:
         features: ``X_Y.pth``.
-        n_rows: how many there have to be.
+        n_rows: expected number of images.
 
     Raises:
-        CogError: when there are more or fewer, or the list cannot be read.
+        CogError: another number of images, or a list that cannot be read.
     """
     path = features.parent / PATHS_FILE
     if not path.is_file():
@@ -56,12 +56,12 @@ def class_names(
 ) -> list[str]:
     """Return the name (WordNet id) of each label 0..C-1.
 
-    From the folders of the images, where those are told; else from the definition of the data set: the levels file, or
-    the ids of IN-1K; classes are in sorted order (contract of the benchmark). Else ``class 17``.
+    Names are the folders of the images where these are known; otherwise they follow from the definition of the data
+    set: the levels file, or the ids of IN-1K, in sorted order. Failing that, a name is ``class 17``.
 
     Args:
         dataset: name of the data set.
-        n_classes: C.
+        n_classes: number of classes, C.
         image_paths: image of each row.
         labels: int64, label of each row.
         levels_file: ``cog_levels_mapping_file.pkl``.
@@ -70,15 +70,18 @@ def class_names(
         CogError: a levels file with another number of concepts; images of several classes under one label.
     """
     if image_paths is not None and labels is not None and all("/" in path for path in image_paths[:1]):
-        found: dict[int, str] = {}
+        by_label: dict[int, str] = {}
         for label, path in zip(labels.tolist(), image_paths, strict=True):
             folder = path.split("/")[0]
-            if found.setdefault(label, folder) != folder:
+            if by_label.setdefault(label, folder) != folder:
                 raise CogError(
-                    f"label {label} of {dataset} stands for images of {found[label]} and of {folder}; extract the "
+                    f"label {label} of {dataset} stands for images of {by_label[label]} and of {folder}; extract the "
                     "features again"
                 )
-        return [found.get(label, f"class {label}") for label in range(max(n_classes, *found) if found else 0)]
+        return [
+            by_label.get(label, f"class {label}")
+            for label in range(max(n_classes, *by_label) if by_label else 0)
+        ]
     level = constants.cog_level(dataset) if dataset else None
     if level is not None and levels_file is not None:
         from cog.data.level_files import read_levels
@@ -98,14 +101,14 @@ def class_names(
 
 
 class Words:
-    """Names of concepts as people write them, from WordNet where that is at hand.
+    """Names of concepts as people write them, from WordNet if it is installed.
 
     Args:
-        wordnet_dir: of WordNet 3.0; None: where it usually is.
-        required: whether its absence is an error.
+        wordnet_dir: folder of WordNet 3.0; None for the usual places.
+        required: whether the absence of WordNet is an error.
 
     Raises:
-        CogError: when it is required and not found.
+        CogError: WordNet is required and absent.
     """
 
     def __init__(self, wordnet_dir: str | None = None, *, required: bool = False) -> None:
@@ -120,7 +123,7 @@ class Words:
             logger.info("concepts are named by their ids: %s", error)
 
     def __call__(self, wnid: str, *, short: bool = False) -> str:
-        """Return the words of a synset (``short``: the first); of what WordNet does not know, the id itself."""
+        """Return the words of a synset (``short``: the first); of an id that WordNet does not know, the id."""
         if self._graph is None or wnid not in self._graph:
             return wnid
         node = self._graph.index(wnid)
@@ -133,9 +136,9 @@ class Concept:
 
     Attributes:
         wnid: WordNet id.
-        names: as people write them.
-        similarity: to the most similar seen concept.
-        nearest: that concept.
+        names: words of the concept.
+        similarity: similarity to the most similar seen concept.
+        nearest: WordNet id of that seen concept.
         level: ``cog_l<k>``; empty in the gaps between levels.
     """
 
@@ -153,7 +156,7 @@ def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
         CogError: missing file or columns, similarities that are not finite, or two of one concept.
     """
     file = files.require_file(path, "--levels_csv")
-    found: dict[str, Concept] = {}
+    concepts: dict[str, Concept] = {}
     try:
         with open(file, encoding="utf-8", newline="") as handle:
             reader = csv.DictReader(handle)
@@ -164,22 +167,22 @@ def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
                     "build_levels.py"
                 )
             for number, row in enumerate(reader, start=2):
-                where = f"--levels_csv {path}, line {number}"
-                concept = _concept(row, where)
-                before = found.setdefault(concept.wnid, concept)
+                place = f"--levels_csv {path}, line {number}"
+                concept = _concept(row, place)
+                before = concepts.setdefault(concept.wnid, concept)
                 if before.similarity != concept.similarity:
                     raise CogError(
-                        f"{where}: {concept.wnid} has similarity {concept.similarity:g} here and "
+                        f"{place}: {concept.wnid} has similarity {concept.similarity:g} here and "
                         f"{before.similarity:g} before, expected one row per concept"
                     )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CogError(f"cannot read --levels_csv {path}: {error}") from error
-    if not found:
+    if not concepts:
         raise CogError(f"--levels_csv {path} has no rows")
-    return found
+    return concepts
 
 
-def _concept(row: Mapping[str, str | None], where: str) -> Concept:
+def _concept(row: Mapping[str, str | None], place: str) -> Concept:
     text = row["similarity"] or ""
     try:
         similarity = float(text)
@@ -188,7 +191,7 @@ def _concept(row: Mapping[str, str | None], where: str) -> Concept:
     if not math.isfinite(similarity) or not is_wnid(row["wnid"] or ""):
         hint = "; random levels have no similarities" if not text else ""
         raise CogError(
-            f"{where}: {row['wnid']!r} with similarity {text!r}, expected an id and a number{hint}"
+            f"{place}: {row['wnid']!r} with similarity {text!r}, expected an id and a number{hint}"
         )
     level = (row["level"] or "").removeprefix("L")
     return Concept(

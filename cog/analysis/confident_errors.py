@@ -1,11 +1,12 @@
 """Classifiers of one data set applied to the test features of another: a probe for label noise (supplement A.3).
 
-An image of an unseen concept that the classifier of another data set recognises with a confidence above 0.99 either
+An image of an unseen concept that the classifier of another data set recognizes with a confidence above 0.99 either
 looks exactly like a concept of that data set, or shows one: the paper finds about 2.7 % of the images.
 
 How much a confidence tells depends on the classifier. It is therefore set beside the confidences of its own test
 images: the AUROC says how often one of them is more confident than an image of the other data set (the baseline of
-Hendrycks and Gimpel 2017 for recognising what was not trained on). It hardly depends on the scale of the weights.
+Hendrycks and Gimpel 2017 for recognizing images of classes that were not trained on). It hardly depends on the scale
+of the weights.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from cog.analysis import concepts, contact_sheet, saved_runs, statistics
 from cog.analysis.probe_flags import PROBE_FLAGS
 from cog.analysis.saved_runs import MODEL_FILE, PCA_FILE, SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
+from cog.data import datasets
 from cog.errors import CogError
 from cog.results.analysis_records import Number
 from cog.runtime import files
@@ -46,10 +49,10 @@ _HEADER = ("image", "wnid", "names", "predicted_wnid", "predicted_names", "confi
 
 
 def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Apply saved classifiers to the test features of a data set.
+    """Return the task that applies saved classifiers to the test features of a data set.
 
     Raises:
-        CogError: no classifiers, flags that do not go together, image roots that are not there.
+        CogError: no classifiers, flags that contradict each other, or absent image roots.
     """
     args = request.args
     runs, trained_on = _find_runs(request)
@@ -67,17 +70,14 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
         "sheet_images": args.sheet_images if images_root is not None else 0,
         "own_test_features": None if own_test is None else sample_sha256(own_test),
     }
-
-    def compute(job: AnalysisContext) -> AnalysisOutcome:
-        return _compute(
-            job,
-            runs=runs,
-            trained_on=trained_on,
-            trained_features=features,
-            own_test=own_test,
-            images_root=images_root,
-        )
-
+    compute = partial(
+        _compute,
+        runs=runs,
+        trained_on=trained_on,
+        trained_features=features,
+        own_test=own_test,
+        images_root=images_root,
+    )
     name = f"cross_{label}{saved_runs.evaluation_label(request.cfg)}"
     return [AnalysisTask(name=name, splits=("test",), settings=settings, compute=compute)]
 
@@ -93,10 +93,7 @@ ANALYSIS = Analysis(
         "trained_features_dir",
         "confidence",
         "sheet_images",
-        "in1k_images_root",
-        "in1k_blurred_images_root",
-        "imagenet_images_root",
-        "images_root",
+        *datasets.root_flags(),
         "wordnet_dir",
     ),
     in_all=False,
@@ -124,8 +121,8 @@ def _find_runs(request: AnalysisRequest) -> tuple[list[SavedRun], str | None]:
     paths.check_dataset_name(args.trained_on)
     if request.model_dir is None:
         raise CogError("--trained_on needs --models_root_dir and --model, or give --classifier_dir")
-    found = saved_runs.find_runs(request.model_dir, args.trained_on, request.cfg, seeds=args.run_seeds)
-    return found, args.trained_on
+    runs = saved_runs.find_runs(request.model_dir, args.trained_on, request.cfg, seeds=args.run_seeds)
+    return runs, args.trained_on
 
 
 def _digest(run: SavedRun) -> str:
@@ -165,33 +162,25 @@ def _own_test_features(
     recorded = runs[0].record.get("test_features")
     if isinstance(recorded, str):
         candidates.append(Path(recorded))
-    found = next((path for path in candidates if path.is_file()), None)
-    if found is not None and found.samefile(request.features_file("test")):
+    file = next((path for path in candidates if path.is_file()), None)
+    if file is not None and file.samefile(request.features_file("test")):
         return None
-    return found
+    return file
 
 
 def _images_root(request: AnalysisRequest) -> Path | None:
     """Return the folder that image paths of the data set's test features are relative to, if it was given."""
     args, dataset = request.args, request.dataset
-    if args.images_root is not None:
-        return files.require_dir(args.images_root, "--images_root") / "test"
-    if dataset in (constants.IN1K, constants.IN1K_BLURRED):
-        flag = f"{dataset}_images_root"
-        root = getattr(args, flag)
-        return None if root is None else files.require_dir(root, f"--{flag}") / constants.IN1K_FOLDERS["test"]
-    if (
-        dataset is not None
-        and constants.cog_level(dataset) is not None
-        and args.imagenet_images_root is not None
-    ):
-        return files.require_dir(args.imagenet_images_root, "--imagenet_images_root")
-    return None
+    declared = datasets.OWN if args.images_root is not None else datasets.find(dataset or "")
+    root = None if declared is None else getattr(args, declared.root)
+    if declared is None or root is None:
+        return None
+    return declared.folder(str(files.require_dir(root, f"--{declared.root}")), "test")
 
 
 @dataclass(frozen=True, eq=False)
 class Applied:
-    """What classifiers say about every row.
+    """Confidences and predictions of classifiers for every row.
 
     Attributes:
         confidence: float64 ``(S + 1, n)``: the highest softmax probability, of each classifier and (last) of the
@@ -216,29 +205,29 @@ def apply(
     """Compute softmax confidences in chunks: float32 logits, the softmax of them in float64.
 
     Args:
-        x: float32 ``(n, D)``, as in the file: every classifier normalises as its training did.
-        all_classifiers: of the same classes.
-        device: where to compute.
-        norms: ``(n, 1)`` to divide the rows by, see :class:`cog.features.feature_files.FeatureSet`; or None.
-        source: of the features, for messages.
+        x: float32 ``(n, D)``, as in the file: every classifier normalizes as its training did.
+        all_classifiers: S classifiers of the same classes.
+        device: device of the computation.
+        norms: divisors of the rows, ``(n, 1)``, see :class:`cog.features.feature_files.FeatureSet`; or None.
+        source: name of the features in messages.
 
     Raises:
         CogError: classifiers that do not fit the features or each other.
     """
     import torch
 
-    for one in all_classifiers:
-        if one.feature_dim != x.shape[1]:
+    for classifier in all_classifiers:
+        if classifier.feature_dim != x.shape[1]:
             raise CogError(
-                f"the classifier takes features of {one.feature_dim} dimensions, {source} have {x.shape[1]}; "
+                f"the classifier takes features of {classifier.feature_dim} dimensions, {source} have {x.shape[1]}; "
                 "both have to come from the same model"
             )
-        if one.n_classes != all_classifiers[0].n_classes:
+        if classifier.n_classes != all_classifiers[0].n_classes:
             raise CogError(
-                f"the classifiers have {all_classifiers[0].n_classes} and {one.n_classes} classes; take seeds of one "
-                "data set"
+                f"the classifiers have {all_classifiers[0].n_classes} and {classifier.n_classes} classes; take seeds "
+                "of one data set"
             )
-    on_device = [one.to(device) for one in all_classifiers]
+    on_device = [classifier.to(device) for classifier in all_classifiers]
     n, n_rows = len(x), len(all_classifiers) + 1
     confidence, log_odds = np.empty((n_rows, n)), np.empty((n_rows, n))
     predicted = np.empty((n_rows, n), dtype=np.int64)
@@ -249,8 +238,8 @@ def apply(
             if norms is not None:
                 part = (part / norms[start:stop].to(device)).float()
             total: torch.Tensor | None = None
-            for row, one in enumerate(on_device):
-                log_p = torch.log_softmax(one.logits(part).double(), dim=1)
+            for row, classifier in enumerate(on_device):
+                log_p = torch.log_softmax(classifier.logits(part).double(), dim=1)
                 total = log_p.exp() if total is None else total + log_p.exp()
                 best, classes = log_p.max(dim=1)
                 predicted[row, start:stop] = classes.cpu().numpy()
@@ -273,14 +262,14 @@ def confident_rows(applied: Applied, row: int, *, threshold: float) -> np.ndarra
 
 
 def confident_anywhere(applied: Applied, n_seeds: np.ndarray) -> np.ndarray:
-    """Return the samples that some classifier is confident about: by the number of them, then by mean log odds, int64.
+    """Return the samples that some classifier is confident about, int64: by number of classifiers, then mean log odds.
 
-    Not by the average of their probabilities: classifiers of different seeds found different learning rates and weight
-    decays, so that their weights, and with them all confidences, differ in scale.
+    The average of the probabilities gives no order: classifiers of different seeds have different learning rates and
+    weight decays, so that their weights, and with them all confidences, differ in scale.
 
     Args:
-        applied: of S classifiers.
-        n_seeds: int64 ``(n,)``: how many are confident.
+        applied: confidences of S classifiers.
+        n_seeds: number of confident classifiers of each sample, int64 ``(n,)``.
     """
     rows = np.flatnonzero(n_seeds)
     return rows[np.lexsort((-applied.log_odds[:-1, rows].mean(axis=0), -n_seeds[rows]))]
@@ -292,10 +281,10 @@ class _Images:
 
     Attributes:
         labels: true class of each image, int64 ``(n,)``.
-        image_paths: image of each row; None where that is not told.
+        image_paths: image of each row; None when unknown.
         true_names: concept of each label.
         predicted_names: concept of each output of the classifiers.
-        applied: what the classifiers say about the images.
+        applied: confidences and predictions of the classifiers.
         lists: images that each classifier is confident about, by seed, most confident first.
         words: names of concepts as people write them.
     """
@@ -310,18 +299,18 @@ class _Images:
 
     @property
     def n_seeds(self) -> np.ndarray:
-        """How many classifiers are confident about each image, int64 ``(n,)``."""
+        """Number of classifiers that are confident about each image, int64 ``(n,)``."""
         return np.bincount(np.concatenate(list(self.lists.values())), minlength=len(self.labels))
 
     def describe(self, image: int, row: int) -> tuple[object, ...]:
-        """Return the first cells of a table row: the image, its concept, and what the classifier ``row`` predicts."""
+        """Return the first cells of a table row: image, concept, and prediction of the classifier ``row``."""
         true = self.true_names[self.labels[image]]
         answer = self.predicted_names[self.applied.predicted[row, image]]
         path = self.image_paths[image] if self.image_paths is not None else f"row {image}"
         return path, true, self.words(true), answer, self.words(answer)
 
     def same_concept_percent(self, row: int, images: np.ndarray) -> float | None:
-        """Return how many predictions name the true concept; None when no concept is in both sets."""
+        """Return the percentage of predictions that name the true concept; None when no concept is in both sets."""
         if not set(self.true_names) & set(self.predicted_names) or not len(images):
             return None
         pairs = zip(self.labels[images], self.applied.predicted[row, images], strict=True)
@@ -338,7 +327,7 @@ def _compute(
     images_root: Path | None,
 ) -> AnalysisOutcome:
     classifiers = [saved_runs.load_classifier(run, normalize=job.request.cfg.CLF.NORM_FTS) for run in runs]
-    own = _apply_to_own_test(
+    own_applied = _apply_to_own_test(
         job, classifiers, own_test, trained_on
     )  # first: its features go before others come
     images = _apply_to_test(job, classifiers, runs, trained_on, trained_features)
@@ -357,7 +346,7 @@ def _compute(
         "histogram_mean": histogram,
         "unreadable_on_sheet": unreadable,
     }
-    return _summarize(images, own, job.request.args.confidence, details)
+    return _summarize(images, own_applied, job.request.args.confidence, details)
 
 
 def _apply_to_own_test(
@@ -490,7 +479,7 @@ def read_labels(features_file: Path) -> np.ndarray:
 
 
 def _write_histogram(path: Path, applied: Applied, seeds: Sequence[int]) -> list[float]:
-    """Write the number of images per bin of confidence; returns the mean over seeds."""
+    """Write the number of images per bin of confidence, and return the mean over seeds."""
     edges = np.linspace(0, 1, _BINS + 1)
     counts = [np.histogram(row, bins=edges)[0] for row in applied.confidence]
     mean = np.mean(counts[:-1], axis=0)
@@ -544,19 +533,21 @@ def _write_sheet(
     return unreadable
 
 
-def _beside_own(applied: Applied, own: Applied | None, row: int, threshold: float) -> dict[str, Number]:
-    """Return how a classifier fares on the test images of its own data set; None for each number without them."""
-    if own is None:
+def _beside_own(
+    applied: Applied, own_applied: Applied | None, row: int, threshold: float
+) -> dict[str, Number]:
+    """Return the numbers of a classifier on test images of its own data set; each is None without these images."""
+    if own_applied is None:
         return dict.fromkeys(("auroc", "own_confident_percent", "own_mean_confidence"))
     return {
-        "auroc": 100 * statistics.auroc(own.log_odds[row], applied.log_odds[row]),
-        "own_confident_percent": 100 * float((own.confidence[row] > threshold).mean()),
-        "own_mean_confidence": float(own.confidence[row].mean()),
+        "auroc": 100 * statistics.auroc(own_applied.log_odds[row], applied.log_odds[row]),
+        "own_confident_percent": 100 * float((own_applied.confidence[row] > threshold).mean()),
+        "own_mean_confidence": float(own_applied.confidence[row].mean()),
     }
 
 
 def _summarize(
-    images: _Images, own: Applied | None, threshold: float, details: dict[str, Any]
+    images: _Images, own_applied: Applied | None, threshold: float, details: dict[str, Any]
 ) -> AnalysisOutcome:
     """Return the numbers of each seed, and their means."""
     applied, lists, n_seeds = images.applied, images.lists, images.n_seeds
@@ -568,7 +559,7 @@ def _summarize(
             "mean_confidence": float(applied.confidence[row].mean()),
             "median_confidence": float(np.median(applied.confidence[row])),
             "same_concept_percent": images.same_concept_percent(row, confident),
-            **_beside_own(applied, own, row, threshold),
+            **_beside_own(applied, own_applied, row, threshold),
         }
         for row, (seed, confident) in enumerate(lists.items())
     }
@@ -576,7 +567,7 @@ def _summarize(
     agreed = in_all & (applied.predicted[:-1] == applied.predicted[0]).all(axis=0)
     values: dict[str, Number] = {}
     for key in next(iter(per_seed.values())):
-        defined = [value for one in per_seed.values() if (value := one[key]) is not None]
+        defined = [value for numbers in per_seed.values() if (value := numbers[key]) is not None]
         values[key] = float(np.mean(defined)) if defined else None
     shares = [100 * len(rows) / n for rows in lists.values()]
     values |= {

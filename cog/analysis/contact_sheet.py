@@ -26,7 +26,7 @@ class Tile:
     """One image of a sheet.
 
     Attributes:
-        path: of the image file.
+        path: path of the image file.
         caption: up to three short lines.
     """
 
@@ -38,9 +38,9 @@ def write(folder: Path, tiles: Sequence[Tile], *, title: str) -> int:
     """Write ``sheet.png`` and ``sheet.html``.
 
     Args:
-        folder: to write into.
-        tiles: in order, row by row.
-        title: above the images.
+        folder: output folder.
+        tiles: images in order, row by row.
+        title: heading above the images.
 
     Returns:
         The number of images that could not be read; gray fields stand in their places.
@@ -64,7 +64,7 @@ def write(folder: Path, tiles: Sequence[Tile], *, title: str) -> int:
             corner = (left + (_SIDE - picture.width) // 2, upper + (_SIDE - picture.height) // 2)
             sheet.paste(picture, corner)
         else:
-            sheet.paste(Image.new("RGB", (_SIDE, _SIDE), "lightgrey"), (left, upper))
+            sheet.paste(Image.new("RGB", (_SIDE, _SIDE), "lightgray"), (left, upper))
         # A strip of its own cuts a long line at the column's edge.
         strip = Image.new("RGB", (_SIDE, _CAPTION_LINES * _LINE), "white")
         pen = ImageDraw.Draw(strip)
@@ -92,7 +92,7 @@ def _thumbnail(path: Path) -> Image.Image | None:
 
 
 def _plain(text: str) -> str:
-    """Return what Pillow's built-in font can draw in every version."""
+    """Return a text with the characters that Pillow's built-in font has in every version."""
     return text.encode("latin-1", "replace").decode("latin-1")
 
 

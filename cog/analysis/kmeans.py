@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cog.analysis.clustering_metrics import agreement
-from cog.analysis.rows import FeatureRows, require_equal_dimensions
+from cog.analysis.rows import FeatureRows, load_both_splits
 from cog.analysis.state_file import StateFile
-from cog.analysis.task import (
-    BOTH_SPLITS,
-    Analysis,
-    AnalysisContext,
-    AnalysisOutcome,
-    AnalysisRequest,
-    AnalysisTask,
-)
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.errors import CogError
 from cog.results.analysis_records import Number
 from cog.runtime import files, signals
@@ -33,27 +25,11 @@ logger = logging.getLogger(__name__)
 CLUSTERS_FILE = "clusters.npz"
 
 
-def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the one task: all repetitions."""
-    cfg = request.cfg.ANALYSIS
-    settings = {
-        "k": cfg.KMEANS_K,
-        "seeds": list(cfg.KMEANS_SEEDS),
-        "max_iterations": cfg.KMEANS_ITERATIONS,
-        "tolerance": cfg.KMEANS_TOLERANCE,
-    }
-    packages = ("torch", "numpy", "scikit-learn", "scipy")
-    return [AnalysisTask("kmeans", BOTH_SPLITS, settings, partial(_compute, settings), packages)]
-
-
-ANALYSIS = Analysis("kmeans", "k-means clusters compared with the classes", plan)
-
-
 def nearest_centers(rows: FeatureRows, centers: torch.Tensor) -> torch.Tensor:
     """Return the number of the nearest center of every row, int64 ``(n,)``; the first of equally near ones.
 
     Args:
-        rows: best with the same shift as the rows that were clustered.
+        rows: ``(n, d)``, best with the same shift as the clustered rows.
         centers: float32 ``(k, d)``, not shifted.
     """
     import torch
@@ -68,8 +44,7 @@ def nearest_centers(rows: FeatureRows, centers: torch.Tensor) -> torch.Tensor:
 def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
     import numpy as np
 
-    train, test = job.load("train"), job.load("test")
-    require_equal_dimensions(train, test, job.label)
+    train, test = load_both_splits(job)
     k = settings["k"] or len(train.y.unique())
     if k > len(train):
         raise CogError(
@@ -109,7 +84,7 @@ def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
 
 
 def _numbers(clustering: Clustering) -> dict[str, Any]:
-    """Return what is recorded of a repetition beside its inertia."""
+    """Return the recorded numbers of a repetition, beside its inertia."""
     return {
         name: getattr(clustering, name) for name in ("iterations", "ended_by", "computed_frac", "n_empty")
     }
@@ -151,3 +126,17 @@ def _repetition(
             label, clustering.n_empty, k,
         )  # fmt: skip
     return clustering
+
+
+ANALYSIS = feature_analysis(
+    "kmeans",
+    "k-means clusters compared with the classes",
+    _compute,
+    settings=lambda options: {
+        "k": options.KMEANS_K,
+        "seeds": list(options.KMEANS_SEEDS),
+        "max_iterations": options.KMEANS_ITERATIONS,
+        "tolerance": options.KMEANS_TOLERANCE,
+    },
+    packages=("torch", "numpy", "scikit-learn", "scipy"),
+)

@@ -11,20 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
-from cog.analysis.rows import FeatureRows, require_equal_dimensions
+from cog.analysis.rows import FeatureRows, load_both_splits
 from cog.analysis.state_file import SAVE_SECONDS, StateFile
-from cog.analysis.task import (
-    BOTH_SPLITS,
-    Analysis,
-    AnalysisContext,
-    AnalysisOutcome,
-    AnalysisRequest,
-    AnalysisTask,
-)
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.results.analysis_records import Number
 from cog.runtime import signals
 from cog.runtime.progress import Progress
@@ -41,19 +33,8 @@ _TEST_BLOCK, _TRAIN_BLOCK = 1024, 16384
 _VOTE_BLOCK = 2048
 
 
-def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the one task: all numbers of neighbors, both ways of voting."""
-    cfg = request.cfg.ANALYSIS
-    settings = {"k": sorted(cfg.KNN_K), "temperature": cfg.KNN_TEMPERATURE}
-    return [AnalysisTask("knn", BOTH_SPLITS, settings, partial(_compute, settings))]
-
-
-ANALYSIS = Analysis("knn", "k-nearest-neighbor classifiers", plan)
-
-
 def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
-    train, test = job.load("train"), job.load("test")
-    require_equal_dimensions(train, test, job.label)
+    train, test = load_both_splits(job)
     labels, index, targets, unseen = train_classes(train, test, job.label)
     ks = settings["k"]
     possible = [k for k in ks if k <= len(train)]
@@ -82,7 +63,7 @@ def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
 
 
 def _find_or_continue(job: AnalysisContext, train: FeatureRows, test: FeatureRows, k: int) -> NearestRows:
-    """Return the neighbors of all test rows; those found are saved now and then, and found once."""
+    """Return the neighbors of all test rows; finished blocks are saved now and then, and not computed again."""
     store = StateFile(job.resume, "neighbours.pt")
     state = store.load()
     done = None if state is None else NearestRows(state["index"], state["similarity"])
@@ -127,27 +108,26 @@ def find(
 
     Args:
         train: ``(n, d)``, l2-normalized; **not shifted**.
-        test: ``(m, d)``, likewise.
+        test: ``(m, d)``, l2-normalized; not shifted.
         k: 1 to n.
-        done: those of the first test rows, found by an earlier call with the same arguments: the others follow.
-        on_block: called after every block with the parts found so far (see :func:`joined`); may raise to end the
-            work.
+        done: neighbors of the first test rows, of an earlier call with the same arguments: the others follow.
+        on_block: called after every block with all parts so far (see :func:`joined`); may raise to end the work.
     """
     import torch
 
     width = min(k, train.n)
-    found = done or NearestRows(torch.empty(0, width, dtype=torch.int64), torch.empty(0, width))
-    parts = [found]
-    for start in range(len(found.index), test.n, _TEST_BLOCK):
+    first = done or NearestRows(torch.empty(0, width, dtype=torch.int64), torch.empty(0, width))
+    parts = [first]
+    for start in range(len(first.index), test.n, _TEST_BLOCK):
         x = test.slice(start, min(start + _TEST_BLOCK, test.n))
         best = torch.empty(len(x), 0, device=x.device)
         index = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
-        for first, block in train.blocks(_TRAIN_BLOCK):
-            near, where = largest(x @ block.T, min(width, len(block)))
+        for block_start, block in train.blocks(_TRAIN_BLOCK):
+            near, columns = largest(x @ block.T, min(width, len(block)))
             # rows of earlier blocks come first, so that a stable sort prefers them
             merged, order = torch.cat([best, near], dim=1).sort(dim=1, descending=True, stable=True)
             best = merged[:, :width]
-            index = torch.cat([index, where + first], dim=1).gather(1, order[:, :width])
+            index = torch.cat([index, columns + block_start], dim=1).gather(1, order[:, :width])
         parts.append(NearestRows(index.cpu(), best.cpu()))
         on_block(parts)
     return joined(parts)
@@ -170,9 +150,9 @@ def vote(
     """Let the nearest neighbors vote.
 
     Args:
-        neighbors: of the test rows.
+        neighbors: neighbors of the test rows.
         labels: int64 ``(n,)``: classes of the training rows, 0 or more.
-        ks: numbers of neighbors, each at most as many as were found.
+        ks: numbers of neighbors, each at most the number of columns of ``neighbors``.
         temperature: T of the weights exp(cosine / T); None for one vote each.
 
     Returns:
@@ -182,7 +162,7 @@ def vote(
 
     n_classes = int(labels.max()) + 1
     width = min(TOP, n_classes)
-    found: dict[int, list[torch.Tensor]] = {k: [] for k in ks}
+    ranked: dict[int, list[torch.Tensor]] = {k: [] for k in ks}
     classes = torch.arange(n_classes)
     for part in torch.arange(len(neighbors.index)).split(_VOTE_BLOCK):
         votes = labels[neighbors.index[part]]
@@ -199,5 +179,13 @@ def vote(
             counted = k
             most, best = largest(table, width)
             best = torch.where(most > 0, classes[best], -1)
-            found[k].append(torch.nn.functional.pad(best, (0, TOP - width), value=-1))
-    return {k: torch.cat(parts) for k, parts in found.items()}
+            ranked[k].append(torch.nn.functional.pad(best, (0, TOP - width), value=-1))
+    return {k: torch.cat(parts) for k, parts in ranked.items()}
+
+
+ANALYSIS = feature_analysis(
+    "knn",
+    "k-nearest-neighbor classifiers",
+    _compute,
+    settings=lambda options: {"k": sorted(options.KNN_K), "temperature": options.KNN_TEMPERATURE},
+)

@@ -184,8 +184,8 @@ class _Lloyd:
         new, best, second = self._compare(rows.take(index), self.means.float())
         close = (second - best <= 2 * slack).nonzero().squeeze(1)
         for part in close.split(SMALL_BLOCK):
-            found = self._compare(rows.exact(index[part]), self.means, stay=old[part])
-            new[part], best[part], second[part] = found[0], found[1].float(), found[2].float()
+            exact = self._compare(rows.exact(index[part]), self.means, stay=old[part])
+            new[part], best[part], second[part] = exact[0], exact[1].float(), exact[2].float()
         self.labels[index] = new
         self.upper[index] = (best + slack).clamp_(min=0.0).sqrt_()
         self.lower[index] = (second - slack).clamp_(min=0.0).sqrt_()

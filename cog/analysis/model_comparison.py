@@ -1,4 +1,4 @@
-"""Which concepts one model classifies better than another, and how sure that is.
+"""Comparison of two models concept by concept, with the uncertainty of each difference.
 
 Two uncertainties are kept apart. Seeds vary the training of the classifier alone: the standard deviation of the
 difference over paired seeds. The 50 test images of a concept are few: a sign test over images (exact, two-sided; with
@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.errors import CogError
 from cog.paths import ModelDir
 from cog.results.analysis_records import Number
-from cog.runtime import files
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _RATE = 0.05
 
 
 def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Compare two models concept by concept.
+    """Return the task that compares two models concept by concept.
 
     Raises:
         CogError: no ``--against``, or no runs of either model.
@@ -59,19 +59,15 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
         "against": args.against,
         "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
         "top_n": args.top_n,
-        "predictions": _digests(runs),
-        "predictions_against": _digests(other_runs),
+        "predictions": saved_runs.prediction_digests(runs),
+        "predictions_against": saved_runs.prediction_digests(other_runs),
     }
-
-    def compute(job: AnalysisContext) -> AnalysisOutcome:
-        return _compute(job, runs=runs, other_runs=other_runs, other_dir=other_dir)
-
     return [
         AnalysisTask(
             name=f"winners_{args.against}{saved_runs.evaluation_label(request.cfg)}",
             splits=(),
             settings=settings,
-            compute=compute,
+            compute=partial(_compute, runs=runs, other_runs=other_runs, other_dir=other_dir),
             packages=("numpy",),
         )
     ]
@@ -86,23 +82,19 @@ ANALYSIS = Analysis(
 )
 
 
-def _digests(runs: Sequence[SavedRun]) -> dict[str, str]:
-    return {str(run.seed): files.sha256(run.file(saved_runs.PREDICTIONS_FILE)) for run in runs}
-
-
 @dataclass(frozen=True, eq=False)
 class ConceptComparison:
     """Two models on the same test images, concept by concept; C concepts.
 
     Attributes:
         accuracy: mean over seeds in percent, float64 ``(C,)``.
-        other_accuracy: of the other model.
+        other_accuracy: the same of the other model.
         std: standard deviation (n - 1) of the difference over paired seeds; NaN for fewer than two.
         p: two-sided p-value of the sign test over images.
         rate: false discovery rate over the concepts.
-        n_ahead: images on which the model is right more often, over seeds, than the other.
-        n_behind: images on which the other is.
-        seeds: that both have.
+        n_ahead: number of images on which the model is right more often, over seeds, than the other.
+        n_behind: number of images on which the other model is right more often.
+        seeds: seeds that both models have.
     """
 
     accuracy: np.ndarray
@@ -116,48 +108,48 @@ class ConceptComparison:
 
     @property
     def difference(self) -> np.ndarray:
-        """In points, positive where the model is ahead."""
+        """Difference of the accuracies in points, positive for concepts that the model classifies better."""
         return self.accuracy - self.other_accuracy
 
 
-def compare(one: Tested, other: Tested) -> ConceptComparison:
-    """Compare two models.
+def compare(tested: Tested, other: Tested) -> ConceptComparison:
+    """Compare the model ``tested`` with the model ``other``.
 
     Raises:
-        CogError: when they were not tested on the same images.
+        CogError: the models were not tested on the same images.
     """
     if (
-        one.wnids != other.wnids
-        or not np.array_equal(one.labels, other.labels)
+        tested.wnids != other.wnids
+        or not np.array_equal(tested.labels, other.labels)
         or (
-            one.image_paths is not None
+            tested.image_paths is not None
             and other.image_paths is not None
-            and one.image_paths != other.image_paths
+            and tested.image_paths != other.image_paths
         )
     ):
         raise CogError(
-            f"the two models were not tested on the same images of {one.dataset} ({len(one.labels)} and "
-            f"{len(other.labels)} of {len(one.wnids)} and {len(other.wnids)} concepts); extract the test features of "
-            "both from the same image lists"
+            f"the two models were not tested on the same images of {tested.dataset} ({len(tested.labels)} and "
+            f"{len(other.labels)} of {len(tested.wnids)} and {len(other.wnids)} concepts); extract the test features "
+            "of both from the same image lists"
         )
     from scipy import stats
 
-    n_classes = len(one.wnids)
-    accuracy, other_accuracy = one.accuracies(), other.accuracies()
-    seeds = sorted(set(one.seeds) & set(other.seeds))
+    n_classes = len(tested.wnids)
+    accuracy, other_accuracy = tested.accuracies(), other.accuracies()
+    seeds = sorted(set(tested.seeds) & set(other.seeds))
     paired = np.array(
-        [accuracy[one.seeds.index(s)] - other_accuracy[other.seeds.index(s)] for s in seeds]
+        [accuracy[tested.seeds.index(s)] - other_accuracy[other.seeds.index(s)] for s in seeds]
     ).reshape(len(seeds), n_classes)
-    ahead = one.correct.mean(axis=0) - other.correct.mean(axis=0)  # per image, over seeds
+    ahead = tested.correct.mean(axis=0) - other.correct.mean(axis=0)  # per image, over seeds
     # Shares of different numbers of seeds can differ by rounding alone.
     n_ahead, n_behind = (
-        np.bincount(one.labels, weights=side, minlength=n_classes).astype(np.int64)
+        np.bincount(tested.labels, weights=side, minlength=n_classes).astype(np.int64)
         for side in (ahead > 1e-9, ahead < -1e-9)
     )
     p = np.array([statistics.sign_test(int(a), int(b)) for a, b in zip(n_ahead, n_behind, strict=True)])
-    tested = one.n_test() > 0
+    has_images = tested.n_test() > 0
     rate = np.full(n_classes, math.nan)
-    rate[tested] = stats.false_discovery_control(p[tested])
+    rate[has_images] = stats.false_discovery_control(p[has_images])
     return ConceptComparison(
         accuracy=accuracy.mean(axis=0),
         other_accuracy=other_accuracy.mean(axis=0),
@@ -175,7 +167,7 @@ def _compute(
 ) -> AnalysisOutcome:
     request, args, dataset = job.request, job.request.args, job.request.dataset
     assert dataset is not None and request.model_dir is not None
-    own, others = (
+    tested, other_tested = (
         read_tested(
             saved,
             folder.features(dataset, "test") / constants.FEATURES_FILE,
@@ -184,21 +176,25 @@ def _compute(
         )
         for saved, folder in ((runs, request.model_dir), (other_runs, other_dir))
     )
-    found = compare(own, others)
+    comparison = compare(tested, other_tested)
     words = concepts.Words(args.wordnet_dir)
-    n_test = own.n_test()
-    order = [int(k) for k in np.argsort(-found.difference, kind="stable") if n_test[k]]
-    _write_table(job.stage / "concepts.csv", found, own, words, order)
-    values = _headline(found, order)
+    n_test = tested.n_test()
+    order = [int(k) for k in np.argsort(-comparison.difference, kind="stable") if n_test[k]]
+    _write_table(job.stage / "concepts.csv", comparison, tested, words, order)
+    values = _headline(comparison, order)
     details = {
         "against": args.against,
-        "seeds_of_model": own.seeds,
-        "seeds_of_against": others.seeds,
+        "seeds_of_model": tested.seeds,
+        "seeds_of_against": other_tested.seeds,
         "false_discovery_rate": _RATE,
         "files": ["concepts.csv"],
-        "winners": [_entry(found, own, words, k) for k in order[: args.top_n] if found.difference[k] > 0],
+        "winners": [
+            _entry(comparison, tested, words, k) for k in order[: args.top_n] if comparison.difference[k] > 0
+        ],
         "losers": [
-            _entry(found, own, words, k) for k in order[::-1][: args.top_n] if found.difference[k] < 0
+            _entry(comparison, tested, words, k)
+            for k in order[::-1][: args.top_n]
+            if comparison.difference[k] < 0
         ],
     }
     summary = (
@@ -206,13 +202,15 @@ def _compute(
         f"{len(order)} concepts ({values['n_surely_better']} beyond chance), worse on {values['n_worse']} "
         f"({values['n_surely_worse']})"
     )
-    return AnalysisOutcome(values, found.seeds, _per_seed(own, others, found.seeds), details, summary)
+    return AnalysisOutcome(
+        values, comparison.seeds, _per_seed(tested, other_tested, comparison.seeds), details, summary
+    )
 
 
-def _headline(found: ConceptComparison, order: Sequence[int]) -> dict[str, Number]:
+def _headline(comparison: ConceptComparison, order: Sequence[int]) -> dict[str, Number]:
     """Return the numbers over the concepts ``order``."""
-    difference = found.difference[order]
-    sure = found.rate[order] < _RATE
+    difference = comparison.difference[order]
+    sure = comparison.rate[order] < _RATE
     return {
         "mean_difference": float(difference.mean()),
         "n_concepts": len(order),
@@ -220,16 +218,16 @@ def _headline(found: ConceptComparison, order: Sequence[int]) -> dict[str, Numbe
         "n_worse": int((difference < 0).sum()),
         "n_surely_better": int((sure & (difference > 0)).sum()),
         "n_surely_worse": int((sure & (difference < 0)).sum()),
-        "p_sign_test": statistics.sign_test(int(found.n_ahead.sum()), int(found.n_behind.sum())),
+        "p_sign_test": statistics.sign_test(int(comparison.n_ahead.sum()), int(comparison.n_behind.sum())),
     }
 
 
-def _per_seed(own: Tested, others: Tested, seeds: Sequence[int]) -> dict[int, dict[str, Number]]:
+def _per_seed(tested: Tested, other_tested: Tested, seeds: Sequence[int]) -> dict[int, dict[str, Number]]:
     """Return the numbers of each seed that both models have."""
-    accuracy, other_accuracy = own.accuracies(), others.accuracies()
+    accuracy, other_accuracy = tested.accuracies(), other_tested.accuracies()
     per_seed: dict[int, dict[str, Number]] = {}
     for seed in seeds:
-        difference = accuracy[own.seeds.index(seed)] - other_accuracy[others.seeds.index(seed)]
+        difference = accuracy[tested.seeds.index(seed)] - other_accuracy[other_tested.seeds.index(seed)]
         per_seed[seed] = {
             "mean_difference": float(np.nanmean(difference)),
             "n_better": int((difference > 0).sum()),
@@ -238,35 +236,36 @@ def _per_seed(own: Tested, others: Tested, seeds: Sequence[int]) -> dict[int, di
     return per_seed
 
 
-def _entry(found: ConceptComparison, own: Tested, words: concepts.Words, k: int) -> dict[str, Any]:
-    """Return what is recorded of a concept."""
+def _entry(comparison: ConceptComparison, tested: Tested, words: concepts.Words, k: int) -> dict[str, Any]:
+    """Return the record of the concept with label ``k``."""
     return {
-        "wnid": own.wnids[k],
-        "names": words(own.wnids[k]),
-        "difference": float(found.difference[k]),
-        "accuracy": float(found.accuracy[k]),
-        "accuracy_against": float(found.other_accuracy[k]),
-        "std": float(found.std[k]),
-        "p": float(found.p[k]),
-        "false_discovery_rate": float(found.rate[k]),
+        "wnid": tested.wnids[k],
+        "names": words(tested.wnids[k]),
+        "difference": float(comparison.difference[k]),
+        "accuracy": float(comparison.accuracy[k]),
+        "accuracy_against": float(comparison.other_accuracy[k]),
+        "std": float(comparison.std[k]),
+        "p": float(comparison.p[k]),
+        "false_discovery_rate": float(comparison.rate[k]),
     }
 
 
 def _write_table(
-    path: Path, found: ConceptComparison, own: Tested, words: concepts.Words, order: Sequence[int]
+    path: Path, comparison: ConceptComparison, tested: Tested, words: concepts.Words, order: Sequence[int]
 ) -> None:
     """Write a row for each of the concepts ``order``."""
     header = (
         "wnid", "names", "difference", "accuracy", "accuracy_against", "std_over_seeds", "test_images",
         "images_ahead", "images_behind", "p_sign_test", "false_discovery_rate",
     )  # fmt: skip
-    n_test = own.n_test()
+    n_test = tested.n_test()
     rows = [
         (
-            own.wnids[k], words(own.wnids[k]), f"{found.difference[k]:.4f}", f"{found.accuracy[k]:.4f}",
-            f"{found.other_accuracy[k]:.4f}", None if math.isnan(found.std[k]) else f"{found.std[k]:.4f}",
-            int(n_test[k]), int(found.n_ahead[k]), int(found.n_behind[k]), f"{found.p[k]:.6g}",
-            f"{found.rate[k]:.6g}",
+            tested.wnids[k], words(tested.wnids[k]), f"{comparison.difference[k]:.4f}", f"{comparison.accuracy[k]:.4f}",
+            f"{comparison.other_accuracy[k]:.4f}",
+            None if math.isnan(comparison.std[k]) else f"{comparison.std[k]:.4f}",
+            int(n_test[k]), int(comparison.n_ahead[k]), int(comparison.n_behind[k]), f"{comparison.p[k]:.6g}",
+            f"{comparison.rate[k]:.6g}",
         )
         for k in order
     ]  # fmt: skip

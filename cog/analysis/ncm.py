@@ -7,35 +7,19 @@ On l2-normalized features, in two ways: ``euclidean`` compares with the means as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
-from cog.analysis.rows import SMALL_BLOCK, FeatureRows, require_equal_dimensions
-from cog.analysis.task import (
-    BOTH_SPLITS,
-    Analysis,
-    AnalysisContext,
-    AnalysisOutcome,
-    AnalysisRequest,
-    AnalysisTask,
-)
+from cog.analysis.rows import SMALL_BLOCK, FeatureRows, load_both_splits
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.results.analysis_records import Number
 
 if TYPE_CHECKING:
     import torch
 
 
-def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the one task; nothing of it can be set."""
-    return [AnalysisTask("ncm", BOTH_SPLITS, {}, _compute)]
-
-
-ANALYSIS = Analysis("ncm", "nearest-class-mean classifiers", plan)
-
-
-def _compute(job: AnalysisContext) -> AnalysisOutcome:
-    train, test = job.load("train"), job.load("test")
-    require_equal_dimensions(train, test, job.label)
+def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
+    train, test = load_both_splits(job)
     labels, _, targets, unseen = train_classes(train, test, job.label)
     means = fit(FeatureRows(train, job.device), train.y)
     test_rows = FeatureRows(test, job.device)
@@ -84,7 +68,7 @@ def predict(means: ClassMeans, test: FeatureRows, *, metric: str) -> torch.Tenso
     """Return the nearest classes of every test row, int64 ``(m, 5)`` on the CPU, best first, -1 where there is none.
 
     Args:
-        means: of the classes.
+        means: mean feature of every class.
         test: ``(m, d)``.
         metric: ``"cosine"`` or ``"euclidean"``.
     """
@@ -105,3 +89,6 @@ def predict(means: ClassMeans, test: FeatureRows, *, metric: str) -> torch.Tenso
         _, best = largest(torch.addmm(offset, x.double(), centers.T), width)
         ranked.append(torch.nn.functional.pad(means.labels[best.cpu()], (0, TOP - width), value=-1))
     return torch.cat(ranked)
+
+
+ANALYSIS = feature_analysis("ncm", "nearest-class-mean classifiers", _compute)

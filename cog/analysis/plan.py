@@ -1,4 +1,4 @@
-"""What ``analyze_features.py`` would do: requests, tasks, and which results are missing; ``--check``."""
+"""The plan of ``analyze_features.py``: requests, tasks, and results that are missing; ``--check``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 OUTPUT_FLAG = "the output folder"
 
-#: Of a result: its numbers, and tables beside it.
+#: Expected size of a result: its numbers, and tables beside it.
 _RESULT_BYTES = 64 << 20
 
 
@@ -127,9 +127,9 @@ class PlannedWork:
     """A task of a data set that has to be done.
 
     Attributes:
-        request: of the data set.
-        task: what to do.
-        identity: what makes two results the same.
+        request: request of the data set.
+        task: task to be done.
+        identity: settings and features; two results are the same when their identities are equal.
     """
 
     request: AnalysisRequest
@@ -149,7 +149,7 @@ class PlannedWork:
 
 
 def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
-    """Return what makes two results the same: the settings, and the features by size, origin and samples."""
+    """Return the identity of a result: the settings, and the features by size, origin and samples."""
     identity = dict(task.settings)
     for split in task.splits:
         identity[f"{split}_features"] = identify_features(request.features_file(split))
@@ -158,7 +158,7 @@ def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
 
 
 def identify_features(file: Path) -> dict[str, Any]:
-    """Return what tells the features of one file from others, without reading 9 GB."""
+    """Return the identity of the features of a file, without reading all of it (up to 9 GB)."""
     made = FeatureFolder(file.parent).metadata() or {}
     return {
         "bytes": file.stat().st_size,
@@ -169,7 +169,7 @@ def identify_features(file: Path) -> dict[str, Any]:
 
 
 def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrite: bool) -> list[PlannedWork]:
-    """Return what has to be done; checks all input and output folders before anything is computed.
+    """Return the missing results, after a check of all input and output folders.
 
     Results that are complete and were made the same way are skipped.
 
@@ -200,17 +200,17 @@ def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrit
 
 
 def is_done(work: PlannedWork) -> bool:
-    """Whether the result is there.
+    """Return whether the result exists.
 
     Raises:
-        CogError: when another result is.
+        CogError: another result exists in its place.
     """
     if not (work.output / analysis_records.RESULTS_FILE).exists():
         return False
-    found = analysis_records.read(work.output)
-    if isinstance(found, RecordProblem):
-        raise CogError(f"{found.message}; add --overwrite to replace it")
-    changed = differences(found.identity, work.identity)
+    record = analysis_records.read(work.output)
+    if isinstance(record, RecordProblem):
+        raise CogError(f"{record.message}; add --overwrite to replace it")
+    changed = differences(record.identity, work.identity)
     if changed:
         raise CogError(
             f"{work.output} holds a different result ({'; '.join(changed)}); add --overwrite to replace it"

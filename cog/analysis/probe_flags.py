@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+from cog.data import datasets
 from cog.runtime import cli
 
-#: Flags of all of them.
+#: Flags that cross, distance and winners have in common.
 PROBE_FLAGS = ("run_seeds", "cog_levels_mapping_file")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them to the command's parser."""
+    """Add the flags of cross, distance and winners to the parser of the command."""
     runs = parser.add_argument_group(
         "classifiers (cross, distance, winners): those that EVAL.NAME and the CLF keys name"
     )
@@ -65,18 +66,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most images on the contact sheet; needs the root of the images (default: 60; 0: no sheet)",
     )
-    cross.add_argument(
-        "--in1k_images_root", metavar="DIR", help="of the images of in1k: holds val/<wnid>/*.JPEG"
-    )
-    cross.add_argument(
-        "--in1k_blurred_images_root", metavar="DIR", help="of the images of in1k_blurred: holds val/<wnid>/*"
-    )
-    cross.add_argument(
-        "--imagenet_images_root", metavar="DIR", help="of the images of cog_l*: holds <wnid>/*.JPEG"
-    )
-    cross.add_argument(
-        "--images_root", metavar="DIR", help="of the images of other data sets: holds test/<class>/*"
-    )
+    for flag, text in datasets.root_flags().items():
+        cross.add_argument(
+            f"--{flag}", metavar="DIR", help=f"root of the images on the contact sheet, {text}"
+        )
     cross.add_argument(
         "--cog_levels_mapping_file",
         metavar="FILE",

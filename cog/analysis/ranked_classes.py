@@ -21,7 +21,7 @@ TOP = 5
 def train_classes(
     train: FeatureSet, test: FeatureSet, label: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[int]]:
-    """Return the classes of the training features and what they make of the test labels.
+    """Return the classes of the training features, and the test labels among them.
 
     Args:
         train: training features.
@@ -49,7 +49,7 @@ def train_classes(
 def describe_classes(
     train: FeatureSet, test: FeatureSet, labels: torch.Tensor, unseen: list[int]
 ) -> dict[str, Any]:
-    """Return the details that are recorded of the features and their classes."""
+    """Return the recorded details of the features and their classes."""
     return {
         "rows": {"train": len(train), "test": len(test)},
         "dim": train.x.shape[1],
@@ -62,20 +62,20 @@ def describe_classes(
 def largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ``k`` largest values of every row with their columns; equal values in the order of the columns."""
     if k == values.shape[1]:
-        near, where = values.sort(dim=1, descending=True, stable=True)
-        return near, where
-    near, where = values.topk(k + 1, dim=1)
+        near, columns = values.sort(dim=1, descending=True, stable=True)
+        return near, columns
+    near, columns = values.topk(k + 1, dim=1)
     tied = (near[:, k - 1] == near[:, k]).nonzero().squeeze(1)  # topk takes any of them
-    near, where = near[:, :k], where[:, :k]
+    near, columns = near[:, :k], columns[:, :k]
     # topk's order among equals is its own, too
-    where, order = where.sort(dim=1)
+    columns, order = columns.sort(dim=1)
     near = near.gather(1, order)
     near, order = near.sort(dim=1, descending=True, stable=True)
-    where = where.gather(1, order)
+    columns = columns.gather(1, order)
     if tied.numel():
-        exact, columns = values[tied].sort(dim=1, descending=True, stable=True)
-        near[tied], where[tied] = exact[:, :k], columns[:, :k]
-    return near, where
+        exact, full_order = values[tied].sort(dim=1, descending=True, stable=True)
+        near[tied], columns[tied] = exact[:, :k], full_order[:, :k]
+    return near, columns
 
 
 def accuracy(ranked: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Which analyses there are, in the order in which they are done and listed."""
+"""The analyses, in the order in which they are computed and listed."""
 
 from __future__ import annotations
 

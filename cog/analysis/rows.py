@@ -1,4 +1,4 @@
-"""Features row by row, wherever they are: in memory, in their file, or on a GPU."""
+"""Features row by row: in memory, in their file, or on a GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cog.runtime.memory import free_on_gpu
 if TYPE_CHECKING:
     import torch
 
+    from cog.analysis.task import AnalysisContext
     from cog.features.feature_files import FeatureSet
 
 #: Rows worked on at a time. A constant, so that results do not depend on the memory of a machine.
@@ -31,17 +32,17 @@ class FeatureRows:
     divided by their norms) when they are asked for.
 
     Args:
-        features: of a split, **not changed**.
-        device: where the rows are wanted.
+        features: features of a split, **not changed**.
+        device: device of the rows.
         centered: subtract the mean row. Distances stay the same, and those between rows that are close to each other
             but far from the origin (features of an untrained network) lose no digits.
-        shift: subtract this float32 ``(d,)`` instead.
+        shift: float32 ``(d,)`` to subtract instead.
 
     Attributes:
-        n: rows.
-        dim: d.
-        device: of what :meth:`slice` and :meth:`take` return.
-        shift: float32 ``(d,)``: what is subtracted; None for nothing.
+        n: number of rows.
+        dim: width of the rows, d.
+        device: device of the results of :meth:`slice` and :meth:`take`.
+        shift: float32 ``(d,)`` that is subtracted; None for nothing.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class FeatureRows:
         return x if self.shift is None else x.sub_(self.shift)
 
     def exact(self, index: torch.Tensor) -> torch.Tensor:
-        """Gather rows as float64 ``(b, d)``: what :meth:`take` returns before the difference is rounded."""
+        """Gather rows as float64 ``(b, d)``: the result of :meth:`take` before its difference is rounded."""
         x = self._gather(index).double()
         return x if self.shift is None else x.sub_(self.shift)
 
@@ -113,10 +114,10 @@ class FeatureRows:
         """
         import torch
 
-        found = torch.empty(self.n, dtype=dtype, device=self.device)
+        values = torch.empty(self.n, dtype=dtype, device=self.device)
         for start, x in self.blocks(size):
-            found[start : start + len(x)] = function(start, x)
-        return found
+            values[start : start + len(x)] = function(start, x)
+        return values
 
     def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the first row number and the rows of each block, in order."""
@@ -124,13 +125,19 @@ class FeatureRows:
             yield start, self.slice(start, min(start + size, self.n))
 
 
-def require_equal_dimensions(train: FeatureSet, test: FeatureSet, label: str) -> None:
-    """Raise a CogError where training and test features have different dimensions."""
+def load_both_splits(job: AnalysisContext) -> tuple[FeatureSet, FeatureSet]:
+    """Return training and test features.
+
+    Raises:
+        CogError: features of different dimensions.
+    """
+    train, test = job.load("train"), job.load("test")
     if train.x.shape[1] != test.x.shape[1]:
         raise CogError(
-            f"{label}training features have {train.x.shape[1]} dimensions and test features "
+            f"{job.label}training features have {train.x.shape[1]} dimensions and test features "
             f"{test.x.shape[1]}; extract both splits with the same model"
         )
+    return train, test
 
 
 def count_zero_rows(features: FeatureSet) -> int:

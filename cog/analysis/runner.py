@@ -38,10 +38,10 @@ class SharedFeatures:
         self._loaded: dict[tuple[str, bool], FeatureSet] = {}
 
     def load(self, split: str, normalize: bool = True) -> FeatureSet:
-        """Return the features of a split: l2-normalised, or as they are in the file.
+        """Return the features of a split: l2-normalized, or as they are in the file.
 
         Training features that do not fit into memory together with the test features stay in their file (``norms``
-        then holds what rows have to be divided by).
+        then holds the divisors of the rows).
 
         Raises:
             CogError: see :func:`cog.features.feature_files.load`.
@@ -61,7 +61,7 @@ class SharedFeatures:
 
 
 def execute(todo: Sequence[PlannedWork], *, device: torch.device, overwrite: bool) -> list[AnalysisRecord]:
-    """Do the work; each result is published the moment it is finished, and printed.
+    """Compute all results; each is published and printed as soon as it is finished.
 
     SIGTERM and SIGUSR1 end the work where it can be continued.
 
@@ -69,7 +69,7 @@ def execute(todo: Sequence[PlannedWork], *, device: torch.device, overwrite: boo
         The records, in the order of ``todo``.
 
     Raises:
-        CogError: of an analysis (the results before it stay); LockedError when another process has the folder.
+        CogError: an error of an analysis (the results before it stay); LockedError when another process has the folder.
         Interrupted: see :mod:`cog.runtime.signals`.
     """
     from cog.runtime.device import exact_float32
@@ -92,11 +92,11 @@ def _do(
     with locked(work.output, flag=OUTPUT_FLAG) as lock, failures_noted(lock):
         atomic_dir.recover(work.output)
         if not overwrite and is_done(work):  # by another process, while this one was busy with others
-            found = analysis_records.read(work.output)
-            assert isinstance(found, AnalysisRecord)
+            record = analysis_records.read(work.output)
+            assert isinstance(record, AnalysisRecord)
             logger.info("%s is complete, skipped", work.output)
             SavedStates(work.output, work.identity).remove()
-            return found
+            return record
         resume = SavedStates(work.output, work.identity, lock)
         if overwrite:
             _discard_other_work(resume)
@@ -114,12 +114,12 @@ def _do(
                         AnalysisContext(work.request, device, shared.load, resume, stage.path, work.label)
                     )
                 seconds = time.monotonic() - start
-                found = _as_record(work, outcome, device=device, seconds=seconds)
-            analysis_records.write(stage.path, found)
+                record = _as_record(work, outcome, device=device, seconds=seconds)
+            analysis_records.write(stage.path, record)
             lock.require_held()
         resume.remove()
-    print(f"{work.label}{work.task.name}: {outcome.summary or _summary(found)}  ({work.output})", flush=True)
-    return found
+    print(f"{work.label}{work.task.name}: {outcome.summary or _summary(record)}  ({work.output})", flush=True)
+    return record
 
 
 def _as_record(
@@ -142,9 +142,9 @@ def _as_record(
     )
 
 
-def _summary(found: AnalysisRecord) -> str:
+def _summary(record: AnalysisRecord) -> str:
     return "  ".join(
-        f"{name} {'undefined' if value is None else f'{value:.4g}'}" for name, value in found.values.items()
+        f"{name} {'undefined' if value is None else f'{value:.4g}'}" for name, value in record.values.items()
     )
 
 
@@ -158,8 +158,8 @@ def _discard_other_work(resume: SavedStates) -> None:
 
 def _files_of(folder: Path) -> list[str]:
     """Return the files that the result in ``folder`` consists of: they are replaced together."""
-    found = analysis_records.read(folder)
-    named = found.details.get("files", []) if isinstance(found, AnalysisRecord) else []
+    record = analysis_records.read(folder)
+    named = record.details.get("files", []) if isinstance(record, AnalysisRecord) else []
     named = named if isinstance(named, list) else []
     return [
         name

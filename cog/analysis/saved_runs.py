@@ -1,4 +1,4 @@
-"""Saved classifier runs as input of an analysis: which seeds there are, what they predicted, their weights.
+"""Saved classifier runs as input of an analysis: their seeds, predictions and weights.
 
 Runs are read as :mod:`cog.results.run_reader` reads them, so those of the original toolkit count too. Nothing here
 imports torch before weights are read.
@@ -38,10 +38,10 @@ class SavedRun:
     """One complete run.
 
     Attributes:
-        seed: of the run.
-        folder: with ``model.pth`` and ``preds.pkl``.
+        seed: seed of the run.
+        folder: folder with ``model.pth`` and ``preds.pkl``.
         top1: test accuracy in percent.
-        record: results.json; empty for runs of the original toolkit.
+        record: content of results.json; empty for runs of the original toolkit.
     """
 
     seed: int
@@ -59,7 +59,7 @@ class SavedRun:
         """Return the path of a file beside the logs.
 
         Raises:
-            CogError: when it is not there.
+            CogError: the file does not exist.
         """
         path = self.folder / name
         if not path.is_file():
@@ -73,7 +73,7 @@ def evaluation(cfg: CfgNode) -> tuple[str, int]:
 
 
 def evaluation_label(cfg: CfgNode) -> str:
-    """Return what tells results about one evaluation from those about another; empty for the protocol's own."""
+    """Return the suffix of the name of a result about an evaluation; empty for the protocol's evaluation."""
     folder = evaluation_folder(*evaluation(cfg))
     protocol = evaluation_folder(config.default_cfg().EVAL.NAME, 0)
     if folder.startswith(f"{protocol}_"):
@@ -90,7 +90,7 @@ def find_runs(
         model_dir: the model's folder.
         dataset: data set the classifiers were trained on.
         cfg: names the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...).
-        seeds: of the runs; None: all that are there.
+        seeds: wanted seeds; None for all that exist.
 
     Raises:
         CogError: no runs; a seed that is missing or cannot be read.
@@ -118,30 +118,30 @@ def runs_in(
         entries = sorted(os.listdir(folder))
     except OSError:
         entries = []
-    found: dict[int, SavedRun] = {}
-    there = []
+    runs: dict[int, SavedRun] = {}
+    present = []
     for entry in entries:
         seed = parse_seed_folder(entry)
         if seed is None or not (folder / entry).is_dir():
             continue
-        there.append(seed)
+        present.append(seed)
         if seeds is not None and seed not in seeds:
             continue
         try:
-            found.setdefault(
+            runs.setdefault(
                 seed, read_run(folder / entry, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
             )
         except CogError as error:
             if seeds is not None:
                 raise CogError(f"{folder / entry} cannot be used: {error}") from error
             logger.warning("%s is left out: %s", folder / entry, error)
-    missing = [seed for seed in seeds or () if seed not in found]
+    missing = [seed for seed in seeds or () if seed not in runs]
     if missing:
         raise CogError(
             f"{folder} has no run of seed {', '.join(map(str, missing))}; it has "
-            f"{', '.join(map(str, sorted(set(there)))) or 'none'}"
+            f"{', '.join(map(str, sorted(set(present)))) or 'none'}"
         )
-    return [found[seed] for seed in sorted(found)]
+    return [runs[seed] for seed in sorted(runs)]
 
 
 def read_run(path: Path, *, model: str, dataset: str, n_shot: int | None, seed: int) -> SavedRun:
@@ -157,6 +157,15 @@ def read_run(path: Path, *, model: str, dataset: str, n_shot: int | None, seed: 
     return SavedRun(seed, path / run.final_folder, run.top1, record)
 
 
+def prediction_digests(runs: Sequence[SavedRun]) -> dict[str, str]:
+    """Return the SHA-256 of the predictions of each run, by seed as text.
+
+    Raises:
+        CogError: a run without predictions.
+    """
+    return {str(run.seed): files.sha256(run.file(PREDICTIONS_FILE)) for run in runs}
+
+
 def predictions(run: SavedRun) -> np.ndarray:
     """Return the labels predicted for the test set after the last epoch, int64 ``(n,)``; -1: none.
 
@@ -167,28 +176,28 @@ def predictions(run: SavedRun) -> np.ndarray:
     content = load_pickle(path)
     last = content[-1] if isinstance(content, list | tuple) and len(content) else content
     try:
-        found = np.asarray(last)
+        classes = np.asarray(last)
     except (TypeError, ValueError):
-        found = np.empty(0)
-    if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
+        classes = np.empty(0)
+    if classes.ndim != 1 or not len(classes) or classes.dtype.kind not in "iu":
         raise CogError(f"{path} holds no list of predicted classes; run logreg.py again (--overwrite)")
-    found = found.astype(np.int64)
+    classes = classes.astype(np.int64)
     if run.labels is not None:
         known = np.asarray(run.labels, dtype=np.int64)
-        if found.max() >= len(known):
-            raise CogError(f"{path} predicts class {found.max()}, and the run has {len(known)} classes")
-        found = np.where(found >= 0, known[np.clip(found, 0, None)], -1)
-    return found
+        if classes.max() >= len(known):
+            raise CogError(f"{path} predicts class {classes.max()}, and the run has {len(known)} classes")
+        classes = np.where(classes >= 0, known[np.clip(classes, 0, None)], -1)
+    return classes
 
 
 @dataclass(frozen=True, eq=False)
 class SavedClassifier:
-    """Weights of a run and what they expect.
+    """Weights of a run and the preprocessing of their input.
 
     Attributes:
         layers: weight float32 ``(out, in)`` and bias ``(out,)`` of each layer, in order.
-        activation: between layers: ``"relu"`` or ``"none"``.
-        normalize: whether its features are l2-normalized.
+        activation: activation between layers, ``"relu"`` or ``"none"``.
+        normalize: whether features are l2-normalized.
         projection: ``mean`` ``(D,)`` and ``components`` ``(d, D)`` of principal components, or None.
     """
 
@@ -199,12 +208,12 @@ class SavedClassifier:
 
     @property
     def n_classes(self) -> int:
-        """C."""
+        """Number of classes, C."""
         return len(self.layers[-1][1])
 
     @property
     def feature_dim(self) -> int:
-        """Width of the features it takes."""
+        """Width of the features that the classifier takes, D."""
         return self.layers[0][0].shape[1] if self.projection is None else self.projection[1].shape[1]
 
     def to(self, device: torch.device) -> SavedClassifier:

@@ -1,4 +1,4 @@
-"""Where k-means starts: greedy k-means++, on all rows or on the candidates of k-means||.
+"""Starting centers of k-means: greedy k-means++, on all rows or on the candidates of k-means||.
 
 k-means++ draws centers one after the other with probability proportional to the squared distance to those before
 (Arthur and Vassilvitskii 2007); the greedy form takes the best of ``2 + ln k`` draws each time, as scikit-learn does.
@@ -39,8 +39,8 @@ def initial_centers(
     """Draw starting centers.
 
     Args:
-        rows: what is clustered; at least ``k``.
-        k: centers.
+        rows: rows to cluster, at least ``k``.
+        k: number of centers.
         rng: source of all draws.
         on_block: called after every block of rows of a long pass; may raise to end it.
 
@@ -63,7 +63,7 @@ def n_blocks(rows: FeatureRows, k: int) -> int:
 
 
 def _direct(rows: FeatureRows, k: int) -> bool:
-    """Whether greedy k-means++ looks at all rows."""
+    """Return whether greedy k-means++ looks at all rows."""
     work = float(rows.n) * k * rows.dim
     few = rows.n <= 2 * ROUNDS * _per_round(k)
     return few or (work <= DIRECT_WORK and rows.n * rows.dim <= _COPY_VALUES)
@@ -101,12 +101,12 @@ def _draw(odds: torch.Tensor, uniform: np.ndarray) -> torch.Tensor:
 
 def _distances(x: torch.Tensor, squares: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Return squared distances ``(n, m)`` of all rows to the rows ``columns``."""
-    found = torch.addmm(squares[columns], x, x[columns].T, alpha=-2.0)
-    found.add_(squares[:, None]).clamp_(min=0.0)
-    found[columns, torch.arange(len(columns), device=x.device)] = (
+    distances = torch.addmm(squares[columns], x, x[columns].T, alpha=-2.0)
+    distances.add_(squares[:, None]).clamp_(min=0.0)
+    distances[columns, torch.arange(len(columns), device=x.device)] = (
         0.0  # rounding would let a row be drawn again
     )
-    return found
+    return distances
 
 
 def _oversample(
@@ -153,10 +153,10 @@ def _compare(
         stop = start + len(x)
         for left in range(0, len(new), _COLUMNS):
             part = slice(left, left + _COLUMNS)
-            found, index = torch.addmm(squares[part], x, x_new[part].T, alpha=-2.0).min(dim=1)
-            found.add_(rows.squares[start:stop]).clamp_(min=0.0)
-            closer = found < nearest[start:stop]
-            nearest[start:stop][closer] = found[closer]
+            distances, index = torch.addmm(squares[part], x, x_new[part].T, alpha=-2.0).min(dim=1)
+            distances.add_(rows.squares[start:stop]).clamp_(min=0.0)
+            closer = distances < nearest[start:stop]
+            nearest[start:stop][closer] = distances[closer]
             owner[start:stop][closer] = index[closer] + (offset + left)
         on_block()
 

@@ -112,7 +112,7 @@ def resampled_spearman(
     x_starts, y_starts = (np.flatnonzero(np.diff(codes, prepend=-1)) for codes in (x_codes, y_codes[by_y]))
     groups = np.zeros(n) if strata is None else strata[order]
     members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-    found = np.empty(n_resamples)
+    correlations = np.empty(n_resamples)
     size = max(1, _DRAWS // n)
     for start in range(0, n_resamples, size):
         rows = min(size, n_resamples - start)
@@ -124,8 +124,8 @@ def resampled_spearman(
         counts *= b.take(y_codes, axis=1)
         covariance = np.einsum("ij,ij->i", np.add.reduceat(counts, x_starts, axis=1), a)
         with np.errstate(invalid="ignore"):  # midranks are multiples of 1/2: a constant side is exactly 0 / 0
-            found[start : start + rows] = np.clip(covariance / np.sqrt(a_squares * b_squares), -1, 1)
-    return found
+            correlations[start : start + rows] = np.clip(covariance / np.sqrt(a_squares * b_squares), -1, 1)
+    return correlations
 
 
 def _centered_midranks(counts: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cog.runtime.resume_dir import SavedStates
 
 
-#: Of a task that needs training and test features.
+#: Splits of a task that needs training and test features.
 BOTH_SPLITS = ("train", "test")
 
 
@@ -30,8 +31,8 @@ class AnalysisRequest:
     """One data set that the command line asks to analyze; ``plan`` functions turn it into tasks.
 
     Attributes:
-        model: ``<model_title>_<architecture_name>``, or None.
-        dataset: name, or None (with feature folders of the user's own).
+        model: ``<model_title>_<architecture_name>``; None with feature folders of the user's own.
+        dataset: name of the data set; None with feature folders of the user's own.
         model_dir: the model's folder; None without ``--models_root_dir`` and ``--model``.
         features: expected folder or file of the features of each split.
         output_root: folder that gets ``analysis_<name>/``.
@@ -77,14 +78,14 @@ class AnalysisOutcome:
         seeds: seeds of the repetitions, in order; empty where nothing is random.
         per_seed: values of each repetition.
         details: JSON values that explain the numbers: sizes, settings found, files written.
-        summary: one line for the terminal; empty: the values.
+        summary: one line for the terminal; None for the values.
     """
 
     values: Mapping[str, Number]
     seeds: Sequence[int] = ()
     per_seed: Mapping[int, Mapping[str, Number]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
-    summary: str = ""
+    summary: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Analysis:
     """The declaration of an analysis of ``analyze_features.py``.
 
     Attributes:
-        name: as given to ``--analysis``.
+        name: value of ``--analysis``.
         help: one line.
         plan: returns the tasks of a request. Checks everything that can be checked without reading features, and
             imports no torch (:attr:`AnalysisTask.compute` may).
@@ -146,3 +147,30 @@ class Analysis:
     plan: Callable[[AnalysisRequest], list[AnalysisTask]]
     uses: tuple[str, ...] = ()
     in_all: bool = True
+
+
+def feature_analysis(
+    name: str,
+    help_text: str,
+    compute: Callable[[dict[str, Any], AnalysisContext], AnalysisOutcome],
+    *,
+    settings: Callable[[CfgNode], dict[str, Any]] = lambda options: {},
+    splits: tuple[str, ...] = BOTH_SPLITS,
+    packages: tuple[str, ...] = ("torch", "numpy"),
+) -> Analysis:
+    """Return the declaration of an analysis that needs the features of one data set and nothing else.
+
+    Args:
+        name: as given to ``--analysis``, and name of its result.
+        help_text: one line.
+        compute: computes the result from the settings and the input.
+        settings: returns the settings, JSON values, given the section ANALYSIS of the configuration.
+        splits: splits whose features are used.
+        packages: packages whose versions are recorded.
+    """
+
+    def plan(request: AnalysisRequest) -> list[AnalysisTask]:
+        chosen = settings(request.cfg.ANALYSIS)
+        return [AnalysisTask(name, splits, chosen, partial(compute, chosen), packages)]
+
+    return Analysis(name, help_text, plan)

@@ -42,7 +42,7 @@ class Command:
     """One command.
 
     Attributes:
-        name: as typed after ``python -m cog``.
+        name: word after ``python -m cog``.
         module: dotted name of the module whose function ``cli`` runs it.
         help: one line.
     """

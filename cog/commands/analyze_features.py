@@ -1,4 +1,4 @@
-"""Analyse pre-extracted features: clusters, alignment and uniformity, neighbours, class means, and more.
+"""Analyze pre-extracted features: clusters, alignment and uniformity, neighbors, class means, and more.
 
 Every result is a record <dataset>/analysis_<name>/results.json that print_results.py reads. With several data sets and
 analyses one process does all of them; the features of each data set are read once.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from cog import constants
 from cog.analysis import registry
+from cog.commands import feature_flags
 from cog.runtime import cli as cli_tools
 
 
@@ -21,35 +21,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         CogError: an unknown analysis.
     """
     parser = cli_tools.Parser(__doc__ or "")
-    what = parser.add_argument_group("what to do")
+    work = parser.add_argument_group("what to do")
     listed = "; ".join(f"{analysis.name}: {analysis.help}" for analysis in registry.ANALYSES)
     everything = " ".join(analysis.name for analysis in registry.ANALYSES if analysis.in_all)
-    what.add_argument(
+    work.add_argument(
         "--analysis",
         nargs="+",
         default=[registry.ALL],
         metavar="NAME",
         help=f"{listed}; all: {everything} (default: all)",
     )
-    where = parser.add_argument_group(
-        "features: --models_root_dir with --model and --dataset, or --train_features_dir and --test_features_dir"
-    )
-    where.add_argument("--model", help="<model_title>_<architecture_name>, such as sup_resnet50")
-    where.add_argument(
-        "--dataset",
+    feature_flags.add(
+        parser,
         "--datasets",
-        nargs="+",
-        help=f"one or several of {', '.join(constants.DATASETS)}, or a name of your own",
-    )
-    where.add_argument(
-        "--models_root_dir",
-        help="reads <root>/<model_title>/<architecture_name>/<dataset>/features_{train,test}/X_Y.pth",
-    )
-    where.add_argument("--train_features_dir", help="folder (or X_Y.pth file) of the training features")
-    where.add_argument("--test_features_dir", help="folder (or X_Y.pth file) of the test features")
-    where.add_argument(
-        "--output_dir",
-        help="where to write analysis_<name>/ (several data sets: <dataset>/analysis_<name>/); default with "
+        output_help="where to write analysis_<name>/ (several data sets: <dataset>/analysis_<name>/); default with "
         "--models_root_dir: <dataset>/ beside the features",
     )
     run = parser.add_argument_group("run")

@@ -19,17 +19,7 @@ if TYPE_CHECKING:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
     parser = cli_tools.Parser(__doc__ or "")
-    target = parser.add_argument_group("what to extract")
-    target.add_argument(
-        "--model", required=True, help="<model_title>_<architecture_name>, such as sup_resnet50"
-    )
-    target.add_argument(
-        "--dataset",
-        required=True,
-        nargs="+",
-        help=f"one or several of {', '.join(constants.DATASETS)}, {constants.IN1K_BLURRED}, or with --images_root a "
-        "name of your own",
-    )
+    target = image_flags.add_target(parser, "what to extract")
     target.add_argument(
         "--split",
         required=True,
@@ -44,15 +34,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         output_help="folder to write to instead (for one data set and one split)",
         writes="<dataset>/features_<split>/",
     )
-    images = parser.add_argument_group("images")
-    image_flags.add(images)
-    images.add_argument(
-        "--allow_failures",
-        type=cli_tools.whole_number(0),
-        default=0,
-        metavar="N",
-        help="accept up to N images per data set and split that cannot be decoded (default: 0; more end with exit "
-        "code 3)",
+    image_flags.add(
+        parser,
+        failures_help="accept up to N images per data set and split that cannot be decoded (default: 0; more "
+        "end with exit code 3)",
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")

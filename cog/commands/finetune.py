@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cog import constants
 from cog.commands import image_flags
 from cog.errors import CogError
 from cog.finetune import parallel, plan
@@ -20,31 +19,16 @@ from cog.runtime import cli as cli_tools
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
     parser = cli_tools.Parser(__doc__ or "", prog="finetune.py")
-    target = parser.add_argument_group("what to train")
-    target.add_argument(
-        "--model", required=True, help="<model_title>_<architecture_name>, such as sup_resnet50"
-    )
-    target.add_argument(
-        "--dataset",
-        required=True,
-        nargs="+",
-        help=f"one or several of {', '.join(constants.DATASETS)}, {constants.IN1K_BLURRED}, or with --images_root "
-        "a name of your own",
-    )
+    image_flags.add_target(parser, "what to train")
     image_flags.add_model(
         parser,
         ckpt_help="checkpoint to load instead",
         output_help="folder of the run to write to instead",
         writes="<dataset>/eval_finetune/seed-<seed>/",
     )
-    images = parser.add_argument_group("images")
-    image_flags.add(images)
-    images.add_argument(
-        "--allow_failures",
-        type=cli_tools.whole_number(0),
-        default=0,
-        metavar="N",
-        help="go on without up to N images that cannot be decoded (default: 0; more end with exit code 3)",
+    image_flags.add(
+        parser,
+        failures_help="go on without up to N images that cannot be decoded (default: 0; more end with exit code 3)",
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
@@ -61,7 +45,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
-    """Return what the flags ask for; touches no file."""
+    """Return the request of the flags; touches no file."""
     return plan.FineTuneRequest(
         image_flags.model_request(args),
         image_flags.sources(args),
@@ -79,7 +63,7 @@ def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
-    requests = [make_request(one) for one in cli_tools.each_dataset(args, "output_dir")]
+    requests = [make_request(of_dataset) for of_dataset in cli_tools.each_dataset(args, "output_dir")]
     if args.check:
         return max(map(plan.check, requests))
     if len(requests) > 1 and parallel.place().size > 1:

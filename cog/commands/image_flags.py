@@ -4,33 +4,61 @@ from __future__ import annotations
 
 import argparse
 
-from cog.data.image_sources import PLACES, ImageSources
+from cog.data import datasets
+from cog.data.image_sources import ImageSources
 from cog.models.request import ModelRequest
 from cog.runtime import cli as cli_tools
 
-#: Help of each flag that locates images, without ``--``.
-FLAGS = PLACES
 
-
-def add(group: argparse._ArgumentGroup) -> None:
+def add_places(group: argparse._ArgumentGroup) -> None:
     """Add the flags that locate images."""
-    for flag, text in FLAGS.items():
+    for flag, text in datasets.flags().items():
         group.add_argument(f"--{flag}", help=text)
+
+
+def add_target(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Add ``--model`` and ``--dataset``, both required, and return their group, which has this title."""
+    group = parser.add_argument_group(title)
+    group.add_argument(
+        "--model", required=True, help="<model_title>_<architecture_name>, such as sup_resnet50"
+    )
+    group.add_argument(
+        "--dataset",
+        required=True,
+        nargs="+",
+        help=f"one or several of {', '.join(datasets.names())}, or with --images_root a name of your own",
+    )
+    return group
+
+
+def add(parser: argparse.ArgumentParser, *, failures_help: str) -> None:
+    """Add the flags that locate images and say which problems are accepted.
+
+    Args:
+        parser: gets the group of flags.
+        failures_help: help of ``--allow_failures``.
+    """
+    group = parser.add_argument_group("images")
+    add_places(group)
     group.add_argument(
         "--strict_counts",
         action="store_true",
         help="stop when class or image counts differ from the official data (default: warn)",
     )
-
-
-def sources(args: argparse.Namespace) -> ImageSources:
-    """Return the values of the flags of :func:`add`."""
-    return ImageSources(
-        **{flag: getattr(args, flag) for flag in FLAGS}, strict_counts=getattr(args, "strict_counts", False)
+    group.add_argument(
+        "--allow_failures", type=cli_tools.whole_number(0), default=0, metavar="N", help=failures_help
     )
 
 
-def require(args: argparse.Namespace, dataset: str, *, why: str = "") -> dict[str, str]:
+def sources(args: argparse.Namespace) -> ImageSources:
+    """Return the values of the flags of :func:`add_places`, and of ``--strict_counts`` if it is there."""
+    return ImageSources(
+        {flag: getattr(args, flag) for flag in datasets.flags()},
+        strict_counts=getattr(args, "strict_counts", False),
+    )
+
+
+def require(args: argparse.Namespace, dataset: str, *, why: str | None = None) -> dict[str, str]:
     """Return the values of the flags that a data set needs, see :meth:`ImageSources.require`."""
     return sources(args).require(dataset, why=why)
 

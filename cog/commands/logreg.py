@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from cog import config, constants
+from cog import config
+from cog.commands import feature_flags
 from cog.runtime import cli as cli_tools
 from cog.runtime import signals
 
@@ -19,24 +20,9 @@ from cog.runtime import signals
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
     parser = cli_tools.Parser(__doc__ or "")
-    where = parser.add_argument_group(
-        "features: --models_root_dir with --model and --dataset, or --train_features_dir with --test_features_dir"
-    )
-    where.add_argument("--model", help="<model_title>_<architecture_name>, such as sup_resnet50")
-    where.add_argument(
-        "--dataset",
-        nargs="+",
-        help=f"one or several of {', '.join(constants.DATASETS)}, or a name of your own",
-    )
-    where.add_argument(
-        "--models_root_dir",
-        help="reads <root>/<model_title>/<architecture_name>/<dataset>/features_{train,test}/X_Y.pth",
-    )
-    where.add_argument("--train_features_dir", help="folder (or X_Y.pth file) of the training features")
-    where.add_argument("--test_features_dir", help="folder (or X_Y.pth file) of the test features")
-    where.add_argument(
-        "--output_dir",
-        help="where to write (default with --models_root_dir: <dataset>/eval_logreg[_N<n_shot>]/seed-<seed>/ "
+    feature_flags.add(
+        parser,
+        output_help="where to write (default with --models_root_dir: <dataset>/eval_logreg[_N<n_shot>]/seed-<seed>/ "
         "beside the features); with --seeds or --n_shots: <output_dir>[_N<n_shot>]/seed-<seed>/",
     )
     many = parser.add_argument_group("several runs in one process")
@@ -106,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cog.logreg import jobs, plan
 
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
-    planned = [plan.plan_runs(one, cfg) for one in each]
+    planned = [plan.plan_runs(of_dataset, cfg) for of_dataset in each]
 
     options = {"skip_complete": args.skip_complete, "overwrite": args.overwrite}
     with signals.deferred():

@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = check_outputs(output)
     gc.disable()  # records refer to no circles, and there are many: looking for some takes a sixth of the time
     try:
-        found = show.read(request)
+        results = show.read(request)
         shown = paths.table is not None or not output.without_tables
-        text = show.as_text(found, request) if shown else ""
+        text = show.as_text(results, request) if shown else ""
     finally:
         gc.enable()
     if shown:
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             logger.info("wrote %s", paths.table)
         else:
             _print(text)
-    show.write_files(found, request, output, paths)
+    show.write_files(results, request, output, paths)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""From the flags of print_results.py to what is asked for."""
+"""Requests of print_results.py, from its flags."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def output_request(args: argparse.Namespace) -> OutputRequest:
 
 
 def results_request(args: argparse.Namespace) -> ResultsRequest:
-    """Return what is to be read and shown.
+    """Return the request of the flags: results to read and to show.
 
     Raises:
-        CogError: flags that contradict each other, name nothing, or name what is not there.
+        CogError: flags that contradict each other, name nothing, or name results that do not exist.
     """
     if args.compare is not None:
         if given(args.model) or args.baseline:

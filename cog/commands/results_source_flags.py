@@ -86,5 +86,5 @@ def _category(text: str) -> str:
 
 
 def given(values: Sequence[Any] | None) -> list[Any] | None:
-    """Drop unset and repeated values; None when nothing is left."""
+    """Return the values that are set, without repetition; None for no value."""
     return list(dict.fromkeys(value for value in values or () if value is not None)) or None

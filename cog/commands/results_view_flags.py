@@ -1,4 +1,4 @@
-"""Flags of print_results.py that say what is shown, and where it goes."""
+"""Flags of print_results.py for views and output files."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def add(parser: cli_tools.Parser) -> None:
 
 
 def options(args: argparse.Namespace, log_dir: Path) -> SlurmOptions:
-    """Return what all jobs of a study share.
+    """Return the options that all jobs of a study share.
 
     Raises:
         CogError: without a checkout, which has the script of the tasks; or a flag that needs ``--slurm``.
@@ -76,7 +76,7 @@ def options(args: argparse.Namespace, log_dir: Path) -> SlurmOptions:
 
 
 def resources(args: argparse.Namespace, kind: str) -> Resources:
-    """Return what the jobs of a kind ask for."""
+    """Return the resources of the jobs of a kind."""
     more = tuple(getattr(args, f"{kind}_sbatch_args"))
     if kind == RESULTS:
         return Resources(more=more)
@@ -91,7 +91,7 @@ def resources(args: argparse.Namespace, kind: str) -> Resources:
 
 
 def launcher(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what starts the processes that share an extraction task."""
+    """Return the command that starts the processes of an extraction task."""
     if args.ranks_per_task == 1:
         return ()
     # srun does not take the number of processors per task from the job, since SLURM 22.05.

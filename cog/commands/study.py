@@ -27,7 +27,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     """Parse flags; touches no file.
 
     Returns:
-        The flags, and what follows ``--``.
+        The flags, and the words after ``--``.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     cut = given.index("--") if "--" in given else len(given)
@@ -45,10 +45,9 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
         add(flag, type=slurm_flags.words, default=[], help=f"further arguments of {script}.py")
     add("--dry_run", action="store_true", help="show what would be run, and do nothing")
     add("--check", action="store_true", help="only check all inputs, as each script's --check does")
-    add = parser.add_argument_group("models and images, as for extract_features.py").add_argument
-    add("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
-    for flag, text in image_flags.FLAGS.items():
-        add(f"--{flag}", help=text)
+    images = parser.add_argument_group("models and images, as for extract_features.py")
+    images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
+    image_flags.add_places(images)
     add = parser.add_argument_group("on this machine").add_argument
     add(
         "--n_processes",
@@ -65,9 +64,8 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
 
 def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
     """Return the arguments that the scripts get from this one."""
-    image_args = [
-        f"--{flag}={os.path.abspath(value)}" for flag in image_flags.FLAGS if (value := getattr(args, flag))
-    ]
+    places = image_flags.sources(args).values
+    image_args = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
     if args.model_loader is not None:
         file, _, function = args.model_loader.rpartition(":")
         image_args.append(f"--model_loader={os.path.abspath(file)}:{function}")
@@ -82,7 +80,7 @@ def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Submit or run what is missing; returns the exit code."""
+    """Submit or run the missing units, and return the exit code."""
     args, words = parse_args(argv)
     passed = split(args, words)
     args.datasets = args.datasets or list(constants.DATASETS)

@@ -1,4 +1,4 @@
-"""Which wanted images are missing, found by listing each folder once."""
+"""Images of a list that are missing, by one listing of each folder."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def missing(images: ImageList) -> list[str]:
         return [row for row, name in wanted[folder] if name not in present]
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        rows = sorted(row for found in pool.map(absent, wanted) for row in found)
+        rows = sorted(row for rows in pool.map(absent, wanted) for row in rows)
     return [images.file(row) for row in rows]

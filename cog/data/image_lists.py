@@ -1,4 +1,4 @@
-"""Which image files make up a data set, in which order, with which labels; and the official counts.
+"""The image files of a data set: their order and their labels.
 
 Rows are ordered as in the original toolkit: classes sorted by name (WordNet id), files sorted within a
 class; labels are 0..C-1 in that class order.
@@ -19,13 +19,8 @@ from cog import constants
 from cog.data import root_layout
 from cog.errors import CogError
 
-#: Suffixes (lower case) of what counts as an image in a class folder.
+#: Suffixes (lower case) of the files that are images of a class folder.
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-
-_IN1K_IMAGES = {
-    constants.IN1K: {"train": 1_281_167, "test": 50_000},
-    constants.IN1K_BLURRED: {"train": 1_281_066, "test": 49_997},
-}
 
 # Listing folders waits for the file system, not for a processor.
 _SCAN_THREADS = 16
@@ -99,7 +94,7 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
         dataset: name of the data set.
         split: ``train`` or ``test``.
         folder: holds one sub-folder per class.
-        flag: how the user gave the folder, for messages.
+        flag: flag that names the folder, for messages.
 
     Raises:
         CogError: no such folder, no class folders, or class folders without images.
@@ -119,7 +114,7 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
         raise CogError(f"{flag}: cannot list {error.filename or folder}: {error.strerror}") from error
     if not classes:
         raise CogError(f"{flag}: {folder} holds no class folders; expected {folder}/<class>/<image>")
-    empty = [name for name, found in zip(classes, files, strict=True) if not found]
+    empty = [name for name, images in zip(classes, files, strict=True) if not images]
     if empty:
         raise CogError(
             f"{flag}: {len(empty)} of {len(classes)} class folders in {folder} hold no images "
@@ -130,34 +125,10 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
 
 def _images_in(folder: Path, name: str) -> list[str]:
     with os.scandir(folder / name) as entries:
-        found = [
+        names = [
             e.name for e in entries if e.name.lower().endswith(IMAGE_SUFFIXES) and not e.name.startswith(".")
         ]
-    return [f"{name}/{file}" for file in sorted(found)]
-
-
-def in1k(images_root: str | os.PathLike[str], split: str, *, dataset: str = constants.IN1K) -> ImageList:
-    """List IN-1K: ``<images_root>/{train,val}/<wnid>/*``; split ``test`` is the official validation set.
-
-    Args:
-        images_root: of the images, or of their blurred versions.
-        split: ``train`` or ``test``.
-        dataset: ``in1k`` or ``in1k_blurred``.
-
-    Raises:
-        CogError: see :func:`from_class_folders`.
-    """
-    folder = Path(images_root) / constants.IN1K_FOLDERS[split]
-    return from_class_folders(dataset, split, folder, flag=f"--{dataset}_images_root")
-
-
-def image_folder(dataset: str, images_root: str | os.PathLike[str], split: str) -> ImageList:
-    """List a data set of the user's own: ``<images_root>/{train,test}/<class>/*``.
-
-    Raises:
-        CogError: see :func:`from_class_folders`.
-    """
-    return from_class_folders(dataset, split, Path(images_root) / split, flag="--images_root")
+    return [f"{name}/{file}" for file in sorted(names)]
 
 
 def cog_level(
@@ -193,48 +164,17 @@ def cog_level(
     concepts = sorted(levels[level - 1])
     concept_split = read_split(split_file, concepts=concepts)
     files = [sorted(map(str, concept_split[wnid][split])) for wnid in concepts]
-    empty = [wnid for wnid, found in zip(concepts, files, strict=True) if not found]
+    empty = [wnid for wnid, images in zip(concepts, files, strict=True) if not images]
     if empty:
         raise CogError(
             f"{split_file} has no {split} files for {len(empty)} concepts ({', '.join(empty[:3])})"
         )
     with ThreadPoolExecutor(_SCAN_THREADS) as pool:
-        present = list(pool.map(lambda found: (root / found[0]).parent.is_dir(), files))
-    lost = [wnid for wnid, there in zip(concepts, present, strict=True) if not there]
+        present = list(pool.map(lambda images: (root / images[0]).parent.is_dir(), files))
+    lost = [wnid for wnid, exists in zip(concepts, present, strict=True) if not exists]
     if lost:
         raise CogError(
             f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "
             f"{dataset} ({', '.join(lost[:3])}); {root_layout.explain(root) or f'expected {root}/<wnid>/*.JPEG'}"
         )
     return _image_list(dataset, split, root, concepts, files)
-
-
-def count_differences(images: ImageList) -> list[str]:
-    """Compare with the official data and return one line per difference (none: all as expected).
-
-    IN-1K: 1000 classes, 1,281,167 training and 50,000 validation images (ILSVRC-2012); blurred: 1,281,066 and
-    49,997 (paper Table 4). A level: 1000
-    concepts with 50 test and 732 to 1300 training images each (paper Sec. 3.2, 4.1, A.1). Other data
-    sets have no official counts.
-    """
-    counts = images.counts()
-    differences: list[str] = []
-
-    def compare(what: str, found: int, expected: int) -> None:
-        if found != expected:
-            differences.append(f"{images.dataset} {images.split}: expected {expected} {what}, found {found}")
-
-    if images.dataset in _IN1K_IMAGES:
-        compare("classes", len(counts), 1000)
-        compare("images", len(images), _IN1K_IMAGES[images.dataset][images.split])
-    elif constants.cog_level(images.dataset) is not None:
-        low, high = {"train": (732, 1300), "test": (50, 50)}[images.split]
-        compare("concepts", len(counts), 1000)
-        outside = int(((counts < low) | (counts > high)).sum())
-        if outside:
-            wanted = f"{low}" if low == high else f"{low} to {high}"
-            differences.append(
-                f"{images.dataset} {images.split}: expected {wanted} images per concept, found {counts.min()} to "
-                f"{counts.max()} ({outside} of {len(counts)} concepts outside)"
-            )
-    return differences

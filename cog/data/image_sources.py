@@ -1,12 +1,13 @@
-"""Where the images of data sets are, and the list of images of one data set and split."""
+"""The folders and files that locate images, and the list of images of one data set and split."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cog import constants
+from cog.data import datasets
 from cog.errors import CogError
 from cog.paths import check_dataset_name
 from cog.runtime import files
@@ -17,59 +18,48 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def _place(help_text: str) -> Any:
-    return field(default=None, metadata={"help": help_text})
-
-
 @dataclass(frozen=True)
 class ImageSources:
-    """Folders and files with images, each the value of the flag of its name; None: not given.
+    """Folders and files with images.
 
     Attributes:
-        strict_counts: counts that differ from the official data are an error, not a warning.
+        values: value of each flag of :func:`cog.data.datasets.flags` by name; None: not given.
+        strict_counts: whether counts that differ from the official data are an error instead of a warning.
     """
 
-    in1k_images_root: str | None = _place("for in1k: holds {train,val}/<wnid>/*.JPEG")
-    in1k_blurred_images_root: str | None = _place(
-        "for in1k_blurred, IN-1K with faces blurred: holds {train,val}/<wnid>/*"
-    )
-    imagenet_images_root: str | None = _place("for cog_l*: ImageNet-21K, holds <wnid>/*.JPEG")
-    cog_levels_mapping_file: str | None = _place("for cog_l*: cog_levels_mapping_file.pkl")
-    cog_concepts_split_file: str | None = _place("for cog_l*: cog_concepts_split_file.pkl")
-    images_root: str | None = _place("for a data set of your own: holds {train,test}/<class>/*")
+    values: Mapping[str, str | None]
     strict_counts: bool = False
 
-    def needed(self, dataset: str) -> tuple[str, ...]:
-        """Return the names of the fields that locate the images of a data set.
+    def declaration(self, dataset: str) -> datasets.Dataset:
+        """Return the declaration of a data set; ``--images_root`` makes any name a data set of the user's own.
 
         Raises:
-            CogError: an unknown data set without ``images_root``, or an unusable name.
+            CogError: an unknown data set without ``--images_root``, or an unusable name.
         """
         check_dataset_name(dataset)
-        if self.images_root is not None:
-            return ("images_root",)
-        if dataset in (constants.IN1K, constants.IN1K_BLURRED):
-            return (f"{dataset}_images_root",)
-        if constants.cog_level(dataset) is not None:
-            return ("imagenet_images_root", "cog_levels_mapping_file", "cog_concepts_split_file")
-        raise CogError(
-            f"--dataset {dataset} is not one of {', '.join((*constants.DATASETS, constants.IN1K_BLURRED))}; for a data "
-            "set of your own give --images_root DIR with DIR/{train,test}/<class>/*"
-        )
+        if self.values.get(datasets.OWN.root) is not None:
+            return datasets.OWN
+        declared = datasets.find(dataset)
+        if declared is None:
+            raise CogError(
+                f"--dataset {dataset} is not one of {', '.join(datasets.names())}; for a data set of your own give "
+                f"--{datasets.OWN.root} DIR with DIR/{datasets.OWN.layout}"
+            )
+        return declared
 
-    def require(self, dataset: str, *, why: str = "") -> dict[str, str]:
-        """Return the values of the fields that a data set needs, by name.
+    def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
+        """Return the values of the flags that a data set needs, by name.
 
         Args:
             dataset: name of the data set.
-            why: beginning of the message about a missing value.
+            why: beginning of the message about a missing value; default: that the data set needs it.
 
         Raises:
             CogError: a value is missing, or the folder or file that it names.
         """
         given = {}
-        for flag in self.needed(dataset):
-            value = getattr(self, flag)
+        for flag in self.declaration(dataset).flags:
+            value = self.values.get(flag)
             if value is None:
                 raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}")
             check = files.require_file if flag.endswith("_file") else files.require_dir
@@ -82,22 +72,9 @@ class ImageSources:
         Raises:
             CogError: missing values, folders or files; with ``strict_counts`` other counts.
         """
-        from cog.data import image_lists
-
         given = self.require(dataset)
-        if "images_root" in given:
-            images = image_lists.image_folder(dataset, given["images_root"], split)
-        elif "imagenet_images_root" in given:
-            images = image_lists.cog_level(
-                dataset,
-                split,
-                images_root=given["imagenet_images_root"],
-                levels_file=given["cog_levels_mapping_file"],
-                split_file=given["cog_concepts_split_file"],
-            )
-        else:
-            images = image_lists.in1k(given[f"{dataset}_images_root"], split, dataset=dataset)
-        differences = image_lists.count_differences(images)
+        images = self.declaration(dataset).images(dataset, split, given)
+        differences = count_differences(images)
         if differences and self.strict_counts:
             raise CogError(
                 f"counts differ from the official data: {'; '.join(differences)} (--strict_counts)"
@@ -107,5 +84,31 @@ class ImageSources:
         return images
 
 
-#: Help of each field that locates images.
-PLACES = {item.name: item.metadata["help"] for item in fields(ImageSources) if "help" in item.metadata}
+def count_differences(images: ImageList) -> list[str]:
+    """Compare the counts with those of the official data.
+
+    Returns:
+        One line per difference; empty when all is as expected, or nothing official is known of the data set.
+    """
+    declared = datasets.find(images.dataset)
+    if declared is None or images.split not in declared.counts:
+        return []
+    expected, counts = declared.counts[images.split], images.counts()
+    begin = f"{images.dataset} {images.split}: expected"
+    noun = "concept" if declared.name == datasets.LEVELS else "class"
+    differences = []
+    if len(counts) != expected.n_classes:
+        plural = {"concept": "concepts", "class": "classes"}[noun]
+        differences.append(f"{begin} {expected.n_classes} {plural}, found {len(counts)}")
+    if expected.n_images not in (None, len(images)):
+        differences.append(f"{begin} {expected.n_images} images, found {len(images)}")
+    if expected.per_class is not None:
+        low, high = expected.per_class
+        outside = int(((counts < low) | (counts > high)).sum())
+        if outside:
+            wanted = f"{low}" if low == high else f"{low} to {high}"
+            differences.append(
+                f"{begin} {wanted} images per {noun}, found {counts.min()} to {counts.max()} "
+                f"({outside} of {len(counts)} {noun}s outside)"
+            )
+    return differences

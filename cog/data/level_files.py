@@ -64,7 +64,7 @@ def check_levels(levels: Sequence[object], *, source: str) -> Levels:
 
 
 def _to_list(level: object) -> object:
-    """Accept tuples and numpy arrays of ids for lists."""
+    """Return a tuple or a numpy array of ids as a list; other values as they are."""
     if hasattr(level, "tolist"):
         level = level.tolist()
     return list(level) if isinstance(level, list | tuple) else level

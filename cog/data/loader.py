@@ -1,4 +1,4 @@
-"""Decoded batches in row order, and which images failed and why."""
+"""Decoded batches in row order, and the reasons of images that fail."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Batch:
         return np.array([row for row in rows if row not in failed], dtype=np.int64)
 
     def add(self, row: int, decoded: np.ndarray | str) -> None:
-        """Put in what :class:`Decoder` returned for a row; safe from several threads.
+        """Put the result of :class:`Decoder` for a row into the batch; safe from several threads.
 
         Args:
             row: row of the image list.
@@ -62,10 +62,10 @@ class Batch:
 
 
 class Decoder:
-    """Decodes one row; what a file does wrong is a value, not an exception, so that one bad file stops nothing.
+    """Decodes single rows; the failure of a file is a value, not an exception, so that one bad file stops nothing.
 
     Args:
-        images: what to decode.
+        images: images to decode.
         resize: length of the shortest side after resizing, in pixels.
         crop: side of the center crop, in pixels.
         load_truncated: fill missing data of truncated files with gray instead of failing.
@@ -96,7 +96,7 @@ class Decoder:
 
 
 def usable_workers(n_workers: int) -> int:
-    """Return ``n_workers``, at most the number of processors this process may use."""
+    """Return ``n_workers``, at most the number of processors of this process."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if n_workers > available:
         logger.info("FT_EXTRACT.N_WORKERS %d: using %d, one per available processor", n_workers, available)
@@ -115,7 +115,7 @@ def batches(
     """Yield the images in row order. Close the generator (``contextlib.closing``) to stop before the end.
 
     Args:
-        decoder: what to decode, and how.
+        decoder: decoder of the images.
         batch_size: rows per batch (failed ones included, so that batches do not shift).
         n_workers: decoding threads; 0 decodes in this one. The result does not depend on it.
         start_method: decode in processes instead, started by ``fork``, ``spawn`` or ``forkserver``.
@@ -145,7 +145,7 @@ def _spans(ranges: Iterable[tuple[int, int]], batch_size: int) -> Iterator[range
 
 
 class _Job:
-    """A batch being decoded: whoever has time takes the next of its rows."""
+    """A batch being decoded by several threads, row by row."""
 
     def __init__(self, decoder: Decoder, rows: range, *, batch_size: int, pin_memory: bool) -> None:
         n = len(rows)
@@ -234,7 +234,7 @@ def _collate(
     one file descriptor each, in a /dev/shm that containers keep as small as 64 MB.
     """
     decoded = [pixels for _, pixels in samples if isinstance(pixels, np.ndarray)]
-    others = [(row, None if isinstance(found, np.ndarray) else found) for row, found in samples]
+    others = [(row, None if isinstance(value, np.ndarray) else value) for row, value in samples]
     return np.stack(decoded) if decoded else np.empty((0, 0, 0, 3), np.uint8), others
 
 
@@ -267,8 +267,8 @@ def _from_processes(
             batch = Batch(pixels, samples[0][0], len(samples))
             pixels[batch.n :] = 0
             decoded = iter(stacked)
-            for row, found in samples:
-                batch.add(row, next(decoded) if found is None else found)
+            for row, failure in samples:
+                batch.add(row, next(decoded) if failure is None else failure)
             yield batch
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):

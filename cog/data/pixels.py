@@ -1,4 +1,4 @@
-"""From an image file to the network's pixels, exactly as Pillow computes them.
+"""Pixels of an image file for the network, exactly as Pillow computes them.
 
 Decoding is ``PIL.Image.open(path).convert("RGB")`` and nothing else, as in the original toolkit:
 
@@ -63,7 +63,7 @@ def load_rgb(path: str | os.PathLike[str], *, load_truncated: bool = False) -> I
             process: threads that decode at the same time have to agree on it.
 
     Raises:
-        Exception: whatever Pillow raises for a file it cannot decode.
+        Exception: any error that Pillow raises for a file it cannot decode.
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated
     with open_image(path) as image:
@@ -74,7 +74,7 @@ def load_rgb(path: str | os.PathLike[str], *, load_truncated: bool = False) -> I
 
 
 def can_decode(path: str | os.PathLike[str], *, load_truncated: bool = False) -> bool:
-    """Whether :func:`load_rgb` succeeds."""
+    """Return whether :func:`load_rgb` succeeds."""
     try:
         load_rgb(path, load_truncated=load_truncated)
     except Exception:
@@ -155,7 +155,8 @@ def to_input(
         pixels: uint8 ``(b, h, w, 3)``.
         mean: float32 ``(1, 3, 1, 1)``.
         std: float32 ``(1, 3, 1, 1)``.
-        memory_format: of the result (default: contiguous); as ``torch.channels_last`` nothing has to be transposed.
+        memory_format: memory format of the result (default: contiguous); with ``torch.channels_last`` nothing is
+            transposed.
 
     Returns:
         float32 ``(b, 3, h, w)``.
@@ -172,7 +173,7 @@ def to_input(
 
 
 def _to_input_row_by_row(pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """Do the same where the channels stay innermost.
+    """Turn pixels into input with the channels innermost, see :func:`to_input`.
 
     One image at a time stays in the processor's cache, and statistics repeated for a row of pixels turn loops over
     three channels into long ones: 80 instead of 390 microseconds for an image of 224 x 224.

@@ -1,4 +1,4 @@
-"""Recognizing how an images' root is laid out when images are not where they should be.
+"""Recognition of other layouts of an images' root, when images are missing in the expected one.
 
 The toolkit wants one folder per synset, ``<root>/<wnid>/*.JPEG``, as the Fall-2011 release has it. The Winter-2021
 release comes as one tar file per synset; its processed form (ImageNet-21K-P) has the synset folders inside
@@ -20,7 +20,7 @@ def explain(root: str | os.PathLike[str]) -> str | None:
     """Return one line about why synset folders, or images in them, may be missing under ``root``.
 
     Args:
-        root: as given for ``--imagenet_images_root``.
+        root: value of ``--imagenet_images_root``.
 
     Returns:
         None when nothing is recognized (the root is laid out as it should be, or unlike anything known).

@@ -1,4 +1,4 @@
-"""Which images of a concept are for training and which for testing: the split file, and new draws."""
+"""Training and test images of concepts: the split file, and new draws."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
     if not isinstance(data, dict) or not data:
         raise CogError(
             f"{path} holds a {type(data).__name__}{' without entries' if data == {} else ''}, expected "
-            f"a split file: "
-            "a dict from ids to {'train': file names, 'test': file names}"
+            "a split file: a dict from ids to {'train': file names, 'test': file names}"
         )
     wanted = list(data if concepts is None else dict.fromkeys(concepts))
     missing = [wnid for wnid in wanted if wnid not in data]
@@ -88,10 +87,10 @@ def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: 
 
     Args:
         names: file names, without repetition.
-        wnid: the concept.
+        wnid: id of the concept.
         n_test: number of test images.
         max_train: cap on the number of training images, which are all the others.
-        seed: at least 0.
+        seed: seed of the draw, at least 0.
 
     Returns:
         ``{"train": array, "test": array}``, each ascending.
@@ -102,8 +101,7 @@ def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: 
     if len(names) <= n_test:
         raise CogError(
             f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}: {n_test} for "
-            f"testing and one "
-            "for training"
+            f"testing and one for training"
         )
     ordered = np.array(sorted(names))
     # Raw numbers, because numpy promises those of a bit generator for good, unlike its shuffles.
@@ -113,38 +111,38 @@ def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: 
     return {"train": ordered[np.sort(train)], "test": ordered[np.sort(test)]}
 
 
-def _check_concept(parts: Any, where: str) -> dict[str, np.ndarray]:
+def _check_concept(parts: Any, place: str) -> dict[str, np.ndarray]:
     if not isinstance(parts, dict) or any(part not in parts for part in PARTS):
-        raise CogError(f"{where} has no 'train' and 'test' lists of file names")
-    checked = {part: _names(parts[part], f"{where}, {part}") for part in PARTS}
+        raise CogError(f"{place} has no 'train' and 'test' lists of file names")
+    checked = {part: _names(parts[part], f"{place}, {part}") for part in PARTS}
     n_images = sum(len(names) for names in checked.values())
     if len(set().union(*(names.tolist() for names in checked.values()))) < n_images:
         raise CogError(
-            f"{where} names the same image twice, expected every image once, for training or for testing"
+            f"{place} names the same image twice, expected every image once, for training or for testing"
         )
     return checked
 
 
-def _names(names: Any, where: str) -> np.ndarray:
+def _names(names: Any, place: str) -> np.ndarray:
     """Return ``names`` as an array of relative names, without a copy when it is one already."""
     if isinstance(names, list | tuple) or (isinstance(names, np.ndarray) and names.dtype == object):
         if any(not isinstance(name, str) for name in names):
-            raise CogError(f"{where} contains something that is not a file name (a string)")
+            raise CogError(f"{place} contains something that is not a file name (a string)")
         longest = max(map(len, names), default=0)
         if longest > _LONGEST_NAME:
             raise CogError(
-                f"{where} contains a name of {longest:,} characters, expected at most {_LONGEST_NAME:,}"
+                f"{place} contains a name of {longest:,} characters, expected at most {_LONGEST_NAME:,}"
             )
         names = np.array(list(names), dtype=np.str_)
     names = np.asarray(names) if isinstance(names, np.ndarray) else names
     if not isinstance(names, np.ndarray) or names.dtype.kind != "U" or names.ndim != 1:
         kind = f"array of {names.dtype}" if isinstance(names, np.ndarray) else type(names).__name__
-        raise CogError(f"{where} is a {kind}, expected a list or an array of file names")
+        raise CogError(f"{place} is a {kind}, expected a list or an array of file names")
     if len(names) == 0:
-        raise CogError(f"{where} is empty, expected at least one file name")
+        raise CogError(f"{place} is empty, expected at least one file name")
     if not _are_text(names):
-        raise CogError(f"{where} contains characters that no file name can have (lone surrogates)")
-    return names if _plainly_relative(names) else np.array([_relative(str(name), where) for name in names])
+        raise CogError(f"{place} contains characters that no file name can have (lone surrogates)")
+    return names if _plainly_relative(names) else np.array([_relative(str(name), place) for name in names])
 
 
 def _code_points(names: np.ndarray) -> np.ndarray:
@@ -153,7 +151,7 @@ def _code_points(names: np.ndarray) -> np.ndarray:
 
 
 def _are_text(names: np.ndarray) -> bool:
-    """Whether the system can be asked for each name; bytes that are not UTF-8 are U+DC80 to U+DCFF."""
+    """Return whether every name is text for the system; bytes that are not UTF-8 are U+DC80 to U+DCFF."""
     letters = _code_points(names)
     if letters.size == 0 or letters.max() < 0xD800:
         return True
@@ -165,7 +163,7 @@ def _are_text(names: np.ndarray) -> bool:
 
 
 def _plainly_relative(names: np.ndarray) -> bool:
-    """Whether no name can be absolute or climb: decided on code points, for speed."""
+    """Return whether no name can be absolute or climb, decided on code points for speed."""
     letters = _code_points(names)
     dot, slash, backslash, colon = (ord(letter) for letter in "./\\:")
     first = letters[:, 0]
@@ -175,7 +173,7 @@ def _plainly_relative(names: np.ndarray) -> bool:
     return not (np.any(dots[:, 1:] & dots[:, :-1]) or np.any(letters[:, 1:2] == colon))
 
 
-def _relative(name: str, where: str) -> str:
+def _relative(name: str, place: str) -> str:
     """Return ``name`` without leading separators.
 
     Raises:
@@ -183,5 +181,5 @@ def _relative(name: str, where: str) -> str:
     """
     inside = name.lstrip("/\\")
     if not inside or _DRIVE.match(inside) or ".." in re.split(r"[/\\]", inside):
-        raise CogError(f"{where} contains {name!r}, expected file names inside the root of the images")
+        raise CogError(f"{place} contains {name!r}, expected file names inside the root of the images")
     return inside

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog import constants
 from cog.data import image_checks, root_layout
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
@@ -204,7 +203,7 @@ class ExtractionPlan:
     def _check_images(self, report: Report, pair: tuple[str, str]) -> None:
         label, images = " ".join(pair), self.images(pair)
         absent: list[str] = []
-        if constants.cog_level(pair[0]) is not None and self.sources.images_root is None:
+        if self.sources.declaration(pair[0]).list_images is not None:
             absent = image_checks.missing(images)  # other lists are made of the files in the folders
         total = f"{len(images):,} images of {len(images.classes):,} classes"
         if not absent:

@@ -1,4 +1,4 @@
-"""From concepts, image counts and seen concepts to levels: the whole construction, without any file."""
+"""The construction of levels from concepts, image counts and seen concepts, without any file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cog.levels.wordnet import embeddings, similarity
 from cog.levels.wordnet.graph import NounGraph
 from cog.levels.wordnet.ic import build_taxonomy
 
-#: Everything --similarity takes -> what it is.
+#: Values of --similarity -> description.
 SIMILARITIES = {
     **similarity.MEASURES,
     "embedding": "cosine of text embeddings of names and glosses (needs --embeddings)",
@@ -27,10 +27,10 @@ SIMILARITIES = {
 
 @dataclass(frozen=True)
 class LevelOptions:
-    """How levels are built; the defaults are those of the paper (protocol v2).
+    """Options of the construction; the defaults are those of the paper (protocol v2).
 
     Attributes:
-        protocol: how eligible concepts are selected: ``v2`` or ``v1``.
+        protocol: selection of eligible concepts: ``v2`` or ``v1``.
         similarity: a key of ``SIMILARITIES``.
         ties: ``introsort`` or ``wnid``; see :func:`cog.levels.rank`.
         n_levels: number of levels.
@@ -39,7 +39,7 @@ class LevelOptions:
         excluded_roots: wnids that are not eligible, with everything below them.
         discarded: wnids discarded by hand (protocol v2).
         embeddings: file of word vectors for ``embedding``.
-        seed: of the order ``random``.
+        seed: seed of the order ``random``.
     """
 
     protocol: str = "v2"
@@ -61,8 +61,8 @@ class Ranking:
     Attributes:
         wnids: n ids, most similar first.
         similarities: float64 ``(n,)``; None for a random order.
-        nearest: the most similar seen concept of each (of equals the lowest id); None for a random order.
-        facts: what a report says about the similarity.
+        nearest: most similar seen concept of each concept (of equals the lowest id); None for a random order.
+        facts: facts about the similarity for reports.
     """
 
     wnids: list[str]
@@ -73,15 +73,15 @@ class Ranking:
 
 @dataclass(frozen=True)
 class BuiltLevels:
-    """The result.
+    """Built levels, and the ranking and selection behind them.
 
     Attributes:
-        levels: the levels file.
-        level_of: per rank the level (from 1), None in a gap.
-        ranking: the ranking that was cut.
-        selection: how the eligible concepts were selected; None when they were given.
-        seen: seen concepts compared with, ascending.
-        seen_outside: seen concepts that are not among the concepts and were left out, ascending.
+        levels: ids by level, level 1 first.
+        level_of: level of each rank (from 1), None in a gap.
+        ranking: ranking that was cut into levels.
+        selection: selection of the eligible concepts; None when these were given.
+        seen: ids of the seen concepts in use, ascending.
+        seen_outside: ids of seen concepts that are not among the concepts and were left out, ascending.
     """
 
     levels: Levels
@@ -106,10 +106,9 @@ def build(
     Args:
         graph: the nouns.
         counts: wnid -> number of images of the concepts to select from; may be None with ``pool``.
-        seen: wnids the networks were trained on. Those that are not among the concepts are left out, as the
-        one
-            class of IN-1K that IN-21K lacks; when none is among them, all are used and join the taxonomy.
-        options: how.
+        seen: wnids the networks were trained on. Those that are not among the concepts are left out, as the one class
+            of IN-1K that IN-21K lacks; when none is among them, all are used and join the taxonomy.
+        options: options of the construction.
         concepts: all concepts of the data set, which span the taxonomy (default: those of ``counts``).
         pool: rank these concepts instead of selecting eligible ones.
 

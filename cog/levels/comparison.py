@@ -1,4 +1,4 @@
-"""How far two levels files agree, level by level and concept by concept."""
+"""Agreement of two levels files, level by level and concept by concept."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class LevelComparison:
 
     @property
     def identical(self) -> bool:
-        """Whether every concept is in the same level of both, whatever the order."""
+        """Whether every concept is in the same level of both, in any order."""
         return not self.moves and all(a == b for a, b, _ in self.pairs)
 
 
 def compare(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> LevelComparison:
-    """Compare two lists of levels."""
+    """Compare two lists of levels, each with the ids of every level."""
     n_levels = max(len(a), len(b))
     pad_a, pad_b = ([*levels, *[[]] * (n_levels - len(levels))] for levels in (a, b))
     pairs = [(len(x), len(y), len(set(x) & set(y))) for x, y in zip(pad_a, pad_b, strict=True)]
@@ -96,11 +96,11 @@ def compare_files(
     """Print the agreement of two levels files.
 
     Args:
-        path_a: a levels file.
-        path_b: another one.
-        output_dir: gets the list of all moves; None: nothing is written.
-        overwrite: replace an existing list.
-        wordnet_dir: see :func:`cog.levels.wordnet.load_wordnet`.
+        path_a: first levels file.
+        path_b: second levels file.
+        output_dir: folder of the list of all moves; None writes nothing.
+        overwrite: whether to replace an existing list.
+        wordnet_dir: folder of WordNet, see :func:`cog.levels.wordnet.load_wordnet`.
 
     Raises:
         CogError: an unreadable file, an existing list.
@@ -126,7 +126,7 @@ def compare_files(
 
 
 def _words_of(wnids: list[str], wordnet_dir: str | None) -> dict[str, str]:
-    """Return the names of concepts; none where WordNet is not at hand: a comparison does not need it."""
+    """Return the names of concepts; an empty mapping without WordNet, which a comparison does not need."""
     try:
         graph = wordnet.load_wordnet(wordnet_dir)
     except CogError as error:

@@ -1,4 +1,4 @@
-"""How many images a concept has: counted in folders, or read from a CSV; and which of them can be decoded."""
+"""Images of concepts: their numbers, counted in folders or read from a CSV, and those that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ def read_counts(path: Path) -> dict[str, int]:
     """Read ``wnid,count`` rows; a first row without an id is a header, further columns are ignored.
 
     Raises:
-        CogError: when the file cannot be read, or a row has no id, no count, a negative count, or an id that
-        an
-            earlier row has.
+        CogError: when the file cannot be read, or a row has no id, no count, a negative count, or the id of an
+            earlier row.
     """
     counts: dict[str, int] = {}
     try:
@@ -33,14 +32,14 @@ def read_counts(path: Path) -> dict[str, int]:
     if rows and not is_wnid(rows[0][1][0].strip()) and not _is_number(rows[0][1][-1]):
         rows = rows[1:]  # the header
     for number, row in rows:
-        where, wnid = f"{path}, row {number}", row[0].strip()
+        place, wnid = f"{path}, row {number}", row[0].strip()
         if not is_wnid(wnid):
-            raise CogError(f"{where}: {wnid!r} is not a noun id such as n02084071, expected wnid,count")
+            raise CogError(f"{place}: {wnid!r} is not a noun id such as n02084071, expected wnid,count")
         if wnid in counts:
-            raise CogError(f"{where}: {wnid} has a second row, expected one row per concept")
+            raise CogError(f"{place}: {wnid} has a second row, expected one row per concept")
         text = row[1].strip() if len(row) > 1 else ""
         if not _is_number(text) or int(text) < 0:
-            raise CogError(f"{where}: the count of {wnid} is {text!r}, expected a whole number of at least 0")
+            raise CogError(f"{place}: the count of {wnid} is {text!r}, expected a whole number of at least 0")
         counts[wnid] = int(text)
     if not counts:
         raise CogError(f"{path} has no rows, expected wnid,count")
@@ -64,8 +63,8 @@ def count_images(root: Path, *, n_workers: int) -> tuple[dict[str, int], list[st
     """Count the images of every folder ``<root>/<wnid>``.
 
     Args:
-        root: one folder per synset.
-        n_workers: folders that are listed at the same time.
+        root: folder with one folder per synset.
+        n_workers: number of folders that are listed at the same time.
 
     Returns:
         Counts by ascending wnid, and the names of entries of ``root`` that are not folders of a noun id.
@@ -75,16 +74,15 @@ def count_images(root: Path, *, n_workers: int) -> tuple[dict[str, int], list[st
     """
     try:
         with os.scandir(root) as entries:
-            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+            listed = sorted((entry.name, entry.is_dir()) for entry in entries)
     except OSError as error:
         raise CogError(f"cannot list --imagenet_images_root {root}: {error.strerror or error}") from error
-    wnids = [name for name, is_folder in found if is_folder and is_wnid(name)]
-    others = [name for name, is_folder in found if not (is_folder and is_wnid(name)) and name[0] != "."]
+    wnids = [name for name, is_folder in listed if is_folder and is_wnid(name)]
+    others = [name for name, is_folder in listed if not (is_folder and is_wnid(name)) and name[0] != "."]
     if not wnids:
         raise CogError(
-            f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per "
-            f"synset such "
-            f"as {Path(root) / 'n02084071'}{root_layout.hint(root)}"
+            f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per synset such as "
+            f"{Path(root) / 'n02084071'}{root_layout.hint(root)}"
         )
     counts: dict[str, int] = {}
     with Progress(len(wnids), "Counting images", unit="folders") as progress:

@@ -1,4 +1,4 @@
-"""Build levels from a plan, and write everything that explains them."""
+"""Execution of a plan of levels: construction, and all files about it."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _draw_figures(folder: Path, plan: LevelsPlan, built: BuiltLevels) -> None:
 def _report(
     plan: LevelsPlan, built: BuiltLevels, rows: list[dict[str, Any]], split: BuiltSplit | None
 ) -> dict[str, Any]:
-    """Return everything needed to tell what was built from what, and how."""
+    """Return the record of the construction: settings, inputs and outputs."""
     selection = built.selection
     return {
         "created": provenance.now(),

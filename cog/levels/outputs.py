@@ -129,13 +129,13 @@ def describe(
             lines.append(f"  {step.description:<40.40}{-step.n_removed:>9,} {step.n_left:>9,}")
         lines.append(f"  {'eligible':<34}{'':>15} {len(selection.eligible):>9,}")
     facts = built.ranking.facts
-    what = f"Order: random, seed {facts['seed']}" if facts["measure"] == "random" else (
+    ordering = f"Order: random, seed {facts['seed']}" if facts["measure"] == "random" else (
         f"Similarity: {facts['measure']}, highest over {len(built.seen):,} seen concepts, "
         f"{facts['distinct_values']:,} different values, ties by {facts['ties']}"
     )  # fmt: skip
     if "taxonomy_synsets" in facts:
-        what += f"; taxonomy of {facts['taxonomy_synsets']:,} synsets"
-    lines += ["", what]
+        ordering += f"; taxonomy of {facts['taxonomy_synsets']:,} synsets"
+    lines += ["", ordering]
     if "embeddings" in facts:
         words = facts["embeddings"]
         lines.append(

@@ -1,4 +1,4 @@
-"""The plan of building levels: from what, how, into which folder, and whether that is done already."""
+"""The plan of building levels: inputs, options and output folder, and whether they are built already."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LevelInputs:
 
 @dataclass(frozen=True)
 class LevelsPlan:
-    """Everything that one call of ``build_levels.py`` does; fields are the values of its flags.
+    """The plan of one call of ``build_levels.py``; fields are the values of its flags.
 
     Properties are computed, and checked, when they are first asked for.
     """
@@ -126,7 +126,7 @@ class LevelsPlan:
 
     @cached_property
     def files(self) -> dict[str, Path]:
-        """The input files by flag, after checking what the flags need of each other."""
+        """The input files by flag, after a check of flags that need each other."""
         if self.embeddings is not None and self.similarity != "embedding":
             raise CogError(
                 f"--embeddings has no effect with --similarity {self.similarity}; add --similarity embedding"
@@ -166,7 +166,7 @@ class LevelsPlan:
 
     @cached_property
     def options(self) -> LevelOptions:
-        """How levels are built."""
+        """The options of the construction."""
         n_levels, level_size = self.n_levels or 5, self.level_size or 1000
         if self.given_levels is not None:
             sizes = sorted({len(level) for level in self.given_levels})
@@ -221,12 +221,12 @@ class LevelsPlan:
 
     @cached_property
     def is_done(self) -> bool:
-        """Whether the output folder holds what this plan makes, by its report; False when it holds no report.
+        """Whether the output folder holds the levels of this plan, by its report; False when it holds no report.
 
         Image counts are not compared, see :meth:`require_same_counts`.
 
         Raises:
-            CogError: when it holds something else, and the plan is not to overwrite it.
+            CogError: the folder holds other levels, and the plan is not to overwrite them.
         """
         if self.folder is None or self.overwrite or not (self.folder / outputs.REPORT).exists():
             return False
@@ -249,10 +249,10 @@ class LevelsPlan:
         return True
 
     def require_same_counts(self) -> None:
-        """Check that the images counted now are as many as those of the complete folder.
+        """Compare the image counts with those of the complete folder.
 
         Raises:
-            CogError: they are not.
+            CogError: the counts differ.
         """
         assert self.folder is not None
         counts_file = self.folder / outputs.COUNTS_CSV
@@ -264,7 +264,7 @@ class LevelsPlan:
 
     @cached_property
     def inputs(self) -> LevelInputs:
-        """Everything that is read; what is quick to read and can be wrong comes before images are counted."""
+        """All inputs that are read; files that are quick to read come before images are counted."""
         _ = self.made_from
         seen = read_wnids(self.files.get("seen_wnids", IN1K_LIST))
         if not seen:
@@ -329,7 +329,7 @@ class LevelsPlan:
 
 
 def _essence(made_from: dict[str, Any]) -> dict[str, Any]:
-    """Return what decides the result: contents instead of the places of files, no number of threads."""
+    """Return the settings that decide the result: contents of files instead of paths, no number of threads."""
     options, inputs = dict(made_from["options"]), dict(made_from["inputs"])
     options["config"] = {key: value for key, value in options["config"].items() if key != "LEVELS.N_WORKERS"}
     root = inputs.pop("imagenet_images_root", {}).get("path")
@@ -339,6 +339,6 @@ def _essence(made_from: dict[str, Any]) -> dict[str, Any]:
 
 
 def some(items: Sequence[str], limit: int = 3) -> str:
-    """Return the first items as text, and how many there are beside them."""
+    """Return the first ``limit`` items as text, and the number of the others."""
     more = f" and {len(items) - limit:,} more" if len(items) > limit else ""
     return ", ".join(items[:limit]) + more

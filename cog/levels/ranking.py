@@ -1,4 +1,4 @@
-"""Ranking concepts by similarity, and cutting the ranking into levels."""
+"""Ranking of concepts by similarity, and levels cut from the ranking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cog.data.level_files import Levels
 from cog.errors import CogError
 from cog.levels.introsort import argsort_introsort
 
-#: How concepts of equal similarity are ordered: as in the published levels, or by id.
+#: Orders of concepts of equal similarity: that of the published levels, or by id.
 TIES = ("introsort", "wnid")
 
 
@@ -49,7 +49,7 @@ def level_starts(n_concepts: int, *, n_levels: int, level_size: int) -> list[int
     """Return the first rank (from 0) of every level.
 
     Both ends of the ranking are used, with equal gaps in between as wide as they can be: ``(n_concepts -
-    n_levels * level_size) // (n_levels - 1)`` concepts; what the division leaves widens the last gap. For
+    n_levels * level_size) // (n_levels - 1)`` concepts; the remainder of the division widens the last gap. For
     5,146 concepts that is 0, 1036, 2072, 3108, 4146. A single level takes the most similar concepts.
 
     Raises:
@@ -77,7 +77,7 @@ def cut(ranked: Sequence[str], *, n_levels: int, level_size: int) -> tuple[Level
         level_size: concepts per level.
 
     Returns:
-        The levels, each in the order of the ranking, and per rank the level (from 1), None in a gap.
+        The levels, each in the order of the ranking, and the level of each rank (from 1), None in a gap.
 
     Raises:
         CogError: see :func:`level_starts`.

@@ -1,8 +1,8 @@
-"""Which concepts are eligible for the levels (paper, Sec. 3.2 and supplement A.1), and why others are not.
+"""Selection of the concepts that are eligible for the levels (paper, Sec. 3.2 and supplement A.1).
 
 The paper describes the steps twice, in different orders, and by words that allow several readings. The
 readings below give the published numbers of concepts on the Fall-2011 release; the wording of Sec. 3.2 taken
-literally (leaves of the graph of what the other filters leave) gives 5,692 or, with the image filter last,
+literally (leaves of the graph of the concepts that pass the other filters) gives 5,692 or, with the image filter last,
 5,149 concepts.
 """
 
@@ -26,7 +26,7 @@ DISCARDED_LIST = _LISTS / "discarded_wnids.txt"
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the selection: ``n_removed`` concepts went, ``n_left`` stayed."""
+    """One step of the selection, which removed ``n_removed`` concepts and left ``n_left``."""
 
     key: str
     description: str
@@ -41,7 +41,7 @@ class ConceptSelection:
     Attributes:
         eligible: wnids, ascending.
         n_concepts: number of concepts before the first step.
-        steps: in order.
+        steps: steps in order.
         removed: wnid -> (key of the step, reason in words).
     """
 
@@ -163,7 +163,7 @@ def read_wnids(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise CogError(f"cannot read the list of ids {path}: {error}") from error
-    found: dict[str, None] = {}
+    wnids: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -173,5 +173,5 @@ def read_wnids(path: Path) -> list[str]:
                 f"{path}, line {number}: {line.strip()[:60]!r} does not start with a noun id such as "
                 f"n02084071"
             )
-        found[wnid] = None
-    return list(found)
+        wnids[wnid] = None
+    return list(wnids)

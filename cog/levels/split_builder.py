@@ -1,4 +1,4 @@
-"""Splitting the images of many concepts, folder by folder."""
+"""Splits of the images of many concepts, folder by folder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class BuiltSplit:
-    """The result.
+    """Training and test images of concepts.
 
     Attributes:
         split: wnid -> ``{"train": names, "test": names}``, ids ascending.
         n_found: wnid -> number of images in its folder.
-        n_usable: wnid -> number of images drawn from: all, or those that can be decoded.
-        unreadable: name -> error of the images that cannot be decoded; empty when that was not checked.
+        n_usable: wnid -> number of images to draw from: all, or those that can be decoded.
+        unreadable: name -> error of each image that cannot be decoded; empty without verification.
     """
 
     split: split_files.Split
@@ -40,12 +40,12 @@ def build_split(
 
     Args:
         root: folder with one sub-folder per concept.
-        wnids: the concepts; repetitions do not matter.
+        wnids: ids of the concepts; repetitions do not matter.
         n_test: test images per concept.
         max_train: cap on training images per concept.
-        seed: see :func:`cog.data.split_files.draw`.
-        verify: decode every image and leave out those that fail.
-        n_workers: folders listed, or images decoded, at the same time.
+        seed: seed of the draws, see :func:`cog.data.split_files.draw`.
+        verify: whether to decode every image and leave out those that fail.
+        n_workers: number of folders listed, or images decoded, at the same time.
 
     Raises:
         CogError: when a folder cannot be listed, or holds too few usable images.
@@ -58,11 +58,11 @@ def build_split(
         with ThreadPoolExecutor(max(1, n_workers)) as pool:
             while batch := list(islice(waiting, _BATCH)):
                 listed = pool.map(lambda wnid: image_folders.list_images(root, wnid), batch)
-                for wnid, found in zip(batch, listed, strict=True):
-                    failed = image_folders.unreadable_images(root, found, pool=pool) if verify else {}
-                    usable = [name for name in found if name not in failed]
+                for wnid, names in zip(batch, listed, strict=True):
+                    failed = image_folders.unreadable_images(root, names, pool=pool) if verify else {}
+                    usable = [name for name in names if name not in failed]
                     built.unreadable.update(failed)
-                    built.n_found[wnid], built.n_usable[wnid] = len(found), len(usable)
+                    built.n_found[wnid], built.n_usable[wnid] = len(names), len(usable)
                     built.split[wnid] = split_files.draw(
                         usable, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed
                     )

@@ -1,9 +1,9 @@
-"""Which WordNet concepts the miniature draws.
+"""The WordNet concepts that the miniature draws.
 
 Every data set must be equally hard by itself, or its accuracy would say little about generalisation. So the
 seen concepts and the five levels are trees of the same shape: two groups of three families (hyponyms of the
 group), four siblings from each family (hyponyms of the family that have no hyponyms and no other hypernym).
-Which unseen concepts form which level is for ``build_levels.py`` to find out.
+``build_levels.py`` finds the unseen concepts of each level.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether results on the miniature are what they must be."""
+"""The expected results on the miniature."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ExpectationResult:
 
 
 def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str) -> list[ExpectationResult]:
-    """Compare top-1 accuracies with what inheritance and training must lead to.
+    """Compare top-1 accuracies with the consequences of inheritance and training.
 
     Expected with all training images: the trained network is better on the seen concepts than on any level,
     better on level 1 than on level 5, and better than the untrained one on every data set that both were
     evaluated on; and for every number of shots of the trained network the seen set is above every level.
-    The order of neighbouring levels is left open: 24 concepts per level do not decide it.
+    The order of neighboring levels is left open: 24 concepts per level do not decide it.
 
     Args:
         cells: averaged results.

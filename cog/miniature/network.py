@@ -32,7 +32,7 @@ class _Block(nn.Module):
 class ConvNet(nn.Module):
     """Images (B, 3, H, W) to logits (B, n_classes); :meth:`forward_features` gives features (B, 128).
 
-    The convolutions start from PyTorch's default initialisation drawn with ``seed``, so an untrained
+    The convolutions start from PyTorch's default initialization drawn with ``seed``, so an untrained
     network is defined by its seed as well.
     """
 

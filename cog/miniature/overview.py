@@ -24,7 +24,7 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
         world_dir: folder of a world.
         graph: the nouns, for the captions.
         levels: wnids per level.
-        path: to write.
+        path: output file.
 
     Raises:
         CogError: missing images.

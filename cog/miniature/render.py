@@ -23,7 +23,7 @@ _HABITAT = ("sky_hue_a", "sky_hue_b", "ground_hue_a", "ground_hue_b", "horizon",
 #: Whole numbers that make a kind what it is: the same on all its images.
 _WHOLE = ("lobe_number", "limb_number", "copies", "arrangement")
 _PATTERNS = ("plain", "stripes", "checks", "spots", "rings", "mottle")
-_REACH = 1.9  # no outline extends farther from the body's centre, in units of its size
+_REACH = 1.9  # no outline extends farther from the body's center, in units of its size
 _GOLDEN_ANGLE = 2.399963  # successive turns by it never line up: a heap
 
 _Traits = dict[str, np.ndarray]
@@ -34,7 +34,7 @@ def draw(traits: np.ndarray, n_images: int, rng: np.random.Generator) -> np.ndar
 
     Args:
         traits: (len(TRAITS),) standard normal traits of the concept.
-        n_images: how many.
+        n_images: number of images.
         rng: the source of all that differs among the images.
 
     Returns:
@@ -53,7 +53,7 @@ def _scale(z: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _hue(traits: _Traits, part: str, saturation: np.ndarray | float, value: np.ndarray) -> np.ndarray:
-    """Return RGB colours (n, 3) of a part; saturation and value in [0, 1]."""
+    """Return RGB colors (n, 3) of a part; saturation and value in [0, 1]."""
     hue = np.arctan2(traits[f"{part}_hue_a"], traits[f"{part}_hue_b"])
     channels = 0.5 + 0.5 * np.cos(hue[:, None] - np.array([0.0, 2.0944, 4.1888], np.float32))
     saturation = np.broadcast_to(np.asarray(saturation, np.float32), hue.shape)
@@ -84,7 +84,7 @@ class _Scene:
         return self.rng.uniform(low, high, self.n).astype(np.float32)
 
     def individuals(self, traits: np.ndarray | None) -> _Traits:
-        """Vary a concept's traits from image to image; None: things of no concept at all."""
+        """Vary a concept's traits from image to image; without traits, things of no concept."""
         table = self.rng.standard_normal((self.n, len(TRAITS)), dtype=np.float32)
         if traits is not None:
             table *= np.array(
@@ -96,7 +96,7 @@ class _Scene:
         return {name: table[:, k] for k, name in enumerate(TRAITS)}
 
     def background(self, traits: _Traits) -> None:
-        """A habitat of two tones, with a soft horizon and a pattern on the ground."""
+        """Draw a habitat of two tones, with a soft horizon and a pattern on the ground."""
         column = (slice(None), None, None)
         x, y = self.axis[None, None, :], self.axis[None, :, None]
         sky = _hue(traits, "sky", 0.35, self.uniform(0.6, 1.0))[:, None, None, :]
@@ -112,7 +112,7 @@ class _Scene:
         self.canvas = (sky * (1 - share) + ground * share * (1 + 0.25 * wave[..., None])).astype(np.float32)
 
     def subjects(self, traits: _Traits) -> None:
-        """One body (half of the concepts), or two to four laid out in a row, a ring or a heap."""
+        """Draw one body (half of the concepts), or two to four laid out in a row, a ring or a heap."""
         share = float(_logistic(1.702 * traits["copies"][:1])[0])
         copies = max(1, min(4, int(share * 6) - 1))
         arrangement = int(_scale(traits["arrangement"][:1], 0, 3)[0])
@@ -196,7 +196,7 @@ class _Scene:
         v: np.ndarray,
         inside: np.ndarray,
     ) -> np.ndarray:
-        """Return the colours (pixels, 3) of points of the body: pattern, rim and core."""
+        """Return the colors (pixels, 3) of points of the body: pattern, rim and core."""
         body = _hue(
             traits,
             "body",
@@ -225,7 +225,7 @@ class _Scene:
     def pattern(
         self, traits: _Traits, phase: np.ndarray, image: np.ndarray, u: np.ndarray, v: np.ndarray
     ) -> np.ndarray:
-        """Return the share of the marking colour in [0, 1]: a mixture of six families, one mostly winning."""
+        """Return the share of the marking color in [0, 1]: a mixture of six families, one mostly winning."""
         weights = np.exp(3 * np.stack([traits[name] for name in _PATTERNS]))
         weights = (weights / weights.sum(axis=0))[:, image]
         first = 2 * np.pi * np.exp(_scale(traits["pattern_frequency"], 0.0, 1.4))
@@ -249,7 +249,7 @@ class _Scene:
         )
 
     def camera(self) -> np.ndarray:
-        """Exposure, colour cast and sensor noise; then 8 bits."""
+        """Apply exposure, color cast and sensor noise, and return 8 bits."""
         cast = self.rng.uniform(0.85, 1.15, (self.n, 3)).astype(np.float32) * self.uniform(0.7, 1.15)[:, None]
         picture = np.clip(self.canvas, 0, 1.2) * cast[:, None, None, :]
         noise = self.rng.standard_normal(picture.shape, dtype=np.float32)

@@ -34,16 +34,16 @@ _STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How the network is trained: AdamW under a one-cycle schedule, with label smoothing.
+    """Settings of the training: AdamW under a one-cycle schedule, with label smoothing.
 
     Attributes:
         n_epochs: passes over the training images; 0 only measures the batch norm statistics.
         batch_size: images per step.
         lr: peak learning rate.
-        weight_decay: of AdamW.
+        weight_decay: weight decay of AdamW.
         label_smoothing: share of the target spread over all classes.
         max_shift: training images are moved by at most so many pixels.
-        seed: of initialisation, order and augmentation.
+        seed: seed of initialization, order and augmentation.
     """
 
     n_epochs: int = 20
@@ -64,9 +64,9 @@ def train_network(
 
     Args:
         world_dir: folder of a world; its ``in1k/train`` is read.
-        ckpt_file: to write: a dict with ``state_dict``, ``classes`` (wnids in the order of the logits) and
+        ckpt_file: output file: a dict with ``state_dict``, ``classes`` (wnids in the order of the logits) and
             ``settings``. Its folder must exist.
-        settings: of the training.
+        settings: settings of the training.
         overwrite: replace a checkpoint of other settings.
 
     Raises:
@@ -129,7 +129,7 @@ def _read_images(train_dir: Path, classes: list[str]) -> tuple[torch.Tensor, tor
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous(), torch.tensor(labels)
 
 
-def _normalise(x: torch.Tensor) -> torch.Tensor:
+def _normalize(x: torch.Tensor) -> torch.Tensor:
     import torch
 
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (_MEAN, _STD))
@@ -148,7 +148,7 @@ def _fit(x: torch.Tensor, y: torch.Tensor, *, n_classes: int, settings: TrainSet
         # An untrained network whose batch norm layers know the images, as those of a trained one do.
         with torch.no_grad():
             for batch in torch.randperm(len(x), generator=generator).split(settings.batch_size):
-                network(_normalise(x[batch]))
+                network(_normalize(x[batch]))
         return network.eval()
     optimizer = torch.optim.AdamW(network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     n_batches = max(1, len(x) // settings.batch_size)
@@ -161,7 +161,7 @@ def _fit(x: torch.Tensor, y: torch.Tensor, *, n_classes: int, settings: TrainSet
         for _ in range(settings.n_epochs):
             loss_sum, n_right, n_seen = 0.0, 0, 0
             for batch in torch.randperm(len(x), generator=generator).split(settings.batch_size)[:n_batches]:
-                logits = network(_augment(_normalise(x[batch]), settings.max_shift, generator))
+                logits = network(_augment(_normalize(x[batch]), settings.max_shift, generator))
                 loss = criterion(logits, y[batch])
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()

@@ -1,11 +1,11 @@
-"""What a concept looks like: numbers inherited down the hypernym chain.
+"""Traits of a concept, which decide its looks: numbers inherited down the hypernym chain.
 
 Each trait of a concept is a normal variable. From parent to child it takes one step of a stationary
 autoregressive walk,
 
     z_child = sqrt(1 - CHANGE**2) * z_parent + CHANGE * noise(child),    0 < CHANGE < 1,
 
-so every concept, whatever its depth, has standard normal traits (no branch of WordNet is more extreme or
+so concepts of every depth have standard normal traits (no branch of WordNet is more extreme or
 more varied than another), and the traits of two concepts that are k hypernym links apart have correlation
 (1 - CHANGE**2)**(k / 2): close concepts look alike, distant ones hardly. The noise of a node depends on the
 seed and the node's id only, never on which other concepts are drawn.

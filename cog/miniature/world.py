@@ -38,10 +38,10 @@ _CHUNK = 25  # images drawn at once: their arrays stay in the processor's cache
 
 @dataclass(frozen=True)
 class WorldSettings:
-    """What defines a world, beside WordNet.
+    """Settings of a world, beside WordNet.
 
     Attributes:
-        seed: of concepts, traits and images.
+        seed: seed of concepts, traits and images.
         n_train: training images per concept.
         n_test: test images per concept; ``build_levels.py`` chooses which of ``n_train + n_test`` they are
             for unseen concepts.
@@ -65,14 +65,14 @@ class _Job:
 def make_world(
     output_dir: Path, graph: NounGraph, settings: WorldSettings, *, n_workers: int | None = None
 ) -> Concepts:
-    """Draw what is missing of a world.
+    """Draw the missing images of a world.
 
     Args:
         output_dir: gets ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/``, ``seen_wnids.txt`` (the seen
             concepts), ``concepts.txt`` (all concepts), ``image_counts.csv`` (of all concepts) and
             ``world.json`` (the settings).
         graph: WordNet's nouns.
-        settings: of the world.
+        settings: settings of the world.
         n_workers: drawing processes (default: one per available processor). The images do not depend on it.
 
     Raises:
@@ -106,7 +106,7 @@ def make_world(
 
 
 def _n_processors() -> int:
-    """Processors this process may use (macOS knows no affinity: all there are)."""
+    """Return the number of processors of this process (macOS knows no affinity: of the machine)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -115,10 +115,10 @@ def _claim(output_dir: Path, settings: WorldSettings) -> None:
     wanted = {"version": _VERSION, **asdict(settings)}
     path = output_dir / WORLD_FILE
     if path.exists():
-        found = files.read_json(path)
-        if found != wanted:
+        existing = files.read_json(path)
+        if existing != wanted:
             raise CogError(
-                f"{output_dir} holds a miniature made with other settings ({found}), expected {wanted}; "
+                f"{output_dir} holds a miniature made with other settings ({existing}), expected {wanted}; "
                 "give another --output_dir or delete that folder"
             )
         return
@@ -137,7 +137,7 @@ def _write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def _jobs(output_dir: Path, graph: NounGraph, concepts: Concepts, settings: WorldSettings) -> list[_Job]:
-    """Return what is to be drawn; a folder that exists is complete, because it got its name last."""
+    """Return the class folders to draw; an existing folder is complete, because it got its name last."""
     n_train, n_test = settings.n_train, settings.n_test
     all_traits = concept_traits(graph, concepts.every, seed=settings.seed)
     jobs = []

@@ -61,7 +61,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     download.add_argument("models_root_dir")
     download.add_argument("--dry_run", action="store_true", help="only say what would be done")
 
-    docs = command("docs", "compare prepare_models/ and docs/models.md with the declarations")
+    docs = command("docs", "compare prepare_models/, docs/models.md and docs/data.md with the declarations")
     docs.add_argument("--write", action="store_true", help="rewrite it")
     # The scripts put "--" before the user's own arguments, which may start with flags.
     argv = None if argv is None else list(argv)
@@ -101,7 +101,7 @@ def _check(args: argparse.Namespace) -> int:
     specs = chosen(args.model)
     root = files.require_dir(args.models_root_dir, "--models_root_dir")
     findings = check.check(specs, root, deep=args.deep)
-    print(check.report(findings))
+    print(check.report(findings, ("ok", "bad", "absent")))
     absent_matters = args.model is not None
     return 2 if any(f.status == "bad" or (absent_matters and f.status == "absent") for f in findings) else 0
 
@@ -132,7 +132,7 @@ def _top1(args: argparse.Namespace) -> int:
 
 
 def _download(args: argparse.Namespace) -> int:
-    from cog.models import download
+    from cog.models import check, download
 
     if not args.models_root_dir.strip():
         raise CogError("<models_root_dir> is empty; give the folder that holds the models")
@@ -141,7 +141,7 @@ def _download(args: argparse.Namespace) -> int:
     else:
         specs = chosen(args.model)
     outcomes = download.prepare(specs, args.models_root_dir, dry_run=args.dry_run)
-    print(download.summary(outcomes))
+    print(check.report(outcomes))
     return 2 if any(outcome.status == download.FAILED for outcome in outcomes) else 0
 
 

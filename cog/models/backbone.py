@@ -50,7 +50,7 @@ class Backbone(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> Backbone:
-        """Stay in eval mode: the benchmark measures frozen features."""
+        """Return the network in eval mode in any case: the benchmark measures frozen features."""
         return super().train(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -100,10 +100,10 @@ def load_backbone(
             ``loader`` is given.
         ckpt_file: its checkpoint: a file, or the common prefix of a TensorFlow checkpoint's files. A custom
             loader may do without (None).
-        device: where the network goes, such as ``"cuda:0"``.
-        loader: for a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
+        device: device of the network, such as ``"cuda:0"``.
+        loader: loader of a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
         model_dir: passed on to a custom loader (default: the folder of ``ckpt_file``).
-        profile: "authors" (what the weights were trained for) or "reference-code" (what the original
+        profile: "authors" (preprocessing that the weights were trained for) or "reference-code" (that of the original
             toolkit's code effectively computes); the rows in :mod:`cog.models.zoo` say where they differ.
         variant: another output or input of the same network, such as "trunk" of clip_resnet50.
 
@@ -207,7 +207,7 @@ def _load_with(
     ckpt_file: str | os.PathLike[str] | None,
     model_dir: str | os.PathLike[str] | None,
 ) -> Backbone:
-    """Call a loader as the original toolkit does and check what it returns."""
+    """Call a loader as the original toolkit does, and check the result."""
     if model_dir is None and ckpt_file is not None:
         model_dir = Path(ckpt_file).parent
     init_args = {

@@ -1,8 +1,9 @@
-"""Is a checkpoint the right one? Hash, parameter names and shapes, and one forward pass."""
+"""Checks of checkpoints: hash, parameter names and shapes, and one forward pass."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,11 @@ from cog.paths import ModelDir
 
 @dataclass(frozen=True)
 class CheckpointStatus:
-    """The result of checking one checkpoint.
+    """The result of checking or downloading one checkpoint.
 
     Attributes:
-        model: its name.
-        status: "ok", "absent" or "bad".
+        model: name of the model.
+        status: one word or two; of a check "ok", "absent" or "bad".
         detail: one line for the reader.
     """
 
@@ -35,12 +36,12 @@ def check(
     """Check the checkpoints under a root.
 
     Args:
-        specs: their declarations.
+        specs: declarations of the models.
         models_root_dir: root of the model folders.
         deep: also run the network once, on the CPU.
 
     Returns:
-        One finding per model, in order.
+        One status per model, in order.
     """
     return [check_one(spec, ModelDir(models_root_dir, spec.name).checkpoint, deep=deep) for spec in specs]
 
@@ -90,10 +91,16 @@ def _facts(spec: ModelSpec, path: Path, *, deep: bool) -> list[str]:
     return facts
 
 
-def report(findings: Sequence[CheckpointStatus]) -> str:
-    """Return a table of the findings and a line that counts them."""
-    width = max((len(finding.model) for finding in findings), default=0)
-    lines = [f"{f.model:<{width}}  {f.status:<6}  {f.detail}" for f in findings]
-    counts = {status: sum(f.status == status for f in findings) for status in ("ok", "bad", "absent")}
-    lines.append(", ".join(f"{count} {status}" for status, count in counts.items()))
-    return "\n".join(lines)
+def report(results: Sequence[CheckpointStatus], counted: Sequence[str] = ()) -> str:
+    """Return a table of the results and a line that counts them.
+
+    Args:
+        results: rows of the table.
+        counted: statuses to count, also those that no result has; default: those of the results, in their order.
+    """
+    counts = Counter(dict.fromkeys(counted, 0))
+    counts.update(result.status for result in results)
+    name = max((len(result.model) for result in results), default=0)
+    status = max(map(len, counts), default=0)
+    lines = [f"{r.model:<{name}}  {r.status:<{status}}  {r.detail}" for r in results]
+    return "\n".join([*lines, ", ".join(f"{n} {status}" for status, n in counts.items()) or "no models"])

@@ -1,4 +1,4 @@
-"""From a checkpoint file to the backbone's parameters: open, unwrap, rename, drop, load strictly."""
+"""Loading of a checkpoint file into the backbone: open, unwrap, rename, drop, load strictly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONAL_SUFFIX = ".num_batches_tracked"
 
 
 def allow_list(entries: Sequence[str]) -> list[Any]:
-    """Resolve the allow-list names of :class:`~cog.models.spec.Unwrap` to what torch wants.
+    """Resolve the allow-list names of :class:`~cog.models.spec.Unwrap` to classes for torch.
 
     Raises:
         CogError: for a name that is not one of the known ones.
@@ -60,7 +60,7 @@ def read_state_dict(
 
     Args:
         path: a file in any container that :func:`cog.models.formats.detect.detect` knows.
-        layouts: where in the file the parameters may lie. The one under which most of the ``expected``
+        layouts: possible places of the parameters in the file. The one under which most of the ``expected``
             names are found is taken, the first of equals.
         expected: names of the architecture's parameters.
         drop: prefixes of parameters to leave out (the classifier), as the architecture names them.

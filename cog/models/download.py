@@ -1,14 +1,12 @@
 """Downloads of checkpoints: mirrors in order, resumed after cut connections, checked, moved into place whole.
 
-Only the standard library is used, and proxies are taken from the environment (``http_proxy``,
-``https_proxy``, ``no_proxy``) as everywhere.
+Proxies are taken from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``) by urllib.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import logging
 import os
 import shutil
@@ -17,15 +15,13 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from filelock import FileLock, Timeout
 
 from cog.errors import CogError, UnsafeFileError
+from cog.models.check import CheckpointStatus
 from cog.models.formats.detect import checkpoint_files, detect
 from cog.models.hashes import abbreviated, is_published, sha256
 from cog.models.spec import CheckpointSource, ModelSpec
@@ -37,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 READY, MANUAL, FAILED = "ready", "manual", "failed"
 
-_MB = 1_000_000  # bytes: what is read at a time, and the unit of progress
+_MB = 1_000_000  # bytes: the size of one read, and the unit of progress
 _TIMEOUT_S = 60
 _PROGRESS_S = 10  # between lines in a log
 _ATTEMPTS = 5
@@ -50,38 +46,24 @@ class _SourceError(Exception):
     """This source does not deliver the checkpoint; the next one may."""
 
 
-@dataclass(frozen=True)
-class DownloadOutcome:
-    """How the download of one model ended.
-
-    Attributes:
-        model: its name.
-        status: "ready", "manual", "failed" or (of a dry run) "would download".
-        detail: one line for the reader.
-    """
-
-    model: str
-    status: str
-    detail: str
-
-
 def prepare(
     specs: Sequence[ModelSpec],
     models_root_dir: str | os.PathLike[str],
     *,
     dry_run: bool = False,
     retry_wait_s: float = 2.0,
-) -> list[DownloadOutcome]:
+) -> list[CheckpointStatus]:
     """Bring the checkpoints of several models into place.
 
     Args:
-        specs: their declarations.
+        specs: declarations of the models.
         models_root_dir: root of the model folders; created when missing.
-        dry_run: only say what would be done.
+        dry_run: whether to only log the downloads.
         retry_wait_s: pause before the first repetition, in seconds; it doubles with each further one.
 
     Returns:
-        One outcome per model, in order; no model stops the others.
+        One status per model, in order: "ready", "manual", "failed" or (of a dry run) "would download"; no model
+        stops the others.
 
     Raises:
         CogError: when the root cannot be written to.
@@ -91,41 +73,34 @@ def prepare(
     outcomes = []
     for spec in specs:
         try:
-            outcome = _prepare_one(spec, Path(models_root_dir), dry_run=dry_run, retry_wait_s=retry_wait_s)
+            status, detail = _prepare_model(spec, Path(models_root_dir), dry_run, retry_wait_s)
         except CogError as error:
-            outcome = DownloadOutcome(spec.name, FAILED, str(error))
+            status, detail = FAILED, str(error)
             logger.error("%s: %s", spec.name, error)
-        outcomes.append(outcome)
+        outcomes.append(CheckpointStatus(spec.name, status, detail))
     return outcomes
 
 
-def summary(outcomes: Sequence[DownloadOutcome]) -> str:
-    """Return a table of the outcomes and a line that counts them."""
-    width = max((len(outcome.model) for outcome in outcomes), default=0)
-    status = max((len(outcome.status) for outcome in outcomes), default=0)
-    lines = [f"{o.model:<{width}}  {o.status:<{status}}  {o.detail}" for o in outcomes]
-    counts = Counter(outcome.status for outcome in outcomes)
-    return "\n".join([*lines, ", ".join(f"{n} {name}" for name, n in counts.items()) or "no models"])
-
-
-def _prepare_one(spec: ModelSpec, root: Path, *, dry_run: bool, retry_wait_s: float) -> DownloadOutcome:
+def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool, retry_wait_s: float) -> tuple[str, str]:
+    """Bring one checkpoint into place; return status and detail."""
     target = ModelDir(root, spec.name).checkpoint
     if checkpoint_files(target):
-        return _check_existing(spec, target)
-    urls = {source.url: source for source in spec.release.sources if not source.manual}
-    if dry_run and urls:
-        logger.info("%s: would download %s to %s", spec.name, " or, if that fails, ".join(urls), target)
-        return DownloadOutcome(spec.name, "would download", next(iter(urls)))
+        return READY, _check_existing(spec, target)
+    direct = [source for source in spec.release.sources if not source.manual]
+    links = [source.url for source in spec.release.sources if source.manual]
+    if dry_run and direct:
+        urls = " or, if that fails, ".join(source.url for source in direct)
+        logger.info("%s: would download %s to %s", spec.name, urls, target)
+        return "would download", direct[0].url
     problems = []
-    for url, source in urls.items():
+    for source in direct:
         try:
             files.ensure_writable_dir(target.parent, "folder")
-            _fetch(source, target, retry_wait_s=retry_wait_s)
-            return DownloadOutcome(spec.name, READY, f"downloaded from {url}")
+            _fetch(source, target, retry_wait_s)
+            return READY, f"downloaded from {source.url}"
         except _SourceError as error:
-            problems.append(f"{url}: {error}")
-            logger.warning("%s: %s: %s", spec.name, url, error)
-    links = [source.url for source in spec.release.sources if source.manual]
+            problems.append(f"{source.url}: {error}")
+            logger.warning("%s: %s", spec.name, problems[-1])
     if not links:
         reasons = "; ".join(problems)
         raise CogError(f"no source delivers {spec.name} ({reasons}); put the file at {target} yourself")
@@ -138,14 +113,18 @@ def _prepare_one(spec: ModelSpec, root: Path, *, dry_run: bool, retry_wait_s: fl
         f"     python -m cog.models check --models_root_dir {root} --model {spec.name}",
         flush=True,
     )
-    return DownloadOutcome(spec.name, MANUAL, f"open {links[0]} in a browser, save as {target}")
+    return MANUAL, f"open {links[0]} in a browser, save as {target}"
 
 
-def _check_existing(spec: ModelSpec, target: Path) -> DownloadOutcome:
-    """Check a checkpoint that exists; nothing is ever overwritten."""
+def _check_existing(spec: ModelSpec, target: Path) -> str:
+    """Return one line about a checkpoint that exists; nothing is ever overwritten.
+
+    Raises:
+        CogError: the file is neither the published one nor the one that was downloaded.
+    """
     digest = sha256(target)
     published = is_published(spec, digest)
-    downloaded = _read_json(_record_file(target)).get("sha256")
+    downloaded = _read_strings(_record_file(target)).get("sha256")
     if downloaded is not None and digest != downloaded:
         raise CogError(
             f"{target} is no longer what was downloaded (SHA-256 {digest}, then {downloaded}); remove it to download "
@@ -159,7 +138,7 @@ def _check_existing(spec: ModelSpec, target: Path) -> DownloadOutcome:
     known = "unchanged since its download" if downloaded else "SHA-256 not known"
     detail = f"already there, {'SHA-256 as published' if published else known}"
     logger.info("%s: %s", spec.name, detail)
-    return DownloadOutcome(spec.name, READY, detail)
+    return detail
 
 
 def _record_file(target: Path) -> Path:
@@ -167,122 +146,47 @@ def _record_file(target: Path) -> Path:
     return target.with_name(target.name + ".source.json")
 
 
-def _read_json(path: Path) -> dict[str, str]:
-    """Return the strings of a JSON object; none when the file is missing or damaged."""
+def _read_strings(path: Path) -> dict[str, str]:
+    """Return the entries of a JSON object as strings; none when the file is missing or damaged."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data = files.read_json(path)
+    except CogError:
         return {}
     return {key: str(value) for key, value in data.items()} if isinstance(data, dict) else {}
 
 
-# ---- one source -----------------------------------------------------------------------------------------
-
-
-def _fetch(source: CheckpointSource, target: Path, *, retry_wait_s: float) -> None:
+def _fetch(source: CheckpointSource, target: Path, retry_wait_s: float) -> None:
     """Download one source and move it to ``target``, whole and checked.
 
     Args:
-        source: where the checkpoint is.
+        source: link of the checkpoint.
         target: final path (each of ``source.parts`` is appended); its folder must exist.
-        retry_wait_s: see :func:`prepare`.
+        retry_wait_s: pause before the first repetition, in seconds.
 
     Raises:
         _SourceError: the source does not deliver the file.
         CogError: it cannot be written here (full disk, permissions, another download of it running).
     """
-    partial = [target.with_name(f"{target.name}{part}.download") for part in source.parts]
-    with _locked(target):
-        for part, path in zip(source.parts, partial, strict=True):
-            _download(source.url + part, path, retry_wait_s=retry_wait_s)
-        try:
-            _check(partial, source)
-        except _SourceError:
-            _discard(partial)
-            raise
-        for part, path in zip(source.parts, partial, strict=True):
-            # Last the index of a TensorFlow checkpoint: that is what makes it exist.
-            os.replace(path, target.with_name(f"{target.name}{part}"))
-        _discard(partial)
-    # Most authors publish no hash; this one tells at least whether the file changes later.
-    files.write_json(_record_file(target), {"url": source.url, "sha256": sha256(target)})
-
-
-@contextlib.contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """Keep two downloads from writing the same file."""
     lock = target.with_name(target.name + ".download.lock")
+    partial = [target.with_name(f"{target.name}{part}.download") for part in source.parts]
     try:
-        with FileLock(lock, timeout=0):
+        with FileLock(lock, timeout=0), contextlib.ExitStack() as stack:
+            stack.callback(lock.unlink, missing_ok=True)
+            for part, path in zip(source.parts, partial, strict=True):
+                _download(source.url + part, path, retry_wait_s)
             try:
-                yield
-            finally:
-                lock.unlink(missing_ok=True)
+                _check(partial, source)
+            except _SourceError:
+                _discard(partial)
+                raise
+            for part, path in zip(source.parts, partial, strict=True):
+                # Last the index of a TensorFlow checkpoint: that is what makes it exist.
+                os.replace(path, target.with_name(f"{target.name}{part}"))
+            _discard(partial)
     except Timeout:
         raise CogError(f"another download is writing {target}; wait for it to end") from None
-
-
-def _check(partial: Sequence[Path], source: CheckpointSource) -> None:
-    """Check the hash of a download, take the checkpoint out of its archive, and check what it looks like."""
-    digest = files.sha256(partial[0])
-    if not digest.startswith(source.sha256):
-        raise _SourceError(f"wrong file: SHA-256 {digest}, expected {abbreviated(source.sha256)}")
-    if source.member:
-        _unpack(partial[0], source.member)
-    if len(partial) == 1:
-        try:
-            detect(partial[0])
-        except CogError as error:
-            raise _SourceError(str(error)) from None
-
-
-def _unpack(path: Path, member: str) -> None:
-    """Replace a zip archive by one of its members; neither its directory nor the member can grow without bound."""
-    from cog.runtime.safe_load import require_small_directory
-
-    unpacked = path.with_name(path.name + ".unpacked")
-    try:
-        with _writing(unpacked), open(path, "rb") as handle:
-            require_small_directory(handle)
-            with zipfile.ZipFile(handle) as archive:
-                records = archive.infolist()
-                # Archives of the same release differ in their folders; the file's own name decides.
-                matches = [r for r in records if r.filename == member] or [
-                    r for r in records if r.filename.rpartition("/")[2] == member.rpartition("/")[2]
-                ]
-                if len(matches) != 1:
-                    names = ", ".join(record.filename for record in records[:5])
-                    raise _SourceError(f"the archive does not contain {member} but {names}")
-                record = matches[0]
-                if record.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise _SourceError(f"{record.filename} is compressed in a way that checkpoints are not")
-                if record.file_size > _MAX_EXPANSION * path.stat().st_size:
-                    raise _SourceError(
-                        f"{record.filename} would be {record.file_size / _MB:,.0f} MB, more than "
-                        f"{_MAX_EXPANSION} times its archive: not a checkpoint"
-                    )
-                _require_space(unpacked, record.file_size)
-                # zipfile reads no more bytes than the size that was just checked.
-                with archive.open(record) as content, open(unpacked, "wb") as out:
-                    shutil.copyfileobj(content, out, _MB)
-        os.replace(unpacked, path)
-    except (UnsafeFileError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
-        raise _SourceError(f"the archive is damaged ({error})") from None
-    finally:
-        unpacked.unlink(missing_ok=True)
-
-
-def _require_space(path: Path, n_bytes: int) -> None:
-    """Refuse a file that cannot fit before it fills the disk."""
-    free = shutil.disk_usage(path.parent).free
-    if n_bytes > free:
-        raise CogError(
-            f"the disk of {path.parent} has {free / _MB:.0f} MB free, {path.name} needs {n_bytes / _MB:.0f} MB; "
-            "make room"
-        )
-
-
-# ---- one file -------------------------------------------------------------------------------------------
+    # Most authors publish no hash; this one tells at least whether the file changes later.
+    files.write_json(_record_file(target), {"url": source.url, "sha256": sha256(target)})
 
 
 def _state_file(path: Path) -> Path:
@@ -296,8 +200,8 @@ def _discard(paths: Sequence[Path]) -> None:
         _state_file(path).unlink(missing_ok=True)
 
 
-def _download(url: str, path: Path, *, retry_wait_s: float) -> None:
-    """Download ``url`` to ``path``: resume what is there, try again after cut connections."""
+def _download(url: str, path: Path, retry_wait_s: float) -> None:
+    """Download ``url`` to ``path``: continue a partial download, try again after cut connections."""
     problem = ""
     attempt = longest = 0
     while attempt < _ATTEMPTS:
@@ -325,9 +229,9 @@ def _download(url: str, path: Path, *, retry_wait_s: float) -> None:
 
 
 def _request(url: str, path: Path) -> None:
-    """Ask for the rest of a file, or all of it, and append it to ``path``."""
+    """Ask for the rest of a file, or all of it, and append it to ``path``; a full disk is a CogError."""
     request = urllib.request.Request(url, headers=_HEADERS)
-    state = _read_json(_state_file(path))
+    state = _read_strings(_state_file(path))
     start = path.stat().st_size if path.is_file() and state.get("url") == url and state.get("version") else 0
     if start:
         request.add_header("Range", f"bytes={start}-")
@@ -335,9 +239,8 @@ def _request(url: str, path: Path) -> None:
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
         if "text/html" in (answer.headers.get("Content-Type") or "").lower():
             raise _SourceError("the server answers with a web page instead of the file")
-        if answer.status != 206 or not (answer.headers.get("Content-Range") or "").startswith(
-            f"bytes {start}-"
-        ):
+        content_range = answer.headers.get("Content-Range") or ""
+        if answer.status != 206 or not content_range.startswith(f"bytes {start}-"):
             start = 0
         length = answer.headers.get("Content-Length") or ""
         total = start + int(length) if length.isdigit() else None
@@ -347,27 +250,22 @@ def _request(url: str, path: Path) -> None:
         etag = answer.headers.get("ETag") or ""
         version = "" if etag.startswith("W/") else etag or answer.headers.get("Last-Modified") or ""
         files.write_json(_state_file(path), {"url": url, "version": version})
-        _append(answer, path, start, total)
+        with _writing(path):
+            file = open(path, "ab" if start else "wb")  # noqa: SIM115 (closed below)
+        n_units = None if total is None else -(-total // _MB)
+        with file, Progress(n_units, path.name, unit="MB", interval=_PROGRESS_S) as progress:
+            progress.skip(start // _MB)
+            while chunk := answer.read(_MB):
+                with _writing(path):
+                    file.write(chunk)
+                progress.update()
+                if progress.done > _MAX_MB:
+                    raise _SourceError(f"more than {_MAX_MB} MB: not a checkpoint")
+            with _writing(path):
+                file.flush()
+                os.fsync(file.fileno())
     if total is not None and path.stat().st_size != total:
         raise http.client.IncompleteRead(b"", total - path.stat().st_size)
-
-
-def _append(answer: IO[bytes], path: Path, start: int, total: int | None) -> None:
-    """Write the answer's body after the first ``start`` bytes of ``path``; a full disk is a CogError."""
-    n_units = None if total is None else -(-total // _MB)
-    with _writing(path):
-        file = open(path, "ab" if start else "wb")  # noqa: SIM115 (closed below)
-    with file, Progress(n_units, path.name, unit="MB", interval=_PROGRESS_S) as progress:
-        progress.skip(start // _MB)
-        while chunk := answer.read(_MB):
-            with _writing(path):
-                file.write(chunk)
-            progress.update()
-            if progress.done > _MAX_MB:
-                raise _SourceError(f"more than {_MAX_MB} MB: not a checkpoint")
-        with _writing(path):
-            file.flush()
-            os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -377,3 +275,63 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CogError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _require_space(path: Path, n_bytes: int) -> None:
+    """Refuse a file that cannot fit before it fills the disk."""
+    free = shutil.disk_usage(path.parent).free
+    if n_bytes > free:
+        raise CogError(
+            f"the disk of {path.parent} has {free / _MB:.0f} MB free, {path.name} needs {n_bytes / _MB:.0f} MB; "
+            "make room"
+        )
+
+
+def _check(partial: Sequence[Path], source: CheckpointSource) -> None:
+    """Check the hash of a download, take the checkpoint out of its archive, and detect its container."""
+    digest = files.sha256(partial[0])
+    if not digest.startswith(source.sha256):
+        raise _SourceError(f"wrong file: SHA-256 {digest}, expected {abbreviated(source.sha256)}")
+    if source.member:
+        _unpack(partial[0], source.member)
+    if len(partial) == 1:
+        try:
+            detect(partial[0])
+        except CogError as error:
+            raise _SourceError(str(error)) from None
+
+
+def _unpack(path: Path, member: str) -> None:
+    """Replace a zip archive by one of its members; neither its directory nor the member can grow without bound."""
+    from cog.runtime.safe_load import require_small_directory  # imports NumPy
+
+    try:
+        with open(path, "rb") as handle:
+            require_small_directory(handle)
+            with zipfile.ZipFile(handle) as archive:
+                record = _find_member(archive, member)
+                if record.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise _SourceError(f"{record.filename} is compressed in a way that checkpoints are not")
+                if record.file_size > _MAX_EXPANSION * path.stat().st_size:
+                    raise _SourceError(
+                        f"{record.filename} would be {record.file_size / _MB:,.0f} MB, more than "
+                        f"{_MAX_EXPANSION} times its archive: not a checkpoint"
+                    )
+                _require_space(path, record.file_size)
+                # zipfile reads no more bytes than the size that was just checked.
+                with archive.open(record) as content, files.atomic_write(path) as out:
+                    shutil.copyfileobj(content, out, _MB)
+    except (UnsafeFileError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
+        raise _SourceError(f"the archive is damaged ({error})") from None
+
+
+def _find_member(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
+    """Return the record of a member; archives of one release differ in their folders, so its file name decides."""
+    records = archive.infolist()
+    matches = [r for r in records if r.filename == member] or [
+        r for r in records if r.filename.rpartition("/")[2] == member.rpartition("/")[2]
+    ]
+    if len(matches) != 1:
+        names = ", ".join(record.filename for record in records[:5])
+        raise _SourceError(f"the archive does not contain {member} but {names}")
+    return matches[0]

@@ -1,4 +1,4 @@
-"""Telling published checkpoints by their SHA-256."""
+"""Recognition of published checkpoints by their SHA-256."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cog.runtime import files
 def sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a checkpoint.
 
-    That of the file; for one in several files (TensorFlow), that of the index followed by the data.
+    Of a checkpoint in several files (TensorFlow), this is the SHA-256 of the index followed by the data.
 
     Raises:
         CogError: when there is no such checkpoint or it cannot be read.
@@ -25,7 +25,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 
 def is_published(spec: ModelSpec, digest: str) -> bool | None:
-    """Whether a checkpoint's SHA-256 is one of those declared; None when none is known."""
+    """Return whether a checkpoint's SHA-256 is a declared one; None when none is declared."""
     known = spec.sha256_prefixes
     return any(digest.startswith(prefix) for prefix in known) if known else None
 

@@ -1,6 +1,6 @@
-"""``prepare_models/``, its scripts and its README, and the table of ``docs/models.md``, written from the declarations.
+"""``prepare_models/`` and the tables of ``docs/models.md`` and ``docs/data.md``, written from the declarations.
 
-``python -m cog.models docs --write`` rewrites them; a test compares them with what this module says.
+``python -m cog.models docs --write`` rewrites them; a test compares them with the output of this module.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cog.data import datasets
 from cog.models import table
 from cog.models.spec import ModelSpec
 
@@ -26,7 +27,7 @@ README_COLUMNS = (
 
 _SCRIPT = """\
 #!/usr/bin/env bash
-# Fetches {what}.
+# Fetches {content}.
 #   bash prepare_models/{name} <models_root_dir> [--dry_run]
 # Written from the declarations in cog/models/zoo.py by `python -m cog.models docs --write`.
 [ -n "${{BASH_VERSION:-}}" ] || {{ echo "error: run it with bash: bash $0" >&2; exit 2; }}
@@ -46,16 +47,16 @@ def families(specs: Sequence[ModelSpec]) -> dict[str, list[ModelSpec]]:
 
 def script(name: str, specs: Sequence[ModelSpec]) -> str:
     """Return the text of one script."""
-    what = "the checkpoint of " if len(specs) == 1 else "the checkpoints of "
+    noun = "the checkpoint of " if len(specs) == 1 else "the checkpoints of "
     return _SCRIPT.format(
-        what=what + ", ".join(spec.name for spec in specs), name=name, choice=f"--script {name}"
+        content=noun + ", ".join(spec.name for spec in specs), name=name, choice=f"--script {name}"
     )
 
 
 def script_for_all() -> str:
     """Return the text of ``all.sh``."""
     return _SCRIPT.format(
-        what="the checkpoints of all models, and ends with a table: ready, manual or failed",
+        content="the checkpoints of all models, and ends with a table: ready, manual or failed",
         name="all.sh",
         choice="--all",
     )
@@ -166,15 +167,22 @@ def _profiles(specs: Sequence[ModelSpec]) -> str:
     return "\n".join(lines)
 
 
-#: Around the table in docs/models.md.
+#: Around the table of a page.
 _BEGIN, _END = "<!-- generated: python -m cog.models docs --write -->\n", "\n<!-- end -->"
 
 
-def page(specs: Sequence[ModelSpec], text: str) -> str:
-    """Return the text of ``docs/models.md`` with its table replaced."""
+def pages(specs: Sequence[ModelSpec]) -> dict[str, str]:
+    """Return the table of each page with a generated one, by the page's path in the repository."""
+    return {
+        "docs/models.md": table.markdown(specs, columns=README_COLUMNS, links="../prepare_models"),
+        "docs/data.md": datasets.markdown(),
+    }
+
+
+def with_table(text: str, made: str) -> str:
+    """Return the text of a page with its table replaced."""
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    made = table.markdown(specs, columns=README_COLUMNS, links="../prepare_models")
     return f"{before}{_BEGIN}{made}{_END}{after}"
 
 
@@ -187,8 +195,8 @@ def generated(specs: Sequence[ModelSpec]) -> dict[str, str]:
 def changed(specs: Sequence[ModelSpec], repository: Path) -> dict[Path, str]:
     """Return path -> text of every file that differs from the declarations."""
     texts = {repository / "prepare_models" / name: text for name, text in generated(specs).items()}
-    models_page = repository / "docs/models.md"
-    texts[models_page] = page(specs, models_page.read_text(encoding="utf-8"))
+    for page, made in pages(specs).items():
+        texts[repository / page] = with_table((repository / page).read_text(encoding="utf-8"), made)
     return {
         path: text
         for path, text in texts.items()
@@ -197,7 +205,7 @@ def changed(specs: Sequence[ModelSpec], repository: Path) -> dict[Path, str]:
 
 
 def write(specs: Sequence[ModelSpec], repository: Path) -> list[Path]:
-    """Write what has changed; returns the files written."""
+    """Write all generated files that differ from the declarations, and return their paths."""
     from cog.runtime import files
 
     written = changed(specs, repository)

@@ -49,7 +49,7 @@ def _tensor(array: np.ndarray, shape: str = "") -> torch.Tensor:
 
 
 def simclr_tensorflow(state: dict[str, Any]) -> dict[str, Any]:
-    """SimCLR-v2's own names below ``base_model/``: layers are numbered in the order of their creation."""
+    """Rename SimCLR-v2's entries below ``base_model/``: layers are numbered in the order of their creation."""
     names: dict[str, tuple[str, str]] = {}
     for index, (conv, norm) in enumerate(_resnet50_layers()):
         names[_numbered("conv2d", index) + "/kernel"] = (f"{conv}.weight", "hwio")
@@ -70,7 +70,7 @@ def simclr_tensorflow(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def simclr_converted(state: dict[str, Any]) -> dict[str, Any]:
-    """Names of the PyTorch conversion of SimCLR-v2 that saves ``{"resnet", "head"}``."""
+    """Rename the entries of the PyTorch conversion of SimCLR-v2 that saves ``{"resnet", "head"}``."""
 
     def convert(name: str) -> str:
         for pattern, replacement in _SIMCLR_CONVERTED:
@@ -111,9 +111,9 @@ _HAIKU_LEAVES = {
 
 
 def byol_haiku(state: dict[str, Any]) -> dict[str, Any]:
-    """BYOL's own names, ``params/<module>/<leaf>`` and ``state/<module>/~/mean_ema/average``.
+    """Rename BYOL's entries, ``params/<module>/<leaf>`` and ``state/<module>/~/mean_ema/average``.
 
-    Of the moving averages' state, "average" is what evaluation uses ("hidden" and "counter" only serve
+    Of the moving averages' state, evaluation uses "average" ("hidden" and "counter" only serve
     to update it).
     """
     renamed = {}
@@ -144,7 +144,7 @@ def _haiku_layer(match: re.Match[str]) -> str:
 
 
 def vgg_timm(state: dict[str, Any]) -> dict[str, Any]:
-    """timm's VGG, whose first fully connected layers are convolutions."""
+    """Rename the entries of timm's VGG, whose first fully connected layers are convolutions."""
     names = {"pre_logits.fc1": "classifier.0", "pre_logits.fc2": "classifier.3", "head.fc": "classifier.6"}
     renamed = {}
     for name, value in state.items():
@@ -156,7 +156,7 @@ def vgg_timm(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def clip_timm(state: dict[str, Any]) -> dict[str, Any]:
-    """timm's ``resnet50_clip`` in terms of CLIP's own names."""
+    """Rename the entries of timm's ``resnet50_clip`` to CLIP's names."""
 
     def convert(name: str) -> str:
         name = re.sub(r"^stem\.conv(\d)\.(conv|bn)\.", r"\2\1.", name)

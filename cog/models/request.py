@@ -1,4 +1,4 @@
-"""The model that a command was asked for: its checkpoint, its folder, and what records say about it."""
+"""The model that a command was asked for: its checkpoint, its folder, and its description for records."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class ModelRequest:
         return description
 
     def _is_published(self, digest: str | None) -> bool | None:
-        """Whether the checkpoint of a declared model is the published file; None when no SHA-256 was published."""
+        """Return whether the checkpoint is the published file of its model; None when no SHA-256 was published."""
         spec = get_spec(self.model)
         published = None if digest is None else hashes.is_published(spec, digest)
         if published is False:

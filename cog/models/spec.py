@@ -1,4 +1,4 @@
-"""What is declared about a model; everything else (folders, documentation, loading) derives from it."""
+"""The declaration of a model, from which folders, documentation and loading derive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CATEGORIES = ("reference", "architecture", "self-supervision", "regularization",
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How an image becomes the network's input.
+    """Preprocessing of an image into the network's input.
 
     Attributes:
         resize: length of the shortest side after bicubic resizing, in pixels.
@@ -47,13 +47,13 @@ class Preprocess:
 
 @dataclass(frozen=True)
 class Unwrap:
-    """One layout of a checkpoint: where the state dict lies in the file and what else is there.
+    """One layout of a checkpoint: the place of the state dict in the file, and other entries.
 
     Attributes:
         key: entry of the outer dict that holds the state dict; None for a bare state dict.
         prefix: kept and stripped.
         ignored_prefixes: prefixes (as in the file) of the parameters that belong to something else, such as a
-            momentum encoder; whatever has neither ``prefix`` nor one of these is an error.
+            momentum encoder; a key with neither ``prefix`` nor one of these is an error.
         drop: prefixes (after stripping) of the parameters that are not part of the backbone; those of
             the network's ``head`` are dropped anyway.
         rename: ``"module:function"`` from a state dict to one with the architecture's names.
@@ -74,15 +74,15 @@ class Unwrap:
 
 @dataclass(frozen=True)
 class CheckpointSource:
-    """Where a checkpoint can be had.
+    """A link to a checkpoint.
 
     Attributes:
-        url: of the file; of a web page when ``manual``.
-        sha256: of the file: all or the first of its 64 hexadecimal digits; empty when unknown.
-        parts: what is appended to ``url`` and to ``model.ckpt`` for each file of the checkpoint.
+        url: link of the file; of a web page when ``manual``.
+        sha256: all or the first of the 64 hexadecimal digits of the file's SHA-256; empty when unknown.
+        parts: suffix of ``url`` and of ``model.ckpt`` for each file of the checkpoint.
         member: path of the checkpoint inside the downloaded zip archive.
-        manual: the link needs a browser.
-        note: what a reader should know.
+        manual: whether the link needs a browser.
+        note: remark for readers.
     """
 
     url: str
@@ -98,7 +98,7 @@ class Variant:
     """Differences to a model's declaration, chosen with FT_EXTRACT.PROFILE or FT_EXTRACT.VARIANT.
 
     Attributes:
-        note: what changes and why, for the documentation.
+        note: change and its reason, for the documentation.
         preprocess: replaces the model's, when given.
         network_args: added to the constructor's arguments.
         feature_dim: replaces the model's, when given.
@@ -131,12 +131,12 @@ class Published:
 
 @dataclass(frozen=True)
 class Paper:
-    """How the benchmark's paper lists a model.
+    """Entry of a model in the benchmark's paper.
 
     Attributes:
         label: label in its tables.
         category: group in its tables, one of ``CATEGORIES``.
-        title: of the publication that the model is from.
+        title: title of the publication that the model is from.
         comparable: whether the paper compares the model with ResNet-50 (similar size).
         parameters: millions of parameters, as its table of models prints them (None: not listed there).
     """
@@ -169,14 +169,15 @@ class Network:
 
 @dataclass(frozen=True)
 class Release:
-    """Where the weights come from.
+    """Release of the weights by their authors.
 
     Attributes:
-        script: in ``prepare_models/``, fetches the checkpoint.
-        sources: where the checkpoint can be had, best first.
-        license: of the weights or, failing that, of the repository that releases them; both where they
+        script: file in ``prepare_models/`` that fetches the checkpoint.
+        sources: links to the checkpoint, best first.
+        license: license of the weights or, failing that, of the repository that releases them; both where they
             contradict each other; empty when neither states one.
-        accuracy: of the released classifier on ImageNet-1K; None for files without one, and where no figure is known.
+        accuracy: accuracy of the released classifier on ImageNet-1K; None for files without a classifier, and where no
+            figure is known.
     """
 
     script: str = ""
@@ -191,15 +192,15 @@ class ModelSpec:
 
     Attributes:
         name: ``<model_title>_<architecture_name>``, split at the first underscore.
-        paper: how the benchmark's paper lists the model.
+        paper: entry of the model in the benchmark's paper.
         network: its architecture.
-        layouts: of checkpoint files: first the authors', then re-releases and conversions of the same weights;
+        layouts: layouts of checkpoint files: first the authors', then re-releases and conversions of the same weights;
             the names in a file decide.
         preprocess: input the weights expect.
         profiles: differences under a profile other than "authors".
         variants: further outputs or inputs of the same network.
-        release: where the weights come from.
-        note: what a reader of the table should know.
+        release: release of the weights.
+        note: remark for readers of the table.
 
     Raises:
         CogError: when the name, category or width is not usable.

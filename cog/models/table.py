@@ -1,4 +1,4 @@
-"""The table of models, in text, Markdown and CSV: what ``list`` prints and the documentation contains."""
+"""The table of models in text, Markdown and CSV, for ``list`` and the documentation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, li
 
     Args:
         specs: the models.
-        columns: which cells.
+        columns: headers of the columns to include.
         links: path from the page to the scripts; their names become links. Empty: none.
     """
 
@@ -76,7 +76,7 @@ def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, li
 
 
 def comma_separated(specs: Sequence[ModelSpec]) -> str:
-    """Return all columns as CSV, and what else is declared in numbers."""
+    """Return all columns as CSV, with further declared numbers."""
     extra = ("parameters", "paper_parameters_M", "published_top1", "sources", "sha256")
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=[*COLUMNS, *extra], lineterminator="\n")

@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from cog.data import image_lists
+from cog.constants import IN1K
+from cog.data import datasets, image_lists
 from cog.data.loader import usable_workers
 from cog.data.pixels import load_rgb, normalizer, to_input
 from cog.data.wnids import IN1K_LIST
@@ -83,6 +84,11 @@ class _Images(Dataset):
         return torch.from_numpy(np.array(image)), self._labels[int(self._images.labels[row])], ""
 
 
+def in1k_validation_images(in1k_images_root: str | os.PathLike[str]) -> image_lists.ImageList:
+    """Return the images in ``val/<wnid>/`` of a root."""
+    return datasets.DATASETS[IN1K].images(IN1K, "test", {"in1k_images_root": os.fspath(in1k_images_root)})
+
+
 def measure(
     spec: ModelSpec,
     ckpt_file: str | os.PathLike[str],
@@ -99,7 +105,7 @@ def measure(
         spec: a model with a published accuracy.
         ckpt_file: its checkpoint, with the original classifier.
         in1k_images_root: holds ``val/<wnid>/*.JPEG``.
-        device: where to compute.
+        device: device of the computation.
         batch_size: images per forward pass.
         n_workers: decoding processes.
         limit: number of images, spread evenly over the classes; 0 takes all.
@@ -112,7 +118,7 @@ def measure(
             f"no published ImageNet-1K accuracy is known for {spec.name}: it was released without an ImageNet-1K "
             "classifier, or without a figure for it; there is nothing to compare"
         )
-    images = image_lists.in1k(Path(in1k_images_root), "test")
+    images = in1k_validation_images(in1k_images_root)
     network = load_network(spec, Path(ckpt_file), classifier=True).eval().to(device)
     classify = getattr(network, "classify", network)
     step = max(1, len(images) // limit) if limit else 1

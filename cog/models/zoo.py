@@ -47,7 +47,7 @@ def get_spec(name: str) -> ModelSpec:
     """Return a model's declaration.
 
     Raises:
-        CogError: when there is none; the message says what exists.
+        CogError: an unknown model; the message lists similar names.
     """
     if name in MODELS:
         return MODELS[name]
@@ -83,7 +83,7 @@ _PYCLS = Unwrap(
 
 
 def _timm(name: str) -> CheckpointSource:
-    """The same weights, re-released by timm in safetensors (equality is theirs to state, not checked here)."""
+    """Return the source of the same weights as re-released by timm in safetensors (equality is not checked here)."""
     url = f"https://huggingface.co/timm/{name}/resolve/main/model.safetensors"
     return CheckpointSource(url, note="re-released by timm")
 

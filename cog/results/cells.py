@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cog import constants
+from cog.data import datasets
 from cog.errors import CogError
 from cog.runtime.json_fields import whole
 
@@ -198,11 +199,9 @@ def natural_key(name: str) -> tuple[Any, ...]:
 
 @functools.lru_cache(4096)
 def dataset_key(dataset: str) -> tuple[Any, ...]:
-    """Sort key: in1k, its blurred version, then cog_l1, cog_l2 ... by level, then a user's own data sets by name."""
-    level = constants.cog_level(dataset)
-    if dataset in (constants.IN1K, constants.IN1K_BLURRED):
-        return (0, int(dataset == constants.IN1K_BLURRED), ())
-    return (2, 0, natural_key(dataset)) if level is None else (1, level, ())
+    """Sort key: data sets in the order of :mod:`cog.data.datasets`, then a user's own by name."""
+    position = datasets.position(dataset)
+    return (1, (), natural_key(dataset)) if position is None else (0, position, ())
 
 
 def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from cog import constants
+from cog.data import datasets
 
 METRIC_LABELS = {"top1": "top-1", "top5": "top-5"}
 
 
 def dataset_label(dataset: str) -> str:
     """Return the paper's name of a data set: ``IN-1K``, ``L3``; others as they are."""
-    level = constants.cog_level(dataset)
-    known = {constants.IN1K: "IN-1K", constants.IN1K_BLURRED: "IN-1K-b", "cog_levels": "all levels"}
-    return known.get(dataset, dataset) if level is None else f"L{level}"
+    return "all levels" if dataset == "cog_levels" else datasets.label(dataset) or dataset
 
 
 def shots_label(n_shot: int) -> str:

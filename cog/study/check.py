@@ -20,7 +20,7 @@ from cog.study.units import DONE, ExtractionUnit, Status, Study, Unit
 def check_inputs(
     study: Study, plan: StudyPlan, *, model_loader: str | None, require_images: Callable[[str, str], object]
 ) -> None:
-    """Check that the models and the images of all planned extractions are there.
+    """Check that the models and the images of all planned extractions exist.
 
     Args:
         study: the units that are wanted.
@@ -59,7 +59,7 @@ def check_study(
     *,
     with_slurm: bool,
 ) -> int:
-    """Print what would stop a study: its log folder, SLURM, the scripts' own checks.
+    """Check the log folder, SLURM and every script of a study, and print the problems.
 
     Args:
         study: the units that are wanted.
@@ -103,7 +103,7 @@ def _check_slurm(plan: StudyPlan, options: SlurmOptions) -> int:
 
 
 def _check_scripts(study: Study, statuses: Mapping[Unit, Status], commands: ScriptCommands) -> int:
-    """Run each script with ``--check`` on what is missing; return the worst exit code."""
+    """Run each script with ``--check`` for its missing units; return the worst exit code."""
     worst = 0
     for model in study.models:
         todo = [

@@ -243,7 +243,7 @@ class _Others:
         self._repeated: set[str] = set()
 
     def work_on(self, task: LocalTask) -> bool:
-        """Whether others do; says so once."""
+        """Return whether other processes are at work on a task; log the first time."""
         last = self._looked.get(task.name)
         if last is not None and time.monotonic() - last < _LOOK_SECONDS:
             return True
@@ -257,11 +257,11 @@ class _Others:
         return True
 
     def explain(self, task: LocalTask) -> bool:
-        """Whether a task that failed has to be repeated: others were, or are, at work on it."""
+        """Return whether a failed task has to be repeated, because others were or are at work on its units."""
         if self.work_on(task):
             return True
-        found = self._look(task)
-        if task.name in self._repeated or not found or any(status.state != DONE for status in found):
+        statuses = self._look(task)
+        if task.name in self._repeated or not statuses or any(status.state != DONE for status in statuses):
             return False
         self._repeated.add(task.name)  # done in the meantime: by the same settings, or it fails again
         return True

@@ -61,7 +61,7 @@ def split_passthrough_args(
     ``FT_EXTRACT.*`` keys go to ``extract_features.py``, other keys to ``logreg.py``, flags to both.
 
     Args:
-        words: what follows ``--``.
+        words: command line after ``--``.
         extract_args: arguments of ``extract_features.py`` alone.
         logreg_args: arguments of ``logreg.py`` alone.
         image_args: flags of ``extract_features.py`` that name images and the loader of models.

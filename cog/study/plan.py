@@ -1,4 +1,4 @@
-"""From the units of a study that are missing to tasks: one command each, with what it has to wait for.
+"""Tasks for the missing units of a study: one command each, with the tasks it has to wait for.
 
 Tasks come as arrays whose numbers stand for the same (model, data set) in all of them, so that a classifier task waits
 for the extraction task of its own number: SLURM's ``aftercorr``. Run on one machine, they are the same tasks.
@@ -58,7 +58,7 @@ class ScriptCommands:
         root: ``<models_root_dir>``.
         extract_flags: further arguments of ``extract_features.py``.
         logreg_flags: further arguments of ``logreg.py``.
-        launcher: what starts the ranks of an extraction (``srun ...``).
+        launcher: command that starts the ranks of an extraction (``srun ...``).
     """
 
     python: str
@@ -100,7 +100,7 @@ class StudyPlan:
         return [unit for units in of_tasks for unit in units]
 
     def log(self, statuses: Mapping[Unit, Status]) -> None:
-        """Log how much there is to do, and what is left out."""
+        """Log the number of tasks, and the units that are left out."""
         for kind, label, unit_class in (
             (EXTRACT, "features", ExtractionUnit),
             (LOGREG, "classifier runs", TrainingUnit),

@@ -21,20 +21,20 @@ STATUS_FILE = "status.txt"
 def write_results(
     study: Study, log_dir: Path, opts: Sequence[str], print_results: Callable[[Sequence[str]], int]
 ) -> None:
-    """Write the results of ``study``, with what is missing from them.
+    """Write status, tables and report of a study, and name the missing runs.
 
     Args:
-        study: the units that were wanted.
-        log_dir: where to write.
-        opts: the configuration's ``KEY VALUE`` pairs.
-        print_results: runs ``print_results.py`` with arguments.
+        study: units of the study.
+        log_dir: output folder.
+        opts: ``KEY VALUE`` pairs of the configuration.
+        print_results: function that runs ``print_results.py`` with arguments.
 
     Raises:
         CogError: when there is no finished run, or a file cannot be written.
     """
     statuses = units.survey(study)
     files.write_text(log_dir / STATUS_FILE, status.draw(study, statuses))
-    states = [found.state for unit, found in statuses.items() if isinstance(unit, TrainingUnit)]
+    states = [unit_status.state for unit, unit_status in statuses.items() if isinstance(unit, TrainingUnit)]
     n_done = states.count(units.DONE)
     if not n_done:
         raise CogError(

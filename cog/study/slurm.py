@@ -59,7 +59,7 @@ class SlurmOptions:
         partition: partition (same for the next three, as ``sbatch`` takes them); None: the default.
         throttle: largest number of tasks of a kind at the same time; None: unlimited.
         requeue: whether interrupted tasks are queued again.
-        max_requeues: how often a task is queued again.
+        max_requeues: number of times that a task is queued again.
         signal_seconds: seconds before the time limit at which a task is told to save; 0: never.
         more: further arguments of ``sbatch``.
     """
@@ -254,18 +254,18 @@ def submit(command: Sequence[str]) -> str:
 
 
 def max_array_size() -> int:
-    """Return SLURM's MaxArraySize; the default where it does not tell."""
+    """Return SLURM's MaxArraySize; its default when SLURM does not name it."""
     try:
-        found = re.search(
+        match = re.search(
             r"^MaxArraySize\s*=\s*([0-9]+)", run_slurm("scontrol", "show", "config"), re.MULTILINE
         )
     except CogError:
-        found = None
-    return max(int(found[1]), 1) if found else MAX_ARRAY_SIZE
+        match = None
+    return max(int(match[1]), 1) if match else MAX_ARRAY_SIZE
 
 
 def queued_tasks() -> dict[str, str]:
-    """Return the state of one's own tasks that have not ended, by number: ``"12_3"``, or ``"12"`` of no array.
+    """Return the state of the user's unfinished tasks by number: ``"12_3"``, or ``"12"`` of no array.
 
     Raises:
         CogError: when ``squeue`` cannot be asked.
@@ -280,14 +280,14 @@ def queued_tasks() -> dict[str, str]:
 
 
 def encode_unit(unit: Unit) -> list[Any]:
-    """Return a unit as JSON has it."""
+    """Return a unit as a JSON value."""
     if isinstance(unit, ExtractionUnit):
         return ["features", unit.model, unit.dataset, unit.split]
     return ["run", unit.model, unit.dataset, unit.evaluation, unit.n_shot, unit.seed]
 
 
 def decode_unit(entry: Any) -> Unit | None:
-    """Undo :func:`encode_unit`; None for anything else."""
+    """Return the unit of a JSON value of :func:`encode_unit`; None for other values."""
     match entry:
         case ["features", str(model), str(dataset), str(split)]:
             return ExtractionUnit(model, dataset, split)

@@ -1,4 +1,4 @@
-"""How far a study is, as records and as a table: models by data sets."""
+"""The progress of a study, as records and as a table of models by data sets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _entry(some: Sequence[Unit], statuses: Mapping[Unit, Status]) -> writers.Tab
 
 
 def _listing(title: str, some: Iterable[tuple[Unit, str]]) -> str:
-    """List units by what is said about them: runs of one process, or with the same failure, are one entry."""
+    """List units by their details: runs of one process, or with the same failure, are one entry."""
     together: dict[str, list[Unit]] = {}
     for unit, detail in some:
         together.setdefault(detail, []).append(unit)

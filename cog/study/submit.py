@@ -25,7 +25,7 @@ class ResultsJob:
 
     Attributes:
         command: makes the table.
-        resources: what the job asks for.
+        resources: resources of the job.
     """
 
     command: list[str]

@@ -1,7 +1,7 @@
-"""The units of a study, and how far each is: extractions (model, data set, split) and classifier runs.
+"""The units of a study and their states: extractions (model, data set, split) and classifier runs.
 
-A unit is one output folder. Its state is read from the folder alone, so that it is the same whoever asks: a driver, a
-cluster's job, a person with another login. Nothing here imports torch, and thousands of folders take seconds.
+A unit is one output folder. Its state is read from the folder alone, so that it is the same for a driver, a
+cluster's job and a person with another login. Nothing here imports torch, and thousands of folders take seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ExtractionUnit:
     split: str
 
     def folder(self, root: Path) -> Path:
-        """Return where the features go."""
+        """Return the output folder of the features."""
         return paths.ModelDir(root, self.model).features(self.dataset, self.split)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class TrainingUnit:
     seed: int
 
     def folder(self, root: Path) -> Path:
-        """Return where the run goes."""
+        """Return the output folder of the run."""
         return paths.ModelDir(root, self.model).run(
             self.dataset, name=self.evaluation, n_shot=self.n_shot, seed=self.seed
         )
@@ -90,8 +90,9 @@ class Status:
 
     Attributes:
         state: one of ``STATES``.
-        detail: who runs it and since when, or the message of its failure; else "".
-        foreign: done in a folder that the original toolkit's code spelled otherwise (``eval_logreg-N8/seed_22``).
+        detail: holder of the lock and start of the work, or the message of the failure; else "".
+        foreign: whether it is done in a folder that the original toolkit's code spelled otherwise
+            (``eval_logreg-N8/seed_22``).
     """
 
     state: str
@@ -105,11 +106,11 @@ class Study:
 
     Attributes:
         root: ``<models_root_dir>``.
-        models: names, ``<model_title>_<architecture_name>``.
-        datasets: names.
-        splits: of the extractions.
-        seeds: of the classifier runs.
-        n_shots: of the classifier runs, 0 = all images.
+        models: names of the models, ``<model_title>_<architecture_name>``.
+        datasets: names of the data sets.
+        splits: splits of the extractions.
+        seeds: seeds of the classifier runs.
+        n_shots: training images per class of the classifier runs, 0 = all images.
         evaluation: name of the evaluation.
     """
 
@@ -145,14 +146,14 @@ class Study:
 
 
 def survey(study: Study) -> dict[Unit, Status]:
-    """Look at the folder of every unit.
+    """Return the status of every unit, by its folder.
 
     Raises:
         CogError: when the root cannot be read, or a folder on the way not listed.
     """
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = list(threads.map(lambda pair: _survey_pair(study, *pair), study.pairs()))
-    return {unit: status for part in found for unit, status in part.items()}
+        parts = list(threads.map(lambda pair: _survey_pair(study, *pair), study.pairs()))
+    return {unit: status for part in parts for unit, status in part.items()}
 
 
 def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
@@ -165,7 +166,7 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
         statuses[extraction] = _state(path, listed, done=constants.FEATURES_FILE in listed)
     runs = _run_folders(folder, entries, study)
     for training in study.trainings(model, dataset):
-        own = training.folder(study.root)
+        expected = training.folder(study.root)
         statuses[training] = best = Status(MISSING)
         for path in runs.get((training.n_shot, training.seed), ()):
             listed = _list(path)
@@ -173,8 +174,8 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
                 any(name.startswith("final-lr-") for name in listed) and RunFolder(path).is_complete()
             )
             status = _state(path, listed, done=done)
-            if path == own or (status.state == DONE and best.state != RUNNING):
-                best = dataclasses.replace(status, foreign=path != own)
+            if path == expected or (status.state == DONE and best.state != RUNNING):
+                best = dataclasses.replace(status, foreign=path != expected)
                 statuses[training] = best
                 if status.state in (DONE, RUNNING):
                     break
@@ -182,20 +183,20 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
 
 
 def _run_folders(folder: Path, entries: frozenset[str], study: Study) -> dict[tuple[int, int], list[Path]]:
-    """Return the folders of the runs that exist by (n_shot, seed), in either spelling, our own first."""
-    found: dict[tuple[int, int], list[Path]] = {}
+    """Return the folders of the runs that exist by (n_shot, seed), in either spelling, that of this toolkit first."""
+    runs: dict[tuple[int, int], list[Path]] = {}
     for name in sorted(entries):
         parsed = paths.parse_evaluation_folder(name)
         if parsed is None or parsed[0] != study.evaluation or parsed[1] not in study.n_shots:
             continue
-        own = name == paths.evaluation_folder(*parsed)
+        is_own = name == paths.evaluation_folder(*parsed)
         for seed_name in sorted(_list(folder / name)):
             seed = paths.parse_seed_folder(seed_name)
             if seed is not None:
-                places = found.setdefault((parsed[1], seed), [])
-                first = own and seed_name == paths.seed_folder(seed)
+                places = runs.setdefault((parsed[1], seed), [])
+                first = is_own and seed_name == paths.seed_folder(seed)
                 places.insert(0 if first else len(places), folder / name / seed_name)
-    return found
+    return runs
 
 
 def _state(path: Path, listed: frozenset[str], *, done: bool) -> Status:
@@ -220,7 +221,7 @@ def _state(path: Path, listed: frozenset[str], *, done: bool) -> Status:
 
 
 def _list(path: Path) -> frozenset[str]:
-    """Return the names in a folder; none when it is not there."""
+    """Return the names in a folder; an empty set when it does not exist."""
     try:
         return frozenset(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -242,12 +243,12 @@ def find_models(root: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
     from cog.results.query import matches
 
     if wanted is None:
-        found = find.list_models(root)
-        if not found:
+        names = find.list_models(root)
+        if not names:
             raise CogError(
                 f"there is no <model_title>/<architecture_name> folder under {root}; name the models"
             )
-        return tuple(found)
+        return tuple(names)
     models: list[str] = []
     for name in wanted:
         if not find.is_pattern(name):
@@ -262,8 +263,8 @@ def find_models(root: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def find_datasets(root: Path, models: Sequence[str]) -> tuple[str, ...]:
-    """Return the data sets that have a folder of any of ``models``, in the usual order; the six when there are none."""
-    found = set()
+    """Return the data sets that have a folder of any of ``models``, in the usual order; the six by default."""
+    datasets = set()
     for model in models:
         folder = paths.ModelDir(root, model).path
         for name in _list(folder):
@@ -271,9 +272,9 @@ def find_datasets(root: Path, models: Sequence[str]) -> tuple[str, ...]:
                 continue
             for entry in _list(folder / name):
                 if entry.startswith("features_") or paths.parse_evaluation_folder(entry):
-                    found.add(name)
+                    datasets.add(name)
                     break
-    if found <= set(constants.DATASETS):
+    if datasets <= set(constants.DATASETS):
         return constants.DATASETS
-    known = [name for name in constants.DATASETS if name in found]
-    return (*known, *sorted(found - set(known), key=find.dataset_key))
+    known = [name for name in constants.DATASETS if name in datasets]
+    return (*known, *sorted(datasets - set(known), key=find.dataset_key))

@@ -224,7 +224,7 @@ def test_histogram_counts_every_image_once(crossed):
         np.testing.assert_array_equal(counts, np.histogram(p.max(1), bins=np.linspace(0, 1, 101))[0])
 
 
-def test_cross_respects_normalisation_components_and_hidden_layers(models):
+def test_cross_respects_normalization_components_and_hidden_layers(models):
     """What a run recorded about its input decides, and for runs that recorded nothing the configuration."""
     write_features(models, "in1k", "test", SEEN)
     x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], seed=1)
@@ -760,7 +760,7 @@ def test_results_are_skipped_when_complete_and_refused_when_inputs_changed(rival
 
 
 @pytest.mark.parametrize("scale", [1e30, 1e-36])
-def test_a_classifier_normalises_rows_of_any_length(scale):
+def test_a_classifier_normalizes_rows_of_any_length(scale):
     one = saved_runs.SavedClassifier([(torch.eye(3), torch.zeros(3))], None, True, None)
     logits = one.logits(torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]) * scale)
     torch.testing.assert_close(logits, torch.tensor([[0.6, 0.8, 0.0], [0.0, 0.0, 0.0]]))

@@ -171,7 +171,7 @@ def test_15_labels_that_do_not_begin_at_zero(tmp_path):
         assert values(plain[name]) == values(shifted[name]), name
 
 
-def test_16_more_neighbours_than_training_images_are_undefined(tmp_path, caplog):
+def test_16_more_neighbors_than_training_images_are_undefined(tmp_path, caplog):
     import logging
 
     caplog.set_level(logging.WARNING, "cog")

@@ -17,10 +17,10 @@ def clouds(n: int, d: int, n_classes: int, *, seed: int = 0, spread: float = 1.0
     """Unit vectors in overlapping clusters of a spectrum that falls, as features have it."""
     generator = torch.Generator().manual_seed(99)
     spectrum = torch.arange(1, d + 1).float() ** -0.5
-    centres = torch.randn(n_classes, d, generator=generator) * spectrum
+    centers = torch.randn(n_classes, d, generator=generator) * spectrum
     generator = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % n_classes
-    x = (centres[y] + spread * spectrum * torch.randn(n, d, generator=generator)).relu()
+    x = (centers[y] + spread * spectrum * torch.randn(n, d, generator=generator)).relu()
     return FeatureSet(torch.nn.functional.normalize(x), y, "clouds")
 
 
@@ -28,22 +28,22 @@ def rows_of(features: FeatureSet, *, centered: bool = False) -> FeatureRows:
     return FeatureRows(features, CPU, centered=centered)
 
 
-def plain_lloyd(x: torch.Tensor, centres: torch.Tensor, iterations: int) -> tuple[torch.Tensor, torch.Tensor]:
+def plain_lloyd(x: torch.Tensor, centers: torch.Tensor, iterations: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Lloyd's algorithm as in a textbook, in float64, until no row moves."""
-    x, centres = x.double(), centres.double()
+    x, centers = x.double(), centers.double()
     labels = None
     for _ in range(iterations):
-        new = torch.cdist(x, centres).argmin(dim=1)
+        new = torch.cdist(x, centers).argmin(dim=1)
         if labels is not None and bool((new == labels).all()):
             break
         labels = new
-        centres = torch.stack([x[labels == c].mean(dim=0) for c in range(len(centres))])
+        centers = torch.stack([x[labels == c].mean(dim=0) for c in range(len(centers))])
     assert labels is not None
-    return centres, labels
+    return centers, labels
 
 
-def inertia_of(x: torch.Tensor, centres: torch.Tensor, labels: torch.Tensor) -> float:
-    return float((x.double() - centres.double()[labels]).square().sum())
+def inertia_of(x: torch.Tensor, centers: torch.Tensor, labels: torch.Tensor) -> float:
+    return float((x.double() - centers.double()[labels]).square().sum())
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def test_kmeans_of_1000_clusters_from_the_same_start_ends_where_scikit_learn_doe
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_outlier_does_not_make_other_centres_equally_near(seed):
+def test_an_outlier_does_not_make_other_centers_equally_near(seed):
     # differences of the rows are below the rounding of the outlier's distances, and above that of their own
     generator = torch.Generator().manual_seed(seed)
     x = 1.0 + 3e-4 * torch.randn(300, 16, generator=generator).double()
@@ -109,7 +109,7 @@ def test_an_outlier_does_not_make_other_centres_equally_near(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_empty_clusters_get_the_rows_that_are_farthest_in_float64(seed):
-    # all centres far from the rows: whose row is the farthest, float32 cannot tell
+    # all centers far from the rows: whose row is the farthest, float32 cannot tell
     x = 1.0 + 1e-4 * torch.randn(200, 8, generator=torch.Generator().manual_seed(seed))
     features = FeatureSet(x, torch.arange(200) % 4, "far away")
     init = 1e3 + torch.arange(4.0)[:, None].repeat(1, 8)
@@ -150,8 +150,8 @@ def test_a_state_of_another_version_is_not_continued():
     assert torch.equal(ours.labels, lloyd.fit(rows, 5, seed=0).labels)
 
 
-def test_equally_near_centres_leave_rows_where_they_are():
-    # pairs of equal rows, and centres that coincide: nothing but ties
+def test_equally_near_centers_leave_rows_where_they_are():
+    # pairs of equal rows, and centers that coincide: nothing but ties
     x = torch.nn.functional.normalize(clouds(50, 16, 5).x).repeat(2, 1)
     features = FeatureSet(x, torch.arange(100) % 5, "pairs")
     init = x[[0, 0, 1, 1, 2, 2]]
@@ -165,11 +165,11 @@ def test_bounds_do_not_change_the_clusters(monkeypatch):
     features = clouds(3000, 256, 32)
     init = features.x[:32]
     ours = lloyd.fit(rows_of(features, centered=True), 32, seed=0, centers=init, tolerance=0.0)
-    centres, labels = plain_lloyd(features.x, init, 300)
+    centers, labels = plain_lloyd(features.x, init, 300)
     assert ours.ended_by == "convergence" and ours.iterations > 5
     assert ours.computed_frac < 0.8
     assert torch.equal(ours.labels, labels)
-    assert ours.inertia == pytest.approx(inertia_of(features.x, centres, labels), rel=1e-6)
+    assert ours.inertia == pytest.approx(inertia_of(features.x, centers, labels), rel=1e-6)
 
 
 def test_kmeans_of_features_that_hardly_differ_keeps_its_digits():
@@ -179,9 +179,9 @@ def test_kmeans_of_features_that_hardly_differ_keeps_its_digits():
     features = FeatureSet(x, base.y, "same")
     init = x[:5]
     ours = lloyd.fit(rows_of(features, centered=True), 5, seed=0, centers=init, tolerance=0.0)
-    centres, labels = plain_lloyd(x, init, 300)
+    centers, labels = plain_lloyd(x, init, 300)
     assert torch.equal(ours.labels, labels)
-    assert ours.inertia == pytest.approx(inertia_of(x, centres, labels), rel=1e-6)
+    assert ours.inertia == pytest.approx(inertia_of(x, centers, labels), rel=1e-6)
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_kmeans_starts_as_well_as_scikit_learn_does(monkeypatch):
 
 
 @pytest.mark.parametrize("work", [1e12, 0.0])
-def test_starting_centres_find_small_clusters_far_away(monkeypatch, work):
+def test_starting_centers_find_small_clusters_far_away(monkeypatch, work):
     monkeypatch.setattr(seeding, "DIRECT_WORK", work)
     generator = torch.Generator().manual_seed(0)
     far = 10 * torch.eye(32)[:20].repeat_interleave(
@@ -278,8 +278,8 @@ def test_uniformity_does_not_underflow():
 
 
 @pytest.mark.parametrize("weights", ["uniform", "temperature"])
-def test_neighbours_vote_as_in_scikit_learn(monkeypatch, weights):
-    from sklearn import neighbors as sklearn_neighbours
+def test_neighbors_vote_as_in_scikit_learn(monkeypatch, weights):
+    from sklearn import neighbors as sklearn_neighbors
 
     monkeypatch.setattr(knn, "_TRAIN_BLOCK", 500)
     monkeypatch.setattr(knn, "_TEST_BLOCK", 150)
@@ -289,7 +289,7 @@ def test_neighbours_vote_as_in_scikit_learn(monkeypatch, weights):
     ks = [1, 5, 10, 20, 100, 200]
     ranked = knn.vote(found, train.y, ks, temperature=None if weights == "uniform" else 0.07)
     for k in ks:
-        theirs = sklearn_neighbours.KNeighborsClassifier(
+        theirs = sklearn_neighbors.KNeighborsClassifier(
             k,
             metric="cosine",
             algorithm="brute",
@@ -308,7 +308,7 @@ def test_neighbours_vote_as_in_scikit_learn(monkeypatch, weights):
             assert ranked_classes.accuracy(ranked[k], test.y)[1] == pytest.approx(100.0 * np.mean(hits))
 
 
-def test_equal_neighbours_come_in_the_order_of_their_rows(monkeypatch):
+def test_equal_neighbors_come_in_the_order_of_their_rows(monkeypatch):
     monkeypatch.setattr(knn, "_TRAIN_BLOCK", 16)
     train = torch.eye(4).repeat(20, 1)  # rows 0, 4, 8, ... are equal
     rows = rows_of(FeatureSet(train, torch.zeros(80, dtype=torch.int64), "equal"))
@@ -338,13 +338,13 @@ def test_equal_votes_go_to_the_lower_label():
 
 @pytest.mark.parametrize("block", [64, 8192])
 def test_class_means_are_scikit_learns_centroids(monkeypatch, block):
-    from sklearn import neighbors as sklearn_neighbours
+    from sklearn import neighbors as sklearn_neighbors
 
     monkeypatch.setattr(ncm, "SMALL_BLOCK", block)
     train, test = clouds(600, 24, 9, spread=2.0), clouds(500, 24, 9, seed=1, spread=2.0)
     labels = train.y * 3 + 2  # classes need not be 0, 1, 2, ...
     means = ncm.fit(rows_of(train), labels)
-    theirs = sklearn_neighbours.NearestCentroid().fit(train.x.double().numpy(), labels.numpy())
+    theirs = sklearn_neighbors.NearestCentroid().fit(train.x.double().numpy(), labels.numpy())
     np.testing.assert_allclose(means.centers.numpy(), theirs.centroids_, atol=1e-6)
     ranked = ncm.predict(means, rows_of(test), metric="euclidean")
     assert (ranked[:, 0].numpy() == theirs.predict(test.x.double().numpy())).all()

@@ -299,7 +299,7 @@ def test_kmeans_continues_bit_by_bit(models, monkeypatch):
     assert not (folder / ".resume").exists()
 
 
-def test_neighbours_continue(models, monkeypatch):
+def test_neighbors_continue(models, monkeypatch):
     from cog.analysis import knn
 
     monkeypatch.setattr(knn, "_TEST_BLOCK", 8)

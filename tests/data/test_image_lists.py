@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torchvision.datasets import ImageFolder
 
-from cog.data import image_lists
+from cog.data import datasets, image_lists, image_sources
 from cog.errors import CogError
 
 
@@ -23,12 +23,20 @@ def listed(images):
     return [images.file(row) for row in range(len(images))]
 
 
+def in1k(root, split, dataset="in1k"):
+    return datasets.DATASETS[dataset].images(dataset, split, {f"{dataset}_images_root": str(root)})
+
+
+def own(dataset, root):
+    return datasets.OWN.images(dataset, "train", {"images_root": str(root)})
+
+
 def test_in1k_order_equals_torchvisions_image_folder(tmp_path):
     touch(
         tmp_path / "val",
         "n02/n02_10.JPEG", "n02/n02_9.JPEG", "n01/b.JPEG", "n01/B.JPEG", "n01/a.jpg", "n10/é.png", "n10/z.JPEG",
     )  # fmt: skip
-    images = image_lists.in1k(tmp_path, "test")
+    images = in1k(tmp_path, "test")
     reference = ImageFolder(tmp_path / "val")
     assert [str(tmp_path / "val" / file) for file in listed(images)] == [
         path for path, _ in reference.samples
@@ -40,7 +48,7 @@ def test_in1k_order_equals_torchvisions_image_folder(tmp_path):
 
 def test_hidden_files_and_other_files_are_not_images(tmp_path):
     touch(tmp_path / "train", "a/1.png", "a/._1.png", "a/notes.txt", ".cache/1.png")
-    images = image_lists.image_folder("own", tmp_path, "train")
+    images = own("own", tmp_path)
     assert listed(images) == ["a/1.png"]
     assert images.dataset == "own"
 
@@ -49,7 +57,7 @@ def test_empty_class_folder_is_an_error(tmp_path):
     touch(tmp_path / "train", "a/1.png")
     (tmp_path / "train" / "b").mkdir()
     with pytest.raises(CogError, match="1 of 2 class folders.*b"):
-        image_lists.image_folder("own", tmp_path, "train")
+        own("own", tmp_path)
 
 
 @pytest.fixture
@@ -102,20 +110,20 @@ def fake(dataset, split, counts):
         dataset=dataset,
         split=split,
         root=None,
-        files=np.array([b""] * sum(counts)),
+        files=np.zeros(sum(counts), dtype="S1"),
         labels=np.repeat(np.arange(len(counts)), counts),
         classes=tuple(map(str, range(len(counts)))),
     )
 
 
 def test_official_counts():
-    assert image_lists.count_differences(fake("in1k", "test", [50] * 1000)) == []
-    assert image_lists.count_differences(fake("cog_l3", "test", [50] * 1000)) == []
-    assert image_lists.count_differences(fake("cog_l3", "train", [732] * 500 + [1300] * 500)) == []
-    assert image_lists.count_differences(fake("own", "train", [1, 2])) == []
-    (line,) = image_lists.count_differences(fake("cog_l3", "train", [731] + [1301] + [800] * 998))
+    assert image_sources.count_differences(fake("in1k", "test", [50] * 1000)) == []
+    assert image_sources.count_differences(fake("cog_l3", "test", [50] * 1000)) == []
+    assert image_sources.count_differences(fake("cog_l3", "train", [732] * 500 + [1300] * 500)) == []
+    assert image_sources.count_differences(fake("own", "train", [1, 2])) == []
+    (line,) = image_sources.count_differences(fake("cog_l3", "train", [731] + [1301] + [800] * 998))
     assert "expected 732 to 1300 images per concept, found 731 to 1301 (2 of 1000" in line
-    classes, total = image_lists.count_differences(fake("in1k", "train", [10] * 999))
+    classes, total = image_sources.count_differences(fake("in1k", "train", [10] * 999))
     assert "expected 1000 classes, found 999" in classes
     assert "expected 1281167 images, found 9990" in total
 
@@ -124,8 +132,8 @@ def test_official_counts():
 def test_official_counts_of_blurred_images(split, n, repository):
     """Of the paper's Table 4."""
     counts = [n // 1000 + (i < n % 1000) for i in range(1000)]
-    assert image_lists.count_differences(fake("in1k_blurred", split, counts)) == []
-    (line,) = image_lists.count_differences(fake("in1k_blurred", split, [*counts[1:], counts[0] + 1]))
+    assert image_sources.count_differences(fake("in1k_blurred", split, counts)) == []
+    (line,) = image_sources.count_differences(fake("in1k_blurred", split, [*counts[1:], counts[0] + 1]))
     assert f"in1k_blurred {split}: expected {n} images, found {n + 1}" in line
     published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
     if published.is_file():
@@ -134,15 +142,15 @@ def test_official_counts_of_blurred_images(split, n, repository):
 
 def test_blurred_images_have_the_layout_of_in1k(tmp_path):
     touch(tmp_path / "val", "n02/n02_9.JPEG", "n01/a.jpg")
-    images = image_lists.in1k(tmp_path, "test", dataset="in1k_blurred")
+    images = in1k(tmp_path, "test", dataset="in1k_blurred")
     assert (images.dataset, listed(images)) == ("in1k_blurred", ["n01/a.jpg", "n02/n02_9.JPEG"])
     with pytest.raises(CogError, match="--in1k_blurred_images_root"):
-        image_lists.in1k(tmp_path, "train", dataset="in1k_blurred")
+        in1k(tmp_path, "train", dataset="in1k_blurred")
 
 
 def test_digest_tells_lists_apart(tmp_path):
     touch(tmp_path / "train", "a/1.png", "b/1.png")
-    first = image_lists.image_folder("own", tmp_path, "train").digest()
-    assert image_lists.image_folder("other", tmp_path, "train").digest() == first
+    first = own("own", tmp_path).digest()
+    assert own("other", tmp_path).digest() == first
     touch(tmp_path / "train", "b/2.png")
-    assert image_lists.image_folder("own", tmp_path, "train").digest() != first
+    assert own("own", tmp_path).digest() != first

@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 
-from cog.data import image_lists
+from cog.data import datasets
 from cog.data.loader import PREFETCH, Decoder, batches, usable_workers
 from cog.data.pixels import decode_exact
 from cog.errors import CogError
@@ -25,7 +25,7 @@ def images(tmp_path):
     """23 images of two classes."""
     tiny.write_class_folders(tmp_path / "birds/test", classes=("crow",), n_images=11, suffix=".png")
     tiny.write_class_folders(tmp_path / "birds/test", classes=("duck",), n_images=12, suffix=".JPEG", seed=1)
-    return image_lists.image_folder("birds", tmp_path / "birds", "test")
+    return datasets.OWN.images("birds", "test", {"images_root": str(tmp_path / "birds")})
 
 
 def decoding_threads():

@@ -20,7 +20,7 @@ from torchvision import transforms
 
 import cog
 from cog.commands import extract_features
-from cog.data import image_lists
+from cog.data import datasets, image_lists
 from cog.errors import CogError, FailedImagesError
 from cog.features import extract
 from cog.features.extract import Extractor
@@ -290,7 +290,7 @@ def run_library(images, backbone=None, **options):
 def forty(tmp_path):
     """40 images, three forward passes."""
     tiny.write_class_folders(tmp_path / "forty/test", classes=("crow", "duck"), n_images=20, suffix=".png")
-    return image_lists.image_folder("forty", tmp_path / "forty", "test")
+    return datasets.OWN.images("forty", "test", {"images_root": str(tmp_path / "forty")})
 
 
 @pytest.mark.parametrize(
@@ -620,9 +620,9 @@ def test_worse_failures_in_one_pair_do_not_lose_the_others(many, workshop, caplo
 
 
 def test_values_of_lists_given_as_none_or_empty(many, capsys):
-    for datasets, message in ((["None"], "required: --dataset"), ([""], "the value is empty")):
+    for names, message in ((["None"], "required: --dataset"), ([""], "the value is empty")):
         with pytest.raises(SystemExit) as stop:
-            extract_features.main(many(datasets, ["test"]))
+            extract_features.main(many(names, ["test"]))
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import nn
 
 from cog.commands import finetune
-from cog.data import image_lists
+from cog.data import datasets
 from cog.errors import CogError
 from cog.finetune import loader, network, state, streams, training
 from cog.finetune.augment import random_box, training_pixels
@@ -100,7 +100,7 @@ def build(path: Path, **changes):
 
 
 def lists(birds: Path):
-    return [image_lists.image_folder("birds", birds, split) for split in ("train", "test")]
+    return [datasets.OWN.images("birds", split, {"images_root": str(birds)}) for split in ("train", "test")]
 
 
 def run(path: Path, birds: Path, *, n_workers=0, saving=None, resume=None, **changes):

@@ -298,14 +298,14 @@ def test_training_learns(small_world, tmp_path):
     import torch
 
     from cog.miniature import loader
-    from cog.miniature.train import _normalise, _read_images
+    from cog.miniature.train import _normalize, _read_images
 
     path = train(small_world, tmp_path, "--n_epochs", "40")
     network, _ = loader.load_my_model({"model_name": "", "ckpt_file": path, "model_dir": ""})
     classes = torch.load(path, weights_only=True)["classes"]
     x, y = _read_images(small_world / "in1k" / "train", classes)
     with torch.no_grad():
-        accuracy = (network(_normalise(x)).argmax(1) == y).float().mean().item()
+        accuracy = (network(_normalize(x)).argmax(1) == y).float().mean().item()
     assert accuracy > 0.5
 
 

@@ -23,7 +23,6 @@ import cog
 from cog import config
 from cog.commands import extract_features
 from cog.constants import PROFILES
-from cog.data import image_lists
 from cog.data.pixels import normalizer, to_input
 from cog.errors import CogError
 from cog.models import check, model_docs, rename, table, top1
@@ -527,7 +526,7 @@ def test_top1(tmp_path, capsys, monkeypatch):
         for p in sorted((tmp_path / "val" / wnid).iterdir())
     ]
     assert spec.release.accuracy is not None
-    dataset = top1._Images(image_lists.in1k(tmp_path, "test"), list(range(6)), spec.release.accuracy)
+    dataset = top1._Images(top1.in1k_validation_images(tmp_path), list(range(6)), spec.release.accuracy)
     for index, expected in enumerate(batch):
         pixels = to_input(dataset[index][0].numpy()[None], *normalizer(*IMAGENET, torch.device("cpu")))
         assert torch.allclose(pixels[0], expected, atol=1e-5)

@@ -19,6 +19,7 @@ import zipfile
 
 import pytest
 import torch
+from filelock import FileLock
 
 from cog.errors import CogError
 from cog.models import download
@@ -366,7 +367,7 @@ def test_two_downloads_do_not_write_the_same_file(server, tmp_path):
     folder = tmp_path / "dino" / "resnet50"
     folder.mkdir(parents=True)
     server.files["/a"] = DATA
-    with download._locked(folder / "model.ckpt"):
+    with FileLock(folder / "model.ckpt.download.lock"):
         outcome, _ = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
     assert outcome.status == "failed" and "another download" in outcome.detail
 

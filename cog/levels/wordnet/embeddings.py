@@ -22,18 +22,19 @@ from cog.levels.wordnet.graph import NounGraph
 from cog.runtime.safe_load import require_stored
 
 _WORD = re.compile(r"[^\W_]+")
-_COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz"}  # first bytes -> what to run
+# first bytes of a file -> command that decompresses it
+_COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz"}
 _MAX_LINE = 1 << 20
 
 
 @dataclass(frozen=True)
 class ConceptVectors:
-    """Vectors of concepts and what the vocabulary lacked.
+    """Vectors of concepts, and the words without a vector.
 
     Attributes:
         vectors: float64 ``(N, D)``; zero for concepts without any known word.
-        coverage: counts for reports: words and distinct words of names and glosses, how many of them have
-            no vector, concepts without a vector.
+        coverage: counts for reports: words and distinct words of names and glosses, of these those without a vector,
+            concepts without a vector.
     """
 
     vectors: np.ndarray
@@ -41,7 +42,7 @@ class ConceptVectors:
 
 
 def tokenize(text: str) -> list[str]:
-    """Split into words: maximal runs of letters and digits, in the case they are written."""
+    """Split a text into words: maximal runs of letters and digits, in their case."""
     return _WORD.findall(text)
 
 
@@ -77,8 +78,8 @@ def embed_concepts(
         return math.log((1 + len(documents)) / (1 + frequency[word.lower()])) + 1
 
     def find(word: str) -> np.ndarray | None:
-        found = vectors.get(word.lower())
-        return vectors.get(word) if found is None else found
+        vector = vectors.get(word.lower())
+        return vectors.get(word) if vector is None else vector
 
     def weighted_mean(words: list[str], weights: list[float]) -> np.ndarray:
         known = [(find(word), w) for word, w in zip(words, weights, strict=True)]
@@ -133,8 +134,8 @@ def read_vectors(path: Path, words: set[str]) -> dict[str, np.ndarray]:
     skipped), ``.npz`` with the arrays ``words`` (n,) and ``vectors`` (n, D). Of repeated words the first counts.
 
     Args:
-        path: the file.
-        words: which words are wanted.
+        path: file of word vectors.
+        words: wanted words.
 
     Returns:
         word -> float32 ``(D,)``.
@@ -144,19 +145,19 @@ def read_vectors(path: Path, words: set[str]) -> dict[str, np.ndarray]:
     """
     try:
         if path.suffix == ".npz":
-            found = _read_npz(path, words)
+            vectors = _read_npz(path, words)
         else:
             with open(path, "rb") as handle:
-                found = _read_rows(handle, path, words)
+                vectors = _read_rows(handle, path, words)
     except OSError as error:
         raise CogError(f"cannot read --embeddings {path}: {error}") from error
-    if not found:
+    if not vectors:
         raise CogError(
             f"--embeddings {path} has vectors for none of the {len(words):,} words of the concepts"
         )
-    if any(not np.isfinite(vector).all() for vector in found.values()):
+    if any(not np.isfinite(vector).all() for vector in vectors.values()):
         raise CogError(f"--embeddings {path} has vectors with NaN or infinite entries")
-    return found
+    return vectors
 
 
 def _read_npz(path: Path, words: set[str]) -> dict[str, np.ndarray]:
@@ -179,11 +180,11 @@ def _read_npz(path: Path, words: set[str]) -> dict[str, np.ndarray]:
             f"fit, expected "
             "(n,) strings and (n, D) numbers"
         )
-    found: dict[str, np.ndarray] = {}
+    wanted: dict[str, np.ndarray] = {}
     for word, vector in zip(names.tolist(), vectors, strict=True):
         if word in words:
-            found.setdefault(word, np.asarray(vector, dtype=np.float32))
-    return found
+            wanted.setdefault(word, np.asarray(vector, dtype=np.float32))
+    return wanted
 
 
 def _read_rows(handle: IO[bytes], path: Path, words: set[str]) -> dict[str, np.ndarray]:
@@ -223,18 +224,18 @@ def _read_text(
     handle: IO[bytes], line: bytes, path: Path, words: set[str], *, first_number: int, n_dims: int
 ) -> dict[str, np.ndarray]:
     wanted = {word.encode("utf-8"): word for word in words}
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     number = first_number
     while line:
         # The number of blanks is checked on every row: cheap, and a cut-off or mixed-up file shows.
         if line.strip():
             start = line.split(None, 1)[0]
-            if start in wanted and wanted[start] not in found:
+            if start in wanted and wanted[start] not in vectors:
                 fields = line.split()
                 # Some words of GloVe contain blanks: those are other words than their first part.
                 if len(fields) == n_dims + 1:
                     try:
-                        found[wanted[start]] = np.array(
+                        vectors[wanted[start]] = np.array(
                             [float(field) for field in fields[1:]], dtype=np.float32
                         )
                     except ValueError:
@@ -247,7 +248,7 @@ def _read_text(
                     )
         line = handle.readline(_MAX_LINE)
         number += 1
-    return found
+    return vectors
 
 
 def _read_binary(
@@ -255,7 +256,7 @@ def _read_binary(
 ) -> dict[str, np.ndarray]:
     wanted = {word.encode("utf-8"): word for word in words}
     size = 4 * n_dims
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     buffer, position = read_ahead, 0
     for row in range(n_rows):
         blank = buffer.find(b" ", position)
@@ -271,7 +272,7 @@ def _read_binary(
                 raise CogError(f"--embeddings {path}, row {row + 1:,}: no word found; the file is damaged")
         # word2vec.c ends every vector with a line feed, other writers do not.
         word = wanted.get(buffer[position:blank].lstrip(b"\n"))
-        if word is not None and word not in found:
-            found[word] = np.frombuffer(buffer, dtype="<f4", count=n_dims, offset=blank + 1).copy()
+        if word is not None and word not in vectors:
+            vectors[word] = np.frombuffer(buffer, dtype="<f4", count=n_dims, offset=blank + 1).copy()
         position = blank + 1 + size
-    return found
+    return vectors

@@ -1,4 +1,4 @@
-"""The graph of noun synsets: who is a kind (or an instance) of whom."""
+"""The graph of noun synsets: hypernyms and instance hypernyms."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class NounGraph:
         names: per node the NLTK name (``dog.n.01``); default: the ids.
         lemmas: per node its words, with ``_`` for blanks; default: the ids.
         glosses: per node definition and quoted examples; default: empty.
-        source: where the graph was read from, for reports.
-        files: the files it was read from.
+        source: place that the graph was read from, for reports.
+        files: files that the graph was read from.
 
     Raises:
         CogError: when the ids are not ascending or the links form a cycle.
@@ -75,12 +75,12 @@ class NounGraph:
         except (KeyError, TypeError):
             raise CogError(f"{wnid!r} {_why_unknown(wnid)}") from None
 
-    def indices(self, wnids: Iterable[str], what: str) -> np.ndarray:
+    def indices(self, wnids: Iterable[str], origin: str) -> np.ndarray:
         """Return the node numbers (int64) of ``wnids``.
 
         Args:
             wnids: ids.
-            what: where they come from, for the error.
+            origin: origin of the ids, named in the error.
 
         Raises:
             CogError: naming the first unknown ids and how many there are.
@@ -89,7 +89,7 @@ class NounGraph:
         unknown = [wnid for wnid in wnids if wnid not in self._index]
         if unknown:
             more = f" (and {len(unknown) - 1} more unknown ids)" if len(unknown) > 1 else ""
-            raise CogError(f"{what}: {unknown[0]!r}{more} {_why_unknown(unknown[0])}")
+            raise CogError(f"{origin}: {unknown[0]!r}{more} {_why_unknown(unknown[0])}")
         return np.fromiter((self._index[wnid] for wnid in wnids), dtype=np.int64, count=len(wnids))
 
     def parents(self, node: int) -> tuple[int, ...]:
@@ -181,14 +181,14 @@ class NounGraph:
 
     def descendants(self, node: int) -> frozenset[int]:
         """Return ``node`` and everything below it at any depth."""
-        found = {node}
+        nodes = {node}
         pending = [node]
         while pending:
             for child in self.children[pending.pop()]:
-                if child not in found:
-                    found.add(child)
+                if child not in nodes:
+                    nodes.add(child)
                     pending.append(child)
-        return frozenset(found)
+        return frozenset(nodes)
 
 
 def _why_unknown(wnid: object) -> str:

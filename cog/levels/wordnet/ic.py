@@ -29,8 +29,8 @@ class Taxonomy:
     descendants: np.ndarray
     information: np.ndarray
 
-    def require(self, nodes: np.ndarray, what: str) -> None:
-        """Check that all ``nodes`` are in the taxonomy.
+    def require(self, nodes: np.ndarray, noun: str) -> None:
+        """Check that all ``nodes`` (int64) are in the taxonomy; ``noun`` names them in the error.
 
         Raises:
             CogError: naming the first that is not.
@@ -38,7 +38,7 @@ class Taxonomy:
         outside = np.asarray(nodes)[self.descendants[nodes] == 0]
         if len(outside):
             raise CogError(
-                f"{what} {self.graph.wnids[outside[0]]} is outside the taxonomy that the concepts span; "
+                f"{noun} {self.graph.wnids[outside[0]]} is outside the taxonomy that the concepts span; "
                 "add it to --concepts"
             )
 

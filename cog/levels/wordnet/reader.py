@@ -53,24 +53,24 @@ def load_wordnet(wordnet_dir: str | os.PathLike[str] | None = None) -> NounGraph
         (os.environ.get(ENVIRONMENT_VARIABLE), ENVIRONMENT_VARIABLE),
     ):
         if given:
-            found = _resolve(Path(given))
-            if found is None:
+            location = _resolve(Path(given))
+            if location is None:
                 raise CogError(f"{flag} {given} holds no data.noun and index.noun of WordNet 3.0; {_HELP}")
-            return _read(found)
+            return _read(location)
     refused = ""
     for place in (*_nltk_places(), DEBIAN_DIR):
-        found = _resolve(place)
-        if found is None:
+        location = _resolve(place)
+        if location is None:
             continue
         try:
-            return _read(found)
+            return _read(location)
         except CogError as error:
             refused = f" ({error})"
     raise CogError(f"WordNet 3.0 was not found{refused}; {_HELP}")
 
 
 def _nltk_places() -> Iterator[Path]:
-    """NLTK's search path, without importing NLTK (its import costs more than reading the files)."""
+    """Yield the folders of NLTK's search path, without importing NLTK (that costs more than reading the files)."""
     nltk_data = sys.modules.get("nltk.data")
     if nltk_data is not None:
         roots = [str(entry) for entry in nltk_data.path]

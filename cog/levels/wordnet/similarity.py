@@ -2,7 +2,7 @@
 
 Every measure is a function of a common ancestor (a subsumer, possibly the synset itself). Instead of
 walking the graph per pair, ancestors are visited from the least to the most specific, and each one is
-painted over the block of pairs it subsumes; what remains on top is the lowest common subsumer. Rows and
+painted over the block of pairs it subsumes; the last one painted is the lowest common subsumer. Rows and
 columns are first brought into tree order, which makes these blocks few and rectangular.
 """
 
@@ -18,7 +18,7 @@ from cog.errors import CogError
 from cog.levels.wordnet.graph import NounGraph
 from cog.levels.wordnet.ic import Taxonomy
 
-#: Measure -> what it is. All but ``lin`` equal NLTK's function of the same measure.
+#: Measure -> formula. All but ``lin`` equal NLTK's function of the same measure.
 MEASURES = {
     "lin": "2 IC(s) / (IC(a) + IC(b)), s the deepest common subsumer (the published levels)",
     "lin_max_ic": "Lin with the common subsumer of maximal information content (NLTK's lin_similarity)",
@@ -247,7 +247,7 @@ def _tree_order(graph: NounGraph, nodes: np.ndarray) -> np.ndarray:
 
 
 def _put_back(values: np.ndarray, row_order: np.ndarray, column_order: np.ndarray) -> np.ndarray:
-    """Undo the tree order of rows and columns."""
+    """Return values ``(N, M)`` with rows and columns in their original order."""
     return values.take(np.argsort(row_order), axis=0).take(np.argsort(column_order), axis=1)
 
 
@@ -280,7 +280,7 @@ def _runs(subsumers: np.ndarray, positions: np.ndarray) -> dict[int, list[slice]
 
 def _climbs_up(graph: NounGraph, nodes: np.ndarray) -> dict[int, list[tuple[slice, np.ndarray]]]:
     """Map every subsumer to the runs of positions below it, each with the fewest steps up to it (int32)."""
-    found: list[tuple[int, int, int]] = []
+    climbed: list[tuple[int, int, int]] = []
     for position, node in enumerate(nodes.tolist()):
         distances = {node: 0}
         queue = [node]
@@ -289,8 +289,8 @@ def _climbs_up(graph: NounGraph, nodes: np.ndarray) -> dict[int, list[tuple[slic
                 if parent not in distances:
                     distances[parent] = distances[here] + 1
                     queue.append(parent)
-        found += [(subsumer, position, distance) for subsumer, distance in distances.items()]
-    subsumers, positions, steps = np.array(sorted(found), dtype=np.int64).T
+        climbed += [(subsumer, position, distance) for subsumer, distance in distances.items()]
+    subsumers, positions, steps = np.array(sorted(climbed), dtype=np.int64).T
     climbs: dict[int, list[tuple[slice, np.ndarray]]] = {}
     for start, stop in pairwise(_run_bounds(subsumers, positions).tolist()):
         run = slice(int(positions[start]), int(positions[stop - 1]) + 1)

@@ -38,7 +38,7 @@ _BLOCKS = (
 
 
 def _squeezed_width(width: int) -> int:
-    """A quarter of ``width``, rounded to a multiple of 8 but never below 90 % of the quarter."""
+    """Return a quarter of ``width``, rounded to a multiple of 8 but never below 90 % of the quarter."""
     quarter = width // 4
     rounded = max(8, (quarter + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * quarter else rounded

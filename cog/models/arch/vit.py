@@ -71,7 +71,7 @@ class DeiT(nn.Module):
         dim: width D.
         heads: attention heads per block.
         image_size: side of the input, in pixels.
-        distilled: with a distillation token. Its output is not part of the feature: the original
+        distilled: whether there is a distillation token. Its output is not part of the feature: the original
             toolkit takes the class token alone (timm's pooled feature is the mean of both).
         depth: number of blocks.
         patch: side of a patch, in pixels.

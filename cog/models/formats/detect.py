@@ -1,4 +1,4 @@
-"""Which container a checkpoint is in, told from its content (names and endings mean nothing)."""
+"""Detection of the container of a checkpoint by its content; names and endings mean nothing."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ def detect(path: Path) -> str:
         "torch", "torchscript", "safetensors", "tensorflow" or "pickle".
 
     Raises:
-        CogError: for what is certainly no checkpoint (empty file, web page, other archive, torch 0.1),
-            or is missing.
+        CogError: a file that is no checkpoint (empty file, web page, other archive, torch 0.1), or none at all.
     """
     parts = checkpoint_files(path)
     if not parts:

@@ -26,7 +26,7 @@ class _Record(safe_pickle.Instance, dict[str, Any]):
         return made
 
     def __init__(self, *values: Any) -> None:
-        """Leave alone what __new__ has filled: a file may call either."""
+        """Keep the state that __new__ has set, since a file may call either."""
 
 
 @functools.lru_cache(64)
@@ -35,7 +35,7 @@ def _record_of(fields: tuple[str, ...]) -> type[_Record]:
 
 
 def _create_namedtuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> type[_Record]:
-    """Stand-in of dill's: makes records with these fields."""
+    """Return a class of records with these fields, in the place of dill's function."""
     if not isinstance(fields, list | tuple) or not all(isinstance(field, str) for field in fields):
         raise UnsafeFileError("a malformed named tuple")
     if len(fields) > _MAX_FIELDS:
@@ -46,12 +46,12 @@ def _create_namedtuple(name: Any, fields: Any, module: Any, defaults: Any = None
 def _create_array(
     constructor: Any, arguments: Any, state: Any, attributes: Any = None
 ) -> np.ndarray[Any, Any]:
-    """Stand-in of dill's: a numpy array."""
+    """Return a numpy array, in the place of dill's function."""
     return safe_pickle.build_array(constructor, arguments, state)
 
 
 def _mapping(content: Any) -> dict[Any, Any]:
-    """Stand-in of Haiku's immutable mappings, which are pickled as ``class(dict)``."""
+    """Return a dict in the place of Haiku's immutable mappings, which are pickled as ``class(dict)``."""
     if not isinstance(content, dict):
         raise UnsafeFileError("a malformed mapping")
     return content

@@ -2,7 +2,7 @@
 
 The index is a LevelDB table (https://github.com/google/leveldb/blob/main/doc/table_format.md) of protocol
 buffers ``BundleEntryProto`` (tensorflow/core/protobuf/tensor_bundle.proto); the data files hold raw
-tensors. Every checksum of what is read is verified. TensorFlow is not needed.
+tensors. The checksums of all data that are read are verified. TensorFlow is not needed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Damaged(ValueError):
 
 @dataclass(frozen=True)
 class _Entry:
-    """Where a tensor lies."""
+    """Place of a tensor in the data files."""
 
     dtype: int
     shape: tuple[int, ...]

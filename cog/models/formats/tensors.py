@@ -85,7 +85,7 @@ def rebuild_tensor(
     hooks: Any = None,
     *rest: Any,
 ) -> Sealed:
-    """Stand-in of ``torch._utils._rebuild_tensor_v2``."""
+    """Rebuild a tensor, in the place of ``torch._utils._rebuild_tensor_v2``."""
     if not isinstance(storage, Sealed) or not isinstance(size, tuple) or not isinstance(stride, tuple):
         raise UnsafeFileError("a malformed tensor")
     return Sealed(view(storage.value, offset, size, stride))

@@ -58,7 +58,7 @@ def _tensors(root: _Object) -> dict[str, torch.Tensor]:
 
 
 def _first(value: Any, *rest: Any) -> Any:
-    """Stand-in of the typed list constructors in ``torch.jit._pickle``."""
+    """Return the list, in the place of the typed list constructors in ``torch.jit._pickle``."""
     return value
 
 

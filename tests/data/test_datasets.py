@@ -1,0 +1,225 @@
+"""The declarations of data sets: every one of them works wherever data sets are named."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from cog import constants, paths
+from cog.analysis import registry
+from cog.commands import analyze_features, extract_features, finetune, image_flags, logreg, study
+from cog.data import datasets, image_sources
+from cog.data.datasets import Dataset, OfficialCounts
+from cog.data.image_lists import ImageList
+from cog.data.image_sources import ImageSources
+from cog.errors import CogError
+from cog.models import model_docs
+from cog.reporting.figures import points
+from cog.reporting.tables import layout, pivot, quantities
+from cog.results import labels
+from cog.results.cells import SeedAverage, dataset_key
+from cog.study import units
+
+#: A data set that only these tests declare: all that they ask of the others holds for it.
+NEW = Dataset(
+    name="scenes",
+    label="Scenes",
+    title="365 scenes",
+    note="from a friend",
+    root="scenes_images_root",
+    layout="{learn,exam}/<class>/*.jpg",
+    folders={"train": "learn", "test": "exam"},
+    counts={"train": OfficialCounts(3, 12), "test": OfficialCounts(3, per_class=(2, 2))},
+)
+#: What tables and figures call them.
+LABELS = {
+    "in1k": "IN-1K",
+    "in1k_blurred": "IN-1K-b",
+    **{f"cog_l{level}": f"L{level}" for level in range(1, 6)},
+    "scenes": "Scenes",
+}
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    monkeypatch.setitem(datasets.DATASETS, NEW.name, NEW)
+    return datasets.DATASETS
+
+
+def help_of(command, capsys) -> str:
+    with pytest.raises(SystemExit):
+        command.parse_args(["--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+def write_images(name: str, root) -> dict[str, str]:
+    """Write two classes with two images per split in the layout of a data set; return the values of its flags."""
+    declaration = datasets.find(name)
+    values = {declaration.root: root / "images"}
+    rows: dict[str, dict[str, np.ndarray]] = {}
+    for wnid in ("n00000002", "n00000001"):
+        for index, split in enumerate(constants.SPLITS):
+            folder = values[declaration.root] / declaration.folders.get(split, "") / wnid
+            folder.mkdir(parents=True, exist_ok=True)
+            names = [f"{wnid}_{2 * index + i}.JPEG" for i in range(2)]
+            for file in names:
+                (folder / file).write_bytes(b"x")
+            rows.setdefault(wnid, {})[split] = np.array([f"{wnid}/{file}" for file in names])
+    if declaration.name == datasets.LEVELS:
+        contents = {
+            "cog_levels_mapping_file": [sorted(rows)] * 5,
+            "cog_concepts_split_file": rows,
+        }
+        for flag, content in contents.items():
+            values[flag] = root / f"{flag}.pkl"
+            values[flag].write_bytes(pickle.dumps(content))
+    return {flag: str(path) for flag, path in values.items()}
+
+
+def fake_list(name: str, split: str, counts: list[int]) -> ImageList:
+    return ImageList(
+        dataset=name,
+        split=split,
+        root=None,
+        files=np.zeros(sum(counts), dtype="S1"),
+        labels=np.repeat(np.arange(len(counts)), counts),
+        classes=tuple(map(str, range(len(counts)))),
+    )
+
+
+def test_the_declared_data_sets_are_those_with_a_label_here(declared):
+    assert datasets.names() == list(LABELS)
+    assert set(constants.DATASETS) < set(datasets.names())
+    with pytest.raises(ValueError, match="declared twice"):
+        datasets.register(NEW)
+
+
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize("name", list(LABELS))
+class TestEveryDataset:
+    """Holds for each declaration: a new one is tested by being declared."""
+
+    def test_the_declaration_is_complete(self, name):
+        declaration = datasets.find(name)
+        assert constants.is_plain_name(name) and name in declaration.members
+        assert declaration.title and declaration.layout and "|" not in declaration.note
+        assert all(re.fullmatch(r"[a-z0-9_]+_(root|file)", flag) for flag in declaration.flags)
+        assert declaration.root.endswith("images_root")
+        assert set(declaration.folders) in (set(), set(constants.SPLITS))
+        assert set(declaration.counts) <= set(constants.SPLITS)
+
+    def test_name_and_flags_are_in_the_help_of_every_command(self, name, capsys):
+        declaration = datasets.find(name)
+        for command in (extract_features, finetune, study):
+            text = help_of(command, capsys)
+            for flag, about in declaration.flags.items():
+                assert f"--{flag} {flag.upper()} {about}" in text, command.__name__
+        assert f"--{declaration.root} DIR" in help_of(analyze_features, capsys)
+        for command in (extract_features, finetune, logreg, analyze_features):
+            assert re.search(rf"\b{name}\b", help_of(command, capsys)), command.__name__
+
+    def test_a_flag_that_is_not_given_is_named(self, name, tmp_path):
+        values = write_images(name, tmp_path)
+        for flag in values:
+            with pytest.raises(CogError, match=rf"^--dataset {name} needs --{flag}$"):
+                ImageSources({**values, flag: None}).require(name)
+            absent = {**values, flag: str(tmp_path / "absent")}
+            with pytest.raises(CogError, match=rf"^--{flag} .*absent does not exist"):
+                ImageSources(absent).require(name)
+
+    def test_images_of_both_splits_are_listed_from_the_flags(self, name, tmp_path):
+        values = write_images(name, tmp_path)
+        parser = extract_features.parse_args(
+            ["--model", "a_b", "--dataset", name, "--split", "test"]
+            + [f"--{flag}={value}" for flag, value in values.items()]
+        )
+        sources = image_flags.sources(parser)
+        for index, split in enumerate(constants.SPLITS):
+            images = sources.list_images(name, split)
+            assert (images.dataset, images.split) == (name, split)
+            assert images.classes == ("n00000001", "n00000002") and images.labels.tolist() == [0, 0, 1, 1]
+            for row, file in enumerate(map(images.file, range(4))):
+                assert file.endswith(f"{images.classes[row // 2]}_{2 * index + row % 2}.JPEG")
+                assert (images.root / file).is_file()
+
+    def test_other_counts_than_the_official_are_reported(self, name):
+        for split, official in datasets.find(name).counts.items():
+            low, high = official.per_class or (1, 1)
+            counts = [low] * (official.n_classes - 1) + [high]
+            if official.n_images is not None:
+                counts[0] += official.n_images - sum(counts)
+            assert image_sources.count_differences(fake_list(name, split, counts)) == []
+            (line,) = image_sources.count_differences(fake_list(name, split, [*counts[:-1], high + 1]))
+            assert line.startswith(f"{name} {split}: expected ")
+            fewer = image_sources.count_differences(fake_list(name, split, counts[1:]))
+            assert (
+                f"expected {official.n_classes} " in fewer[0]
+                and f"found {official.n_classes - 1}" in fewer[0]
+            )
+
+    def test_label_and_order_in_tables_and_figures(self, name):
+        assert labels.dataset_label(name) == points.dataset_label(name) == LABELS[name]
+        others = ["birds", "cog_l7", "in1k_2", *reversed(LABELS)]
+        after_levels = list(LABELS).index("cog_l5") + 1
+        ordered = [*list(LABELS)[:after_levels], "cog_l7", *list(LABELS)[after_levels:], "birds", "in1k_2"]
+        assert sorted(others, key=dataset_key) == ordered
+        cells = [SeedAverage("a_b", dataset, "logreg", "top1", 0, 50.0, 0.5) for dataset in (*others, name)]
+        shown = layout.arrange(cells[:-1])
+        assert list(shown.datasets) == ordered
+        view = pivot.tabulate(
+            shown, quantities.accuracy, metrics=("top1",), layout="datasets", style=layout.TableStyle()
+        )
+        assert list(view.tables[0].columns) == ordered
+
+    def test_units_of_a_study(self, name, tmp_path):
+        chosen = units.Study(tmp_path, ("a_net",), datasets=(name,), seeds=(1,), n_shots=(0,))
+        folders = [
+            unit.folder(tmp_path).relative_to(tmp_path / "a/net").as_posix() for unit in chosen.units()
+        ]
+        assert folders == [f"{name}/features_train", f"{name}/features_test", f"{name}/eval_logreg/seed-1"]
+        for dataset in ("birds", name):
+            paths.ModelDir(tmp_path, "a_net").features(dataset, "test").mkdir(parents=True)
+        in_study = units.find_datasets(tmp_path, ["a_net"])
+        assert in_study.index(name) < in_study.index("birds")
+
+    def test_the_documentation_names_it(self, name):
+        members = datasets.find(name).members
+        (row,) = [line for line in datasets.markdown().splitlines() if line.startswith(f"| `{members[0]}`")]
+        assert all(f"`--{flag}`" in row for flag in datasets.find(name).flags)
+        assert row in model_docs.pages([])["docs/data.md"]
+
+
+@pytest.mark.parametrize("name", datasets.names())
+def test_contact_sheets_take_its_images(name):
+    (analysis,) = registry.get(["cross"])
+    assert datasets.find(name).root in analysis.uses
+
+
+def test_bash_scripts_take_every_flag_from_the_declarations(repository, python):
+    """A script names no flag of images itself, beside the variables at its top."""
+    scripts = [path for path in (repository / "bash-scripts").rglob("*.sh") if path.name != "quickstart.sh"]
+    assert len(scripts) > 8
+    for path in scripts:
+        for flag in datasets.root_flags():
+            assert not re.search(rf"--{flag}\b|\b{flag}=\"\$\{{{flag}\}}\"", path.read_text()), path
+    environment = {**os.environ, "COG_PYTHON": python}
+    command = ["bash", str(repository / "bash-scripts/study.sh"), "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    variables = done.stdout.splitlines()[-1].split()
+    assert set(datasets.flags()) <= set(variables)
+
+
+def test_a_name_that_is_not_declared_needs_images_root(tmp_path):
+    with pytest.raises(
+        CogError, match="--dataset birds is not one of in1k, .*, cog_l5; .* --images_root DIR"
+    ):
+        ImageSources({}).require("birds")
+    values = {"images_root": str(tmp_path)}
+    assert ImageSources(values).require("birds") == ImageSources(values).require("in1k") == values
+    assert dataclasses.replace(datasets.OWN).folder("/data", "test").as_posix() == "/data/test"
