@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 #: In a stage that is whole: how to publish it.
 NOTE_FILE = ".publish"
 
-_STAGE_PREFIX = ".partial-"
+#: Of the names of stages in an output folder.
+STAGE_PREFIX = ".partial-"
 
 #: In a stage: folders of the older result, until they are deleted; moving them away takes no time.
 _OLD = ".old"
@@ -79,7 +80,7 @@ def staged(folder: str | os.PathLike[str], *, marker: str | tuple[str, ...], fla
                 with contextlib.suppress(FileExistsError):  # another run may have been faster
                     path.mkdir()
                     created.append(path)
-            stage = Stage(Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE_PREFIX)))
+            stage = Stage(Path(tempfile.mkdtemp(dir=folder, prefix=STAGE_PREFIX)))
             # mkdtemp creates 0700; entries are moved out one by one, but folders inside keep their own mode
         except OSError as error:
             raise CogError(f"cannot write into {flag} {folder}: {error.strerror or error}") from error
@@ -108,7 +109,7 @@ def needs_recovery(folder: str | os.PathLike[str]) -> bool:
         names = os.listdir(folder)
     except OSError:
         return False
-    if any(name.startswith(_STAGE_PREFIX) for name in names):
+    if any(name.startswith(STAGE_PREFIX) for name in names):
         return True
     return any(name.startswith(LOCK_FILE) for name in names) and live_holder(folder) is None
 
@@ -124,7 +125,7 @@ def recover(folder: str | os.PathLike[str]) -> None:
     """
     folder = Path(folder)
     try:
-        for path in sorted(folder.glob(f"{_STAGE_PREFIX}*")):
+        for path in sorted(folder.glob(f"{STAGE_PREFIX}*")):
             note = _read_note(path)
             if note is not None:
                 _check(note, path, folder)

@@ -50,6 +50,12 @@ def read_failure(folder: str | os.PathLike[str]) -> Failure | None:
     return failure if all(isinstance(value, str) for value in asdict(failure).values()) else None
 
 
+def forget(folder: str | os.PathLike[str]) -> None:
+    """Remove the note of an earlier attempt."""
+    with contextlib.suppress(OSError):
+        (Path(folder) / FAILURE_FILE).unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def failures_noted(lock: Lock) -> Iterator[None]:
     """Note an error of the block in the folder of ``lock`` (if it exists), and forget the one of an earlier attempt.
@@ -59,9 +65,7 @@ def failures_noted(lock: Lock) -> Iterator[None]:
     Raises:
         LockedError: instead of an error that came after the lock was lost: what it needed was someone else's by then.
     """
-    path = lock.path.with_name(FAILURE_FILE)
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
+    forget(lock.path.parent)
     try:
         yield
     except (Interrupted, LockedError):
@@ -79,5 +83,8 @@ def failures_noted(lock: Lock) -> Iterator[None]:
             else os.environ.get("SLURM_JOB_ID", "")
         )
         with contextlib.suppress(CogError, OSError):  # a full disk must not hide the error itself
-            files.write_json(path, asdict(Failure(text, provenance.now(), socket.gethostname(), job)))
+            files.write_json(
+                lock.path.with_name(FAILURE_FILE),
+                asdict(Failure(text, provenance.now(), socket.gethostname(), job)),
+            )
         raise

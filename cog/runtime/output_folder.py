@@ -1,0 +1,329 @@
+"""The life of an output folder, whatever is made in it: look, claim, continue, publish.
+
+::
+
+    if not folder.is_done():                     # a look, before anything is read
+        with folder.claim() as claim:            # nobody else works on it now
+            if not claim.is_done():              # another process may have been faster
+                claim.begin()
+                with claim.failures_noted():
+                    ... claim.resume ...         # states that survive an interruption
+                    with claim.publish() as stage:
+                        ...                      # files that appear together
+
+Each kind of result is a subclass of :class:`OutputFolder`, which says what its folder holds. :func:`read_state` tells
+how far any output folder is.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cog.errors import CogError
+from cog.runtime import atomic_dir, failure_note
+from cog.runtime.failure_note import FAILURE_FILE, Failure, read_failure
+from cog.runtime.fingerprint import differences, plain
+from cog.runtime.locks import LOCK_FILE, Holder, LockedError, live_holder, locked
+from cog.runtime.resume_dir import FOLDER, ResumeFolder
+
+logger = logging.getLogger(__name__)
+
+DONE = "done"
+RUNNING = "running"
+FAILED = "failed"
+#: Begun, not finished, nobody at work: the same command continues.
+INTERRUPTED = "interrupted"
+MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class FolderState:
+    """How far an output folder is.
+
+    Attributes:
+        state: ``DONE``, ``RUNNING``, ``FAILED``, ``INTERRUPTED`` or ``MISSING``.
+        holder: the process at work there.
+        failure: how the last attempt failed; also of a folder that an earlier attempt has completed.
+        trace: name of an entry that a process leaves until it has finished.
+    """
+
+    state: str
+    holder: Holder | None = None
+    failure: Failure | None = None
+    trace: str | None = None
+
+
+def read_state(
+    folder: str | os.PathLike[str],
+    entries: Iterable[str] | None = None,
+    *,
+    complete: bool,
+    marked: bool = True,
+) -> FolderState:
+    """Return how far an output folder is, by what lies in it.
+
+    Args:
+        folder: the output folder; may be missing.
+        entries: the names in it, where they are known.
+        complete: whether it holds a result.
+        marked: whether that result has the file that is published last. One without (of the original toolkit) may as
+            well be part of a publication that was cut off.
+    """
+    if entries is None:
+        try:
+            entries = os.listdir(folder)
+        except OSError:
+            entries = ()
+    names = sorted(entries)
+    holder = live_holder(folder) if LOCK_FILE in names else None
+    failure = None
+    if FAILURE_FILE in names:
+        failure = read_failure(folder) or Failure(f"{Path(folder) / FAILURE_FILE} cannot be read", "", "", "")
+    traces = [name for name in names if name == FOLDER or name.startswith(atomic_dir.STAGE_PREFIX)]
+    if holder is not None:
+        state = RUNNING
+    elif complete and (marked or not traces):
+        state = DONE
+    elif failure is not None and not complete:
+        state = FAILED
+    else:
+        traces += [LOCK_FILE] * (LOCK_FILE in names)
+        state = INTERRUPTED if traces else MISSING
+    return FolderState(state, holder, failure, next(iter(traces), None))
+
+
+class OutputFolder(abc.ABC):
+    """One folder that a command makes, whole or not at all.
+
+    Args:
+        path: the folder.
+        identity: what makes two results the same: settings and inputs; values become those of JSON. None: of a
+            folder that is only read.
+        overwrite: whether another result, or the beginning of one, gives way.
+
+    Attributes:
+        markers: files that tell readers that the result is complete; the first is put in place last.
+        flag: how the user gave the folder, for messages.
+        resume: the unfinished work in it.
+    """
+
+    markers: ClassVar[tuple[str, ...]]
+    flag: ClassVar[str] = "--output_dir"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        identity: Mapping[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.identity: dict[str, Any] = plain(identity or {})
+        self.overwrite = overwrite
+        self.resume = ResumeFolder(self.path)
+
+    # --- what a kind of result says
+
+    @abc.abstractmethod
+    def holds_result(self) -> bool:
+        """Whether the result that is asked for is there, and is to be kept.
+
+        Raises:
+            CogError: when there is another result, and it is not to be overwritten.
+        """
+
+    def accept(self) -> bool:
+        """Complete the result without any work, if that can be done; to be called with the folder claimed."""
+        return False
+
+    def replaced(self) -> Sequence[str]:
+        """Return the names in the folder that give way to a new result, beside those that it has itself."""
+        return self.markers
+
+    def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+        """Return one ``key: old -> new`` per difference of two identities."""
+        return differences(stored, wanted)
+
+    def refusal(self, changed: Sequence[str]) -> str:
+        """Return the message about unfinished work with these differences."""
+        return (
+            f"{self.resume.path} holds the beginning of different work ({'; '.join(changed)}); run that command again "
+            "to finish it, or add --overwrite to discard it"
+        )
+
+    def refuse_damaged(self) -> None:
+        """Deal with unfinished work whose description cannot be read.
+
+        Raises:
+            CogError: when it is not to be discarded.
+        """
+        raise CogError(f"{self.resume.path} holds unreadable leftovers; add --overwrite to discard them")
+
+    def has_leftovers(self) -> bool:
+        """Whether unfinished work outlived the result: its process was killed right after the publication."""
+        return self.resume.path.is_dir()
+
+    def needs_claim(self) -> bool:
+        """Whether a claim is needed to say what the folder holds."""
+        return atomic_dir.needs_recovery(self.path)
+
+    def announce_done(self) -> None:
+        """Say that nothing is to be done."""
+        logger.info("%s is complete, skipped", self.path)
+
+    # --- what all have in common
+
+    def is_done(self) -> bool:
+        """Whether nothing is to be done; a look before anything is read, after putting in order what the dead left.
+
+        Raises:
+            CogError: when another result is there, or unfinished work of another one, unless ``overwrite``.
+            LockedError: when the folder was left in disorder, and another process is at work there.
+        """
+        if self.needs_claim():
+            with self.claim() as claim:
+                return claim.is_done()
+        if not self.holds_result():
+            self.check_unfinished(self.identity)
+            return False
+        if self.has_leftovers():
+            with contextlib.suppress(LockedError), self.claim() as claim:
+                claim.remove_leftovers()
+        self.announce_done()
+        return True
+
+    def claim(self) -> FolderClaim:
+        """Hold the lock of the folder, for a ``with`` statement; a publication that was begun is finished first.
+
+        Raises:
+            LockedError: when another live process holds it.
+            CogError: when the folder cannot be created or written to.
+        """
+        return FolderClaim(self)
+
+    def check_unfinished(
+        self, identity: Mapping[str, Any], versions: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """Return how unfinished work differs from what is asked for.
+
+        Raises:
+            CogError: when it does, something would be lost with it, and it is not to be overwritten.
+        """
+        stored = self.resume.read()
+        refused = self.resume.has_progress() and not self.overwrite
+        if stored is None:
+            if refused:
+                self.refuse_damaged()
+            return ["unreadable"] if self.resume.path.is_dir() else []
+        old, new = stored["versions"], versions or {}
+        changed = self.compare(stored["identity"], identity)
+        changed += [f"{key}: {old.get(key)} -> {new[key]}" for key in new if old.get(key) != new[key]]
+        if changed and refused:
+            raise CogError(self.refusal(changed))
+        return changed
+
+    def require_writable(self) -> None:
+        """Raise what a publication would, before long work; leaves nothing behind.
+
+        Raises:
+            CogError: when the folder cannot be created or written to.
+        """
+        atomic_dir.require_writable(self.path, flag=self.flag)
+
+
+class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
+    """An output folder that nobody else works on, see :meth:`OutputFolder.claim`.
+
+    Attributes:
+        folder: the folder.
+        lock: of the folder.
+        resume: its unfinished work; states are saved in it while the lock is held.
+    """
+
+    def __init__(self, folder: OutputFolder) -> None:
+        self.folder = folder
+        with contextlib.ExitStack() as stack:
+            self.lock = stack.enter_context(locked(folder.path, flag=folder.flag))
+            atomic_dir.recover(folder.path)
+            self._releasing = stack.pop_all()
+        self.resume = ResumeFolder(folder.path, folder.identity, lock=self.lock)
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the lock back; a second time changes nothing."""
+        self._releasing.close()
+
+    def is_done(self) -> bool:
+        """Whether nothing is to be done; removes what was left of finished work.
+
+        Raises:
+            CogError: see :meth:`OutputFolder.is_done`.
+        """
+        folder = self.folder
+        if not (folder.holds_result() or folder.accept()):
+            folder.check_unfinished(folder.identity)
+            return False
+        self.remove_leftovers()
+        failure_note.forget(folder.path)
+        folder.announce_done()
+        return True
+
+    def remove_leftovers(self) -> None:
+        """Remove unfinished work that outlived the result."""
+        if self.folder.has_leftovers():
+            self.resume.remove()
+            logger.info(
+                "removed %s, left by a process that was killed when its result was complete", self.resume.path
+            )
+
+    def begin(
+        self, more: Mapping[str, Any] | None = None, *, versions: Mapping[str, Any] | None = None
+    ) -> None:
+        """Continue the unfinished work that is there, or discard it, when it is another one and may be.
+
+        Args:
+            more: what makes two beginnings the same beside the identity of the folder.
+            versions: of packages and formats without which it cannot be continued.
+
+        Raises:
+            CogError: see :meth:`OutputFolder.check_unfinished`.
+        """
+        self.resume.identity = plain({**self.folder.identity, **(more or {})})
+        self.resume.versions = dict(versions or {})
+        if self.folder.check_unfinished(self.resume.identity, self.resume.versions):
+            if self.resume.has_progress():
+                logger.info("discarded the beginning of different work in %s", self.resume.path)
+            self.resume.discard()
+
+    def failures_noted(self) -> contextlib.AbstractContextManager[None]:
+        """Note an error of the block in the folder, see :mod:`cog.runtime.failure_note`.
+
+        Raises:
+            LockedError: when someone else has the folder by now.
+        """
+        self.lock.require_held()
+        return failure_note.failures_noted(self.lock)
+
+    @contextlib.contextmanager
+    def publish(self) -> Iterator[Path]:
+        """Yield a hidden folder whose files appear together, the markers last, when the block succeeds.
+
+        Raises:
+            LockedError: when someone else has the folder by now; then nothing of it changes.
+            CogError: when it cannot be written to.
+        """
+        folder = self.folder
+        with atomic_dir.staged(folder.path, marker=folder.markers, flag=folder.flag) as stage:
+            stage.replaces = list(folder.replaced())
+            yield stage.path
+            self.lock.require_held()
+        self.resume.remove()
