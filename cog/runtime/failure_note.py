@@ -35,9 +35,13 @@ class Failure:
     """
 
     message: str
-    when: str
-    host: str
-    job: str
+    when: str = ""
+    host: str = ""
+    job: str = ""
+
+    def __str__(self) -> str:
+        job = f", SLURM job {self.job}" if self.job else ""
+        return f"{self.message} ({self.host}{job}, {self.when})" if self.when else self.message
 
 
 def read_failure(folder: str | os.PathLike[str]) -> Failure | None:

@@ -85,7 +85,7 @@ def read_state(
     holder = live_holder(folder) if LOCK_FILE in names else None
     failure = None
     if FAILURE_FILE in names:
-        failure = read_failure(folder) or Failure(f"{Path(folder) / FAILURE_FILE} cannot be read", "", "", "")
+        failure = read_failure(folder) or Failure(f"{FAILURE_FILE} cannot be read")
     traces = [name for name in names if name == FOLDER or name.startswith(atomic_dir.STAGE_PREFIX)]
     if holder is not None:
         state = RUNNING
@@ -140,7 +140,7 @@ class OutputFolder(abc.ABC):
         """
 
     def accept(self) -> bool:
-        """Complete the result without any work, if that can be done; to be called with the folder claimed."""
+        """Complete the result without any work, and say so, if that can be done; for whoever has claimed the folder."""
         return False
 
     def replaced(self) -> Sequence[str]:
@@ -198,6 +198,14 @@ class OutputFolder(abc.ABC):
                 claim.remove_leftovers()
         self.announce_done()
         return True
+
+    def holder(self) -> Holder | None:
+        """Return the process at work in the folder, or None."""
+        return live_holder(self.path)
+
+    def failure(self) -> Failure | None:
+        """Return how the last attempt failed; None when it did not."""
+        return read_failure(self.path)
 
     def claim(self) -> FolderClaim:
         """Hold the lock of the folder, for a ``with`` statement; a publication that was begun is finished first.
@@ -269,12 +277,14 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
             CogError: see :meth:`OutputFolder.is_done`.
         """
         folder = self.folder
-        if not (folder.holds_result() or folder.accept()):
+        kept = folder.holds_result()
+        if not kept and not folder.accept():
             folder.check_unfinished(folder.identity)
             return False
         self.remove_leftovers()
         failure_note.forget(folder.path)
-        folder.announce_done()
+        if kept:
+            folder.announce_done()
         return True
 
     def remove_leftovers(self) -> None:
