@@ -11,10 +11,12 @@ import sys
 import time
 
 import pytest
+import result_folders
 
 from cog import constants, paths
 from cog.commands import status
 from cog.errors import CogError
+from cog.results import find
 from cog.runtime import failure_note, locks
 from cog.study import units
 
@@ -89,6 +91,48 @@ def test_states(root):
     assert found[units.ExtractionUnit("b_net", "in1k", "train")].state == units.MISSING
     assert found[units.ExtractionUnit("b_net", "in1k", "test")].state == units.FAILED
     assert found[units.ExtractionUnit("b_net", "cog_l1", "test")].state == units.MISSING
+
+
+FAILURE = '{"message": "out of memory", "when": "2021", "host": "node7", "job": ""}'
+
+
+@pytest.mark.parametrize("result", ["none", "marked", "original"])
+@pytest.mark.parametrize(
+    "traces",
+    [
+        (),
+        (".resume",),
+        (".partial-x",),
+        (".failed.json",),
+        (".lock",),
+        (".resume", ".failed.json"),
+        (".damaged",),
+    ],
+    ids=" ".join,
+)
+def test_status_and_tables_agree(root, result, traces):
+    """Whether a run counts as done, and why not, is the same for both, whatever lies in its folder."""
+    folder = run_of(1).folder(root)
+    if result == "none":
+        folder.mkdir(parents=True)
+    else:
+        result_folders.make_seed_folder(folder)
+    if result == "marked":
+        result_folders.make_record(folder, seed=1)
+    for name in traces:
+        if name in (".resume", ".partial-x"):
+            (folder / name).mkdir()
+        else:
+            text = {".failed.json": FAILURE, ".lock": "{}", ".damaged": "{"}[name]
+            (folder / name.replace(".damaged", ".failed.json")).write_text(text)
+    runs, problems = find.find_runs(root, models=["a_net"], datasets=["in1k"])
+    states = [problem.state for problem in problems if problem.path == folder]
+    status = units.survey(small_study(root))[run_of(1)]
+    if status.state == units.DONE:
+        assert len(runs) == 1 and not states
+    else:
+        assert not runs
+        assert states == ["" if status.state == units.MISSING else status.state]
 
 
 def test_lock_of_a_dead_process_is_an_interruption(root, python):
