@@ -26,7 +26,7 @@ from cog.features.folder import IDENTITY
 from cog.features.plan import ExtractionPlan, ExtractJob
 from cog.runtime import locks, provenance, signals
 from cog.runtime.fingerprint import differences
-from cog.runtime.output_folder import FolderClaim
+from cog.runtime.output_folder import FolderClaim, read_state
 from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -433,7 +433,10 @@ class _Leader:
             if self._is_published():
                 return None
             self._require_no_failure()
-            manifest, holder = shards.read_manifest(self._folder), self._job.folder.holder()
+            manifest, holder = (
+                shards.read_manifest(self._folder),
+                read_state(self._folder, complete=False).holder,
+            )
             ours = manifest is not None and manifest.group == self._plan.rank.group
             leads = manifest is not None and holder is not None and holder.token == manifest.leader
             if manifest is not None and ours and leads:
@@ -464,7 +467,7 @@ class _Leader:
             self._manifest.leader,
         ):
             return False
-        holder = self._job.folder.holder()
+        holder = read_state(self._folder, complete=False).holder
         return holder is not None and holder.token == manifest.leader
 
     def require_published(self) -> None:
@@ -493,7 +496,7 @@ class _Leader:
         return folder.is_finished() and self._is_recent(stored.get("finished"), tolerance=60)
 
     def _require_no_failure(self) -> None:
-        failure = self._job.folder.failure()
+        failure = read_state(self._folder, complete=False).failure
         if failure is not None and self._is_recent(failure.when):
             raise _LeaderFailed(f"rank 0 failed: {failure.message}")
 

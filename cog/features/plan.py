@@ -21,6 +21,7 @@ from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.fingerprint import differences
 from cog.runtime.locks import LockedError
+from cog.runtime.output_folder import read_state
 from cog.runtime.ranks import Rank
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class ExtractionPlan:
             if self.rank.leads:
                 if job.folder.is_done():
                     continue
-                if (holder := job.folder.holder()) is not None:
+                if (holder := read_state(job.folder.path, complete=False).holder) is not None:
                     raise LockedError(f"{job.folder.path} is being written by {holder}; wait for it to end")
             elif job.folder.holds_result():
                 job.folder.announce_done()

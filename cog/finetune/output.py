@@ -38,8 +38,8 @@ class FineTuneFolder(RunFolder):
     """The folder of one fine-tuning run."""
 
     unknown = "{path} holds a run of another kind ({names}); add --overwrite to replace it"
-    refusal = OutputFolder.refusal
-    refuse_damaged = OutputFolder.refuse_damaged
+    unfinished = OutputFolder.unfinished
+    damaged = OutputFolder.damaged
     announce_done = OutputFolder.announce_done
 
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

@@ -153,17 +153,9 @@ def _is_kept(folder: RunFolder) -> bool:
     """Whether a run is complete and would be skipped; nothing is put in order.
 
     Raises:
-        CogError: when the folder holds another run, or one of unknown settings.
+        CogError: when the folder holds another run, finished or not, or one of unknown settings.
     """
-    if folder.overwrite:
-        return False
-    unfinished = folder.resume.read()
-    changed = folder.compare(unfinished["identity"], folder.identity) if unfinished else []
-    if changed:
-        raise CogError(
-            f"{folder.path} holds an unfinished run of other settings ({'; '.join(changed)}); give the same ones to "
-            "continue it, or --overwrite to discard it"
-        )
+    folder.check_unfinished(folder.identity)
     return folder.holds_result()
 
 

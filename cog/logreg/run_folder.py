@@ -18,9 +18,9 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cog.errors import CogError
 from cog.runtime import files
@@ -51,6 +51,8 @@ class RunFolder(OutputFolder):
     """
 
     markers = (RESULTS_FILE,)
+    unfinished = "{path} holds unfinished work of a different run ({changed}); add --overwrite to discard it"
+    damaged: ClassVar[str | None] = None
     unknown = (
         "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"
     )
@@ -143,16 +145,6 @@ class RunFolder(OutputFolder):
             if field.default is not dataclasses.MISSING
         } | dict(stored)
         return differences({key: before.get(key) for key in wanted}, wanted)
-
-    def refusal(self, changed: Sequence[str]) -> str:
-        """Return the message about unfinished work with these differences."""
-        return (
-            f"{self.path} holds unfinished work of a different run ({'; '.join(changed)}); add --overwrite to "
-            "discard it"
-        )
-
-    def refuse_damaged(self) -> None:
-        """Let unfinished work without a readable description be begun again."""
 
     def announce_done(self) -> None:
         """Say so, and print the accuracies."""

@@ -111,11 +111,18 @@ class OutputFolder(abc.ABC):
     Attributes:
         markers: files that tell readers that the result is complete; the first is put in place last.
         flag: how the user gave the folder, for messages.
+        unfinished: message about unfinished work that is another one.
+        damaged: message about unfinished work without a readable description; None: it is begun again.
         resume: the unfinished work in it.
     """
 
     markers: ClassVar[tuple[str, ...]]
     flag: ClassVar[str] = "--output_dir"
+    unfinished: ClassVar[str] = (
+        "{resume} holds the beginning of different work ({changed}); run that command again to finish it, or add "
+        "--overwrite to discard it"
+    )
+    damaged: ClassVar[str | None] = "{path} holds unreadable leftovers; add --overwrite to discard them"
 
     def __init__(
         self,
@@ -151,21 +158,6 @@ class OutputFolder(abc.ABC):
         """Return one ``key: old -> new`` per difference of two identities."""
         return differences(stored, wanted)
 
-    def refusal(self, changed: Sequence[str]) -> str:
-        """Return the message about unfinished work with these differences."""
-        return (
-            f"{self.resume.path} holds the beginning of different work ({'; '.join(changed)}); run that command again "
-            "to finish it, or add --overwrite to discard it"
-        )
-
-    def refuse_damaged(self) -> None:
-        """Deal with unfinished work whose description cannot be read.
-
-        Raises:
-            CogError: when it is not to be discarded.
-        """
-        raise CogError(f"{self.resume.path} holds unreadable leftovers; add --overwrite to discard them")
-
     def has_leftovers(self) -> bool:
         """Whether unfinished work outlived the result: its process was killed right after the publication."""
         return self.resume.path.is_dir()
@@ -199,14 +191,6 @@ class OutputFolder(abc.ABC):
         self.announce_done()
         return True
 
-    def holder(self) -> Holder | None:
-        """Return the process at work in the folder, or None."""
-        return live_holder(self.path)
-
-    def failure(self) -> Failure | None:
-        """Return how the last attempt failed; None when it did not."""
-        return read_failure(self.path)
-
     def claim(self) -> FolderClaim:
         """Hold the lock of the folder, for a ``with`` statement; a publication that was begun is finished first.
 
@@ -227,23 +211,26 @@ class OutputFolder(abc.ABC):
         stored = self.resume.read()
         refused = self.resume.has_progress() and not self.overwrite
         if stored is None:
-            if refused:
-                self.refuse_damaged()
+            if refused and self.damaged is not None:
+                raise CogError(self.damaged.format(path=self.resume.path))
             return ["unreadable"] if self.resume.path.is_dir() else []
         old, new = stored["versions"], versions or {}
         changed = self.compare(stored["identity"], identity)
         changed += [f"{key}: {old.get(key)} -> {new[key]}" for key in new if old.get(key) != new[key]]
         if changed and refused:
-            raise CogError(self.refusal(changed))
+            raise CogError(
+                self.unfinished.format(path=self.path, resume=self.resume.path, changed="; ".join(changed))
+            )
         return changed
 
     def require_writable(self) -> None:
-        """Raise what a publication would, before long work; leaves nothing behind.
+        """Raise what a claim would, before long work; leaves nothing behind.
 
         Raises:
             CogError: when the folder cannot be created or written to.
         """
-        atomic_dir.require_writable(self.path, flag=self.flag)
+        with contextlib.suppress(LockedError), self.claim():
+            pass
 
 
 class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
@@ -332,8 +319,7 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
             CogError: when it cannot be written to.
         """
         folder = self.folder
-        with atomic_dir.staged(folder.path, marker=folder.markers, flag=folder.flag) as stage:
-            stage.replaces = list(folder.replaced())
-            yield stage.path
+        with atomic_dir.staged(folder.path, markers=folder.markers, replaces=folder.replaced()) as stage:
+            yield stage
             self.lock.require_held()
         self.resume.remove()

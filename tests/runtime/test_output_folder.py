@@ -227,11 +227,25 @@ def test_a_folder_in_disorder_that_another_process_has(tmp_path):
     assert os.listdir(tmp_path) == ["sum.json"]
 
 
-@contextlib.contextmanager
-def _published(claim):
-    with claim.publish() as stage:
-        files.write_json(stage / "sum.json", {})
-        yield
+@pytest.mark.parametrize("where", ["file/out", "file", "new/file_too_long", "loop/out", "dangling/out"])
+def test_folders_that_cannot_be_made(tmp_path, where):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere/at/all")
+    folder = folder_of(tmp_path / where.replace("file_too_long", "x" * 300))
+    before = tiny.snapshot(tmp_path)
+    with pytest.raises(CogError, match="cannot write into --output_dir"), folder.claim():
+        pytest.fail("entered")
+    with pytest.raises(CogError, match="cannot write into --output_dir"):
+        folder.require_writable()
+    assert tiny.snapshot(tmp_path) == before
+
+
+def test_a_look_whether_it_can_be_written_leaves_nothing(tmp_path):
+    folder_of(tmp_path / "a/b").require_writable()
+    assert os.listdir(tmp_path) == []
+    with locked(tmp_path / "c", flag="x"):
+        folder_of(tmp_path / "c").require_writable()  # somebody else can
 
 
 LATE = {
