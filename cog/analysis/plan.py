@@ -21,7 +21,7 @@ from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord, RecordProblem
 from cog.runtime import files, machine_checks
 from cog.runtime.check_report import Report
-from cog.runtime.fingerprint import differences, plain
+from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
 from cog.runtime.resume_dir import sample_sha256
 
@@ -181,8 +181,7 @@ def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
     identity = dict(task.settings)
     for split in task.splits:
         identity[f"{split}_features"] = identify_features(request.features_file(split))
-    result: dict[str, Any] = plain(identity)
-    return result
+    return identity
 
 
 def identify_features(file: Path) -> dict[str, Any]:
@@ -252,10 +251,9 @@ def check(args: argparse.Namespace) -> int:
             folder = work.folder
             if not machine_checks.check_state(report, folder.path):
                 continue
-            if folder.holds_result():
+            if folder.would_skip():
                 report.ok("output", f"{folder.path} is complete and would be skipped")
                 continue
-            folder.check_unfinished(folder.identity)
             if machine_checks.check_writable(report, folder.path):
                 todo.append(work)
                 report.ok("output", str(folder.path))

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cog.data.pixels import can_decode
 from cog.errors import CogError
 from cog.features import feature_files, shards
 from cog.features.extract import Extractor
@@ -48,10 +49,6 @@ _UNITS = 64
 
 #: Times that finished ranges may turn out to be damaged before the storage is not trusted any more.
 _MOST_REPAIRS = 3
-
-
-class _LeaderFailed(CogError):
-    """The process that leads could not do this job."""
 
 
 def work_identity(
@@ -135,7 +132,7 @@ def _readable_by_now(shard: shards.Shard, job: ExtractJob, plan: ExtractionPlan)
     """Return a message that names a failed image of a shard that can be decoded by now; None: there is none."""
     for row, _ in shard.failures:
         file = job.images.file(int(row))
-        if plan.can_decode(job.images.root / file):
+        if can_decode(job.images.root / file, load_truncated=plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES):
             return f"{file} can be decoded now"
     return None
 
@@ -498,7 +495,7 @@ class _Leader:
     def _require_no_failure(self) -> None:
         failure = read_state(self._folder, complete=False).failure
         if failure is not None and self._is_recent(failure.when):
-            raise _LeaderFailed(f"rank 0 failed: {failure.message}")
+            raise CogError(f"rank 0 failed: {failure.message}")
 
     def _is_recent(self, when: object, *, tolerance: float = 0) -> bool:
         """Whether something happened after the start of this process."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,6 @@ class FeatureFolder(OutputFolder):
             computed.
         skip_complete: whether features of unknown making (the original toolkit's) are kept.
         allow_failures: number of failed images that is acceptable.
-        is_broken: whether an image (by its path in the list) still cannot be decoded.
     """
 
     markers = MARKERS
@@ -81,12 +80,10 @@ class FeatureFolder(OutputFolder):
         overwrite: bool = False,
         skip_complete: bool = False,
         allow_failures: int = 0,
-        is_broken: Callable[[str], bool] = lambda file: True,
     ) -> None:
         super().__init__(path, identity, overwrite=overwrite)
         self.skip_complete = skip_complete
         self.allow_failures = allow_failures
-        self._is_broken = is_broken
 
     @property
     def features_file(self) -> Path:
@@ -172,7 +169,7 @@ class FeatureFolder(OutputFolder):
             self.compare(stored, self.identity)
             or len(failed) != stored.get("n_failed")
             or len(failed) > self.allow_failures
-            or not all(map(self._is_broken, failed))
+            or any(map(self._can_decode, failed))
         ):
             return False
         stored |= {"status": "complete", "allow_failures": self.allow_failures}
@@ -199,6 +196,12 @@ class FeatureFolder(OutputFolder):
         logger.info("%s is complete, skipped", self.features_file)
         if self.resume.path.is_dir() and not self.has_leftovers():
             logger.info("%s holds unfinished work of other settings", self.resume.path)
+
+    def _can_decode(self, file: str) -> bool:
+        from cog.data import pixels  # imports torch
+
+        load_truncated = self.identity["preprocessing"]["load_truncated_images"]
+        return pixels.can_decode(Path(self.identity["images_root"]) / file, load_truncated=load_truncated)
 
     def _failed_files(self) -> list[str]:
         try:

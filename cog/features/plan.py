@@ -134,27 +134,16 @@ class ExtractionPlan:
             "n_classes": len(images.classes),
             "n_images": len(images),
         }
-        return ExtractJob(
-            images, self._folder(self.folders[pair].path, identity, images.root), " ".join(pair)
-        )
+        return ExtractJob(images, self._folder(self.folders[pair].path, identity), " ".join(pair))
 
-    def _folder(
-        self, path: str | Path, identity: dict[str, Any] | None = None, images_root: Path | None = None
-    ) -> FeatureFolder:
+    def _folder(self, path: str | Path, identity: dict[str, Any] | None = None) -> FeatureFolder:
         return FeatureFolder(
             path,
             identity,
             overwrite=self.overwrite,
             skip_complete=self.skip_complete,
             allow_failures=self.allow_failures,
-            is_broken=lambda file: images_root is None or not self.can_decode(images_root / file),
         )
-
-    def can_decode(self, path: Path) -> bool:
-        """Whether an image can be decoded as an extraction would."""
-        from cog.data import pixels  # imports torch
-
-        return pixels.can_decode(path, load_truncated=self.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES)
 
     @cached_property
     def jobs(self) -> list[ExtractJob]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from cog import config
 from cog.data.loader import usable_workers
 from cog.errors import CogError
 from cog.finetune import network, output, parallel, state, training
@@ -108,12 +107,6 @@ def _begin(plan: FineTunePlan, stack: contextlib.ExitStack, held: list[FolderCla
     return True
 
 
-@contextlib.contextmanager
-def _program_log(group: Group, folder: Path) -> Iterator[None]:
-    with contextlib.nullcontext() if group.rank else provenance.log_file(folder / "program.log"):
-        yield
-
-
 def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
     """Train, and write what came out (process 0, which holds the folder)."""
     request, recipe, device = plan.request, plan.recipe, group.device
@@ -129,7 +122,7 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
     saved = group.agree(lambda: str(resume.existing(state.STATE_FILE) or ""))
     if group.rank == 0:
         resume.create()  # for the log and the states
-    with _program_log(group, resume.path):
+    with contextlib.nullcontext() if group.rank else provenance.log_file(resume.log_file):
         logger.info(
             "fine-tuning %s on %s: %d training and %d test images of %d classes, %d epochs of %d steps of %d images, "
             "learning rate %.4g, %s, %s, %d process(es)",
@@ -158,27 +151,12 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
             )
     if group.rank:
         return
+    metadata = {
+        "n_processes": group.size,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
+        "finished": provenance.now(),
+    }
     with held[0].publish() as stage:
-        if resume.log_file.is_file():
-            (stage / resume.log_file.name).write_bytes(resume.log_file.read_bytes())
-        final = output.write(
-            stage,
-            trained,
-            model,
-            recipe,
-            n_train=len(plan.train),
-            identity=plan.folder.identity,
-            arguments=dict(request.arguments),
-            config_text=cfg.dump(),
-            metadata={
-                "model": request.model.model,
-                "dataset": request.dataset,
-                "configuration": config.flat(cfg),
-                "precision": recipe.precision,
-                "n_processes": group.size,
-                "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-                "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
-                "finished": provenance.now(),
-            },
-        )
+        final = output.write(stage, trained, model, plan, metadata)
     print_accuracies(final, plan.folder.path)

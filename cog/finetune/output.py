@@ -18,11 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog.finetune.recipe import FineTuneRecipe
-from cog.logreg.run_folder import RESULTS_FILE, RunFolder, write_final
+from cog import config
+from cog.finetune.plan import FineTunePlan
+from cog.logreg.run_folder import RESULTS_FILE, write_final
 from cog.runtime import files
-from cog.runtime.fingerprint import differences
-from cog.runtime.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from cog.finetune.network import FineTuned
@@ -30,34 +29,13 @@ if TYPE_CHECKING:
 
 BACKBONE_FILE = "backbone.pth"
 
-#: Differences that a message lists.
-_LISTED = 6
-
-
-class FineTuneFolder(RunFolder):
-    """The folder of one fine-tuning run."""
-
-    unknown = "{path} holds a run of another kind ({names}); add --overwrite to replace it"
-    unfinished = OutputFolder.unfinished
-    damaged = OutputFolder.damaged
-    announce_done = OutputFolder.announce_done
-
-    def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-        """Return the first differences, in whatever entry."""
-        return differences(stored, wanted)[:_LISTED]
-
 
 def write(
     stage: Path,
     trained: Trained,
     network: FineTuned,
-    recipe: FineTuneRecipe,
-    *,
-    n_train: int,
-    identity: dict[str, Any],
-    arguments: dict[str, Any],
-    config_text: str,
-    metadata: dict[str, Any],
+    plan: FineTunePlan,
+    metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write a finished run, and return the entry ``final`` of its ``results.json``.
 
@@ -65,15 +43,12 @@ def write(
         stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
         trained: logs and the last test.
         network: as trained.
-        recipe: what was done.
-        n_train: number of training images.
-        identity: what makes two runs the same.
-        arguments: the command line's flags.
-        config_text: the configuration as YAML.
+        plan: of the run.
         metadata: further entries of results.json.
     """
     import torch
 
+    recipe, request = plan.recipe, plan.request
     logs, predictions = trained.logs, trained.score.predictions
     weight, bias = (tensor.detach().cpu() for tensor in (network.head.weight, network.head.bias))
     n_classes, dim = weight.shape
@@ -86,8 +61,8 @@ def write(
         weights={"weight": weight, "bias": bias},
         description=f"Linear(in_features={dim}, out_features={n_classes}, bias=True)",
         n_classes=n_classes,
-        arguments=arguments,
-        config_text=config_text,
+        arguments=dict(request.arguments),
+        config_text=request.cfg.dump(),
     )
     backbone = collections.OrderedDict(
         (name, tensor.detach().cpu().contiguous())
@@ -99,19 +74,25 @@ def write(
     files.write_json(
         stage / RESULTS_FILE,
         {"status": "complete"}
-        | metadata
+        | {
+            "model": request.model.model,
+            "dataset": request.dataset,
+            "configuration": config.flat(request.cfg),
+            "precision": recipe.precision,
+        }
+        | dict(metadata)
         | {
             "evaluation": "finetune",
             "seed": recipe.seed,
             "n_shot": 0,
-            "identity": identity,
+            "identity": plan.folder.identity,
             "n_classes": n_classes,
             "feature_dim": dim,
             "labels": None,
             "rows": {
                 "search_train": 0,
                 "search_val": 0,
-                "final_train": n_train - n_failed["train"],
+                "final_train": len(plan.train) - n_failed["train"],
                 "test": len(predictions) - n_failed["test"],
             },
             "n_failed_images": n_failed,

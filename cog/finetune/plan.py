@@ -13,11 +13,13 @@ from cog.data import image_checks
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
 from cog.finetune import parallel, recipe
-from cog.finetune.output import FineTuneFolder
 from cog.finetune.recipe import FineTuneRecipe
+from cog.logreg.run_folder import RunFolder
 from cog.models.request import ModelRequest
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
+from cog.runtime.fingerprint import differences
+from cog.runtime.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -56,6 +58,23 @@ class FineTuneRequest:
     def cfg(self) -> CfgNode:
         """The configuration."""
         return self.model.config(self.config_file, self.opts)
+
+
+#: Differences that a message lists.
+_LISTED = 6
+
+
+class FineTuneFolder(RunFolder):
+    """The folder of one fine-tuning run."""
+
+    unknown = "{path} holds a run of another kind ({names}); add --overwrite to replace it"
+    unfinished = OutputFolder.unfinished
+    damaged = OutputFolder.damaged
+    announce_done = OutputFolder.announce_done
+
+    def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+        """Return the first differences, in whatever entry."""
+        return differences(stored, wanted)[:_LISTED]
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +189,7 @@ def check(request: FineTuneRequest) -> int:
         if machine_checks.check_writable(report, output) and machine_checks.check_state(report, output):
             if plan.folder.needs_claim():
                 report.warn("output", f"{output} holds what a killed process left; it will be tidied up")
-            done = " is complete: nothing to do" if plan.folder.holds_result() else ""
+            done = " is complete: nothing to do" if plan.folder.would_skip() else ""
             report.ok("output", f"{output}{done}")
     weights = request.model.n_bytes
     with report.step("disk"):

@@ -14,12 +14,11 @@ from cog.features import feature_files
 from cog.features.feature_files import FeatureFile
 from cog.logreg.estimate import require_room, stays_in_file
 from cog.logreg.plan import plan_runs, resolve_features
-from cog.logreg.run_folder import RunFolder
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 
 if TYPE_CHECKING:
-    from cog.logreg.jobs import RunPlan
+    from cog.logreg.run_folder import RunPlan
     from cog.logreg.settings import Settings
 
 _SHOWN = 5
@@ -132,7 +131,7 @@ def _check_outputs(report: Report, args: argparse.Namespace, plans: list[RunPlan
                 if not machine_checks.check_state(report, plan.folder.path):
                     refused += 1
                     continue
-                if _is_kept(plan.folder):
+                if plan.folder.would_skip():
                     complete += 1
                 elif machine_checks.check_writable(report, plan.folder.path):
                     todo.append(plan)
@@ -147,16 +146,6 @@ def _check_outputs(report: Report, args: argparse.Namespace, plans: list[RunPlan
             "runs", f"{len(plans)} in {where}{' and beside it' if len(plans) > 1 else ''}: {', '.join(parts)}"
         )
     return todo
-
-
-def _is_kept(folder: RunFolder) -> bool:
-    """Whether a run is complete and would be skipped; nothing is put in order.
-
-    Raises:
-        CogError: when the folder holds another run, finished or not, or one of unknown settings.
-    """
-    folder.check_unfinished(folder.identity)
-    return folder.holds_result()
 
 
 def _check_space(report: Report, todo: list[RunPlan], train: FeatureFile, n_test: int) -> None:

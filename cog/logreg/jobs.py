@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cog.errors import CogError
 from cog.logreg import run_folder
-from cog.logreg.run_folder import RunFolder
-from cog.logreg.settings import Settings
+from cog.logreg.run_folder import RunPlan
 from cog.runtime import provenance, signals
 from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output_folder import FolderClaim
@@ -24,31 +21,12 @@ from cog.runtime.resume_dir import sample_sha256
 
 if TYPE_CHECKING:
     from cog.logreg.engine import Data, Engine
-    from cog.logreg.protocol import RunResult, Work
+    from cog.logreg.protocol import Work
 
 logger = logging.getLogger(__name__)
 
 #: Changes when work in progress of an earlier version cannot be continued.
 _FORMAT = 1
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """One run of a study: what to do and where to.
-
-    Attributes:
-        settings: of the protocol.
-        folder: the seed folder, with what makes two runs the same.
-        arguments: for ``arguments.json``: as if the run had been started alone.
-        config_text: the configuration as YAML.
-        metadata: further entries of ``results.json``.
-    """
-
-    settings: Settings
-    folder: RunFolder
-    arguments: dict[str, Any]
-    config_text: str
-    metadata: dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -206,33 +184,13 @@ def _execute_one(claim: Claim, data: Data, engine: Engine, work: Work, place: st
             if session["sessions"] > 1:
                 logger.info("%scontinuing, session %d", label, session["sessions"])
             result = run_protocol(data, plan.settings, engine, work)
-        final = _publish(claim, result, session)
-    claim.published = True
-    held.release()
-    run_folder.print_accuracies(final, plan.folder.path)
-
-
-def _publish(claim: Claim, result: RunResult, session: dict[str, Any]) -> dict[str, Any]:
-    """Put the result in place, and return its entry ``final``."""
-    plan, log_file = claim.plan, claim.held.resume.log_file
-    with claim.held.publish() as stage:
-        final = run_folder.write(
-            stage,
-            result,
-            settings=plan.settings,
-            identity=plan.folder.identity,
-            arguments=plan.arguments,
-            config_text=plan.config_text,
-            metadata=plan.metadata
-            | {
-                "precision": result.precision,
+        with held.publish() as stage:
+            times = {
                 "started": session["started"],
                 "finished": provenance.now(),
                 "sessions": session["sessions"],
-            },
-        )
-        try:
-            shutil.copyfile(log_file, stage / log_file.name)
-        except OSError as error:
-            raise CogError(f"cannot write into {plan.folder.path}: {error.strerror or error}") from error
-    return final
+            }
+            final = run_folder.write(stage, result, plan, {"precision": result.precision} | times)
+    claim.published = True
+    held.release()
+    run_folder.print_accuracies(final, plan.folder.path)

@@ -19,10 +19,12 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cog.errors import CogError
+from cog.logreg.settings import Settings
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     import torch
 
     from cog.logreg.protocol import RunResult
-    from cog.logreg.settings import Settings
 
 RESULTS_FILE = "results.json"
 
@@ -137,8 +138,6 @@ class RunFolder(OutputFolder):
 
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         """Return one difference per entry of ``wanted``; a setting that is not recorded yet had its default."""
-        from cog.logreg.settings import Settings
-
         before: dict[str, Any] = {
             field.name: field.default
             for field in dataclasses.fields(Settings)
@@ -150,6 +149,25 @@ class RunFolder(OutputFolder):
         """Say so, and print the accuracies."""
         super().announce_done()
         print_accuracies((self.results() or {}).get("final", {}), self.path)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run of a study: what to do and where to.
+
+    Attributes:
+        settings: of the protocol.
+        folder: the seed folder, with what makes two runs the same.
+        arguments: for ``arguments.json``: as if the run had been started alone.
+        config_text: the configuration as YAML.
+        metadata: further entries of ``results.json``.
+    """
+
+    settings: Settings
+    folder: RunFolder
+    arguments: dict[str, Any]
+    config_text: str
+    metadata: dict[str, Any]
 
 
 def print_accuracies(final: Mapping[str, Any], path: Path) -> None:
@@ -221,22 +239,15 @@ def write_final(
 def write(
     stage: Path,
     result: RunResult,
-    *,
-    settings: Settings,
-    identity: dict[str, Any],
-    arguments: dict[str, Any],
-    config_text: str,
-    metadata: dict[str, Any],
+    plan: RunPlan,
+    metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write a finished run, and return the entry ``final`` of its ``results.json``.
 
     Args:
         stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
         result: result of the protocol.
-        settings: of the protocol.
-        identity: what makes two runs the same, for a later comparison.
-        arguments: the command line's flags.
-        config_text: the configuration as YAML.
+        plan: of the run.
         metadata: further entries of results.json.
     """
     import torch
@@ -254,8 +265,8 @@ def write(
         weights=classifier.state_dict(),
         description=str(classifier.module()),
         n_classes=n_classes,
-        arguments=arguments,
-        config_text=config_text,
+        arguments=plan.arguments,
+        config_text=plan.config_text,
         diverged=classifier.diverged,
     )
     if result.projection is not None:
@@ -266,11 +277,12 @@ def write(
     files.write_json(
         stage / RESULTS_FILE,
         {"status": "complete"}
-        | metadata
+        | plan.metadata
+        | dict(metadata)
         | {
-            "seed": settings.seed,
-            "n_shot": settings.n_shot,
-            "identity": identity,
+            "seed": plan.settings.seed,
+            "n_shot": plan.settings.n_shot,
+            "identity": plan.folder.identity,
             "n_classes": n_classes,
             "feature_dim": classifier.feature_dim,
             "labels": None if result.labels == list(range(n_classes)) else result.labels,

@@ -19,21 +19,26 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import json
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from cog.errors import CogError
-from cog.runtime import atomic_dir, failure_note
-from cog.runtime.failure_note import FAILURE_FILE, Failure, read_failure
+from cog.runtime import atomic_dir, files, provenance, signals
 from cog.runtime.fingerprint import differences, plain
 from cog.runtime.locks import LOCK_FILE, Holder, LockedError, live_holder, locked
 from cog.runtime.resume_dir import FOLDER, ResumeFolder
 
 logger = logging.getLogger(__name__)
+
+#: Tells of a folder without a result that the last attempt ended with an error, and with which. An interruption (exit
+#: code 75) is no failure, and a killed process leaves nothing but a stale lock.
+FAILURE_FILE = ".failed.json"
 
 DONE = "done"
 RUNNING = "running"
@@ -41,6 +46,37 @@ FAILED = "failed"
 #: Begun, not finished, nobody at work: the same command continues.
 INTERRUPTED = "interrupted"
 MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt failed.
+
+    Attributes:
+        message: the error's one line.
+        when: ISO 8601, UTC.
+        host: machine.
+        job: SLURM job (and array task), or "".
+    """
+
+    message: str
+    when: str = ""
+    host: str = ""
+    job: str = ""
+
+    def __str__(self) -> str:
+        job = f", SLURM job {self.job}" if self.job else ""
+        return f"{self.message} ({self.host}{job}, {self.when})" if self.when else self.message
+
+
+def read_failure(folder: str | os.PathLike[str]) -> Failure | None:
+    """Return how the last attempt at ``folder`` failed; None when it did not."""
+    try:
+        data = json.loads((Path(folder) / FAILURE_FILE).read_text(encoding="utf-8"))
+        failure = Failure(**{key: data[key] for key in Failure.__dataclass_fields__})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return failure if all(isinstance(value, str) for value in asdict(failure).values()) else None
 
 
 @dataclass(frozen=True)
@@ -182,14 +218,24 @@ class OutputFolder(abc.ABC):
         if self.needs_claim():
             with self.claim() as claim:
                 return claim.is_done()
-        if not self.holds_result():
-            self.check_unfinished(self.identity)
+        if not self.would_skip():
             return False
         if self.has_leftovers():
             with contextlib.suppress(LockedError), self.claim() as claim:
                 claim.remove_leftovers()
         self.announce_done()
         return True
+
+    def would_skip(self) -> bool:
+        """Whether nothing would be done, as far as a look tells that changes nothing.
+
+        Raises:
+            CogError: see :meth:`is_done`.
+        """
+        kept = self.holds_result()
+        if not kept:
+            self.check_unfinished(self.identity)
+        return kept
 
     def claim(self) -> FolderClaim:
         """Hold the lock of the folder, for a ``with`` statement; a publication that was begun is finished first.
@@ -269,7 +315,7 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
             folder.check_unfinished(folder.identity)
             return False
         self.remove_leftovers()
-        failure_note.forget(folder.path)
+        self._forget_failure()
         if kept:
             folder.announce_done()
         return True
@@ -301,18 +347,41 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
                 logger.info("discarded the beginning of different work in %s", self.resume.path)
             self.resume.discard()
 
-    def failures_noted(self) -> contextlib.AbstractContextManager[None]:
-        """Note an error of the block in the folder, see :mod:`cog.runtime.failure_note`.
+    @contextlib.contextmanager
+    def failures_noted(self) -> Iterator[None]:
+        """Note an error of the block in the folder (if it exists), and forget the one of an earlier attempt.
+
+        A lock of someone else, and an interruption, are not noted.
 
         Raises:
-            LockedError: when someone else has the folder by now.
+            LockedError: when someone else has the folder by now; also instead of an error that came after that.
         """
         self.lock.require_held()
-        return failure_note.failures_noted(self.lock)
+        self._forget_failure()
+        try:
+            yield
+        except (signals.Interrupted, LockedError):
+            raise
+        except (CogError, OSError, MemoryError, RuntimeError) as error:
+            try:
+                self.lock.require_held()
+            except LockedError as lost:
+                raise lost from error
+            text = " ".join(str(error).split()) or type(error).__name__
+            note = Failure(text, provenance.now(), self.lock.holder.host, self.lock.holder.job)
+            with contextlib.suppress(CogError, OSError):  # a full disk must not hide the error itself
+                files.write_json(self.folder.path / FAILURE_FILE, asdict(note))
+            raise
+
+    def _forget_failure(self) -> None:
+        with contextlib.suppress(OSError):
+            (self.folder.path / FAILURE_FILE).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def publish(self) -> Iterator[Path]:
         """Yield a hidden folder whose files appear together, the markers last, when the block succeeds.
+
+        The log of unfinished work becomes that of the result.
 
         Raises:
             LockedError: when someone else has the folder by now; then nothing of it changes.
@@ -321,5 +390,10 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
         folder = self.folder
         with atomic_dir.staged(folder.path, markers=folder.markers, replaces=folder.replaced()) as stage:
             yield stage
+            if self.resume.log_file.is_file():
+                try:
+                    shutil.copyfile(self.resume.log_file, stage / self.resume.log_file.name)
+                except OSError as error:
+                    raise CogError(f"cannot write into {folder.path}: {error.strerror or error}") from error
             self.lock.require_held()
         self.resume.remove()

@@ -379,7 +379,7 @@ def test_leftovers_of_killed_processes_go(models):
 
 def test_a_failed_analysis_leaves_the_others_and_says_so(models, monkeypatch):
     from cog.analysis import alignment
-    from cog.runtime.failure_note import read_failure
+    from cog.runtime.output_folder import read_failure
 
     def full_disk(*args, **options):
         raise CogError("no space left")

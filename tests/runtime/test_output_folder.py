@@ -252,7 +252,7 @@ LATE = {
     "saves a state": lambda claim: claim.resume.file("part-9"),
     "creates the folder of states": lambda claim: claim.resume.create(),
     "discards other work": lambda claim: claim.begin({"other": 1}),
-    "begins to compute": lambda claim: claim.failures_noted(),
+    "begins to compute": lambda claim: claim.failures_noted().__enter__(),
 }
 
 

@@ -16,8 +16,9 @@ import result_folders
 from cog import constants, paths
 from cog.commands import status
 from cog.errors import CogError
+from cog.logreg.run_folder import RunFolder
 from cog.results import find
-from cog.runtime import failure_note, locks
+from cog.runtime import locks
 from cog.study import units
 
 
@@ -75,7 +76,7 @@ def test_states(root):
         (unit.folder(root) / entry).mkdir(parents=True)
     failing = run_of(1, dataset="cog_l1").folder(root)
     failing.mkdir(parents=True)
-    with pytest.raises(CogError), locks.locked(failing, flag="-") as lock, failure_note.failures_noted(lock):
+    with pytest.raises(CogError), RunFolder(failing).claim() as claim, claim.failures_noted():
         raise CogError("no   memory\nleft")
     (root / "b/net/in1k/features_test/X_Y.incomplete.pth").touch()
     with locks.locked(run_of(2, dataset="cog_l1").folder(root), flag="--output_dir"):
@@ -182,7 +183,7 @@ def test_table(root, capsys):
     finish(run_of(1).folder(root))
     failing = run_of(2, dataset="cog_l1").folder(root)
     failing.mkdir(parents=True)
-    with pytest.raises(CogError), locks.locked(failing, flag="-") as lock, failure_note.failures_noted(lock):
+    with pytest.raises(CogError), RunFolder(failing).claim() as claim, claim.failures_noted():
         raise CogError("disk full")
     arguments = [
         "--models_root_dir", str(root), "--datasets", "in1k", "cog_l1", "--seeds", "1", "2", "--shots", "0", "8",
