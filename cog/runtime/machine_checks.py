@@ -59,7 +59,8 @@ def check_state(report: Report, folder: Path) -> bool:
         report.problem("output", f"{folder} is being written by {status.holder}; wait for it to end")
         return False
     if (failure := status.failure) is not None:
-        report.warn("output", f"the last attempt at {folder} failed ({failure.when}): {failure.message}")
+        when = f" ({failure.when})" if failure.when else ""
+        report.warn("output", f"the last attempt at {folder} failed{when}: {failure.message}")
     return True
 
 
