@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cog.data.level_files import read_levels
 from cog.errors import CogError
 from cog.levels import outputs, wordnet
+from cog.runtime import files
 from cog.runtime.check_report import Report
-from cog.runtime.output_folder import OutputFolder
 
 logger = logging.getLogger(__name__)
 
@@ -81,19 +82,6 @@ def describe(comparison: LevelComparison) -> str:
     return "\n".join(lines)
 
 
-class ComparisonFolder(OutputFolder):
-    """The folder of the list of all moves; a list that is there is never kept."""
-
-    markers = (outputs.COMPARISON_CSV,)
-
-    def holds_result(self) -> bool:
-        """Refuse a list that is there, unless it is to be overwritten."""
-        file = self.path / outputs.COMPARISON_CSV
-        if file.exists() and not self.overwrite:
-            raise CogError(f"{file} exists; remove it or add --overwrite")
-        return False
-
-
 def check_files(paths: Sequence[str]) -> int:
     """Look at the levels files to compare, print a summary, and return the exit code."""
     report = Report()
@@ -120,9 +108,9 @@ def compare_files(
     """
     comparison = compare(read_levels(path_a), read_levels(path_b))
     rows = [(wnid, label(in_a), label(in_b)) for wnid, (in_a, in_b) in comparison.moves.items()]
-    folder = None if output_dir is None else ComparisonFolder(output_dir, overwrite=overwrite)
-    if folder is not None:
-        folder.is_done()
+    file = None if output_dir is None else Path(output_dir) / outputs.COMPARISON_CSV
+    if file is not None and file.exists() and not overwrite:
+        raise CogError(f"{file} exists; remove it or add --overwrite")
     outputs.show(f"A: {path_a}\nB: {path_b}\n{describe(comparison)}")
     if rows:
         words = _words_of([row[0] for row in rows[:_SHOWN_MOVES]], wordnet_dir)
@@ -130,12 +118,12 @@ def compare_files(
         for wnid, in_a, in_b in rows[:_SHOWN_MOVES]:
             outputs.show(f"{wnid:<10} {in_a:<5} {in_b:<5} {words.get(wnid, '')}".rstrip())
         if len(rows) > _SHOWN_MOVES:
-            all_moves = f"all are in {outputs.COMPARISON_CSV}" if folder else "--output_dir DIR writes all"
+            all_moves = f"all are in {outputs.COMPARISON_CSV}" if file else "--output_dir DIR writes all"
             outputs.show(f"... and {len(rows) - _SHOWN_MOVES:,} more; {all_moves}")
-    if folder is not None:
-        with folder.claim() as claim, claim.publish() as stage:
-            outputs.write_csv(stage / outputs.COMPARISON_CSV, ("wnid", "a", "b"), rows)
-        outputs.show(f"wrote {folder.path / outputs.COMPARISON_CSV}")
+    if file is not None:
+        files.ensure_writable_dir(file.parent, "--output_dir")
+        outputs.write_csv(file, ("wnid", "a", "b"), rows)
+        outputs.show(f"wrote {file}")
 
 
 def _words_of(wnids: list[str], wordnet_dir: str | None) -> dict[str, str]:

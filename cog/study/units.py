@@ -198,13 +198,9 @@ def _run_folders(folder: Path, entries: frozenset[str], study: Study) -> dict[tu
 def _status(path: Path, listed: frozenset[str], *, done: bool, marked: bool = True) -> Status:
     """Return the status of an output folder with these entries."""
     folder = read_state(path, listed, complete=done, marked=marked)
-    if folder.state == RUNNING:
-        return Status(RUNNING, str(folder.holder))
-    if folder.state == FAILED:
-        return Status(FAILED, str(folder.failure))
-    if folder.state != DONE and INCOMPLETE_FILE in listed:
+    if folder.state in (INTERRUPTED, MISSING) and INCOMPLETE_FILE in listed:
         return Status(FAILED, "images could not be decoded, see failed_images.txt beside the features")
-    return Status(folder.state)
+    return Status(folder.state, str({RUNNING: folder.holder, FAILED: folder.failure}.get(folder.state, "")))
 
 
 def _list(path: Path) -> frozenset[str]:
