@@ -335,6 +335,13 @@ RECORDED = '{"message": "no images", "when": "2021-10-11", "host": "node7", "job
         ({"final-1/logs.pkl": ""}, True, False, "done", None),
         ({"final-1/logs.pkl": "", ".failed.json": RECORDED}, True, False, "done", None),
         ({"final-1/logs.pkl": "", ".lock": "{}"}, True, False, "done", None),
+        (
+            {"final-1/logs.pkl": "", ".failed.json": RECORDED, ".resume/a": ""},
+            True,
+            False,
+            "interrupted",
+            ".resume",
+        ),
         ({"final-1/logs.pkl": "", ".partial-ab/a": ""}, True, False, "interrupted", ".partial-ab"),
         ({"final-1/logs.pkl": "", ".resume/a": ""}, True, False, "interrupted", ".resume"),
     ],
