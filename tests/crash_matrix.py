@@ -50,6 +50,8 @@ _TIMES = {"started", "finished", "seconds", "images_per_second", "sessions"}
 
 _PATIENCE = 120.0
 
+_WHAT = ("extraction", "logreg", "kmeans", "finetune")
+
 
 # ------------------------------------------------------------------------------------------------------------
 # Commands under test
@@ -88,7 +90,10 @@ def tasks(work: Path) -> dict[str, Task]:
 
     loader = tiny.write_loader(work / "my_net.py")
     images = work / "images"
-    tiny.write_class_folders(images / "train", classes=("crow", "duck", "wren"), n_images=24, suffix=".png")
+    for split, n_images in (("train", 24), ("test", 3)):
+        tiny.write_class_folders(
+            images / split, classes=("crow", "duck", "wren"), n_images=n_images, suffix=".png"
+        )
     (images / "train/duck/duck_5.png").write_bytes(b"no image")
     extraction = (
         "--model", "tiny_net", "--dataset", "birds", "--split", "train", "--model_loader",
@@ -102,6 +107,18 @@ def tasks(work: Path) -> dict[str, Task]:
     logreg = (
         "--train_features_dir", str(work / "features_train"), "--test_features_dir", str(work / "features_test"),
         "--device", "cpu", "CLF.N_EPOCHS", "5", "CLF.BATCH_SIZE", "16", "CLF.N_TRIALS",
+    )  # fmt: skip
+
+    kmeans = (
+        *logreg[: logreg.index("CLF.N_EPOCHS")], "--analysis", "kmeans", "ANALYSIS.KMEANS_SEEDS", "[1, 2]",
+        "ANALYSIS.KMEANS_ITERATIONS", "8", "ANALYSIS.KMEANS_K", "7",
+    )  # fmt: skip
+    # no value twice: in pickles of the flags equal texts are one object here, and several in a process of its own
+    finetune = (
+        "--model", "tiny_net", "--dataset", "birds", "--model_loader", f"{loader}:load_my_model", "--images_root",
+        str(images), "--allow_failures", "1", "--device", "cpu", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "18",
+        "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0", "FINETUNE.N_EPOCHS", "3",
+        "FINETUNE.BATCH_SIZE", "24", "FINETUNE.BATCH_PER_DEVICE", "12", "FINETUNE.SAVE_MINUTES", "1e-9",
     )  # fmt: skip
 
     def old_features(folder: Path) -> None:
@@ -123,7 +140,12 @@ def tasks(work: Path) -> dict[str, Task]:
         task("extraction --overwrite", "extract_features.py", extraction, "X_Y.pth", old_features),
         task("logreg", "logreg.py", (*logreg, "14"), "results.json"),
         task("logreg --overwrite", "logreg.py", (*logreg, "14"), "results.json", old_run),
+        task("finetune", "finetune.py", finetune, "results.json"),
+        task("finetune --overwrite", "finetune.py", finetune, "results.json", old_run),
     ]
+    clusters = work / "out/kmeans"
+    kmeans = (*kmeans, "--output_dir", str(clusters))
+    found.append(Task("kmeans", "analyze_features.py", kmeans, clusters / "analysis_kmeans", "results.json"))
     return {one.name: one for one in found}
 
 
@@ -304,18 +326,22 @@ def import_everything() -> dict[str, Callable[..., int]]:
     import optuna  # noqa: F401
     import torch
 
-    from cog.commands import extract_features, logreg
+    from cog.analysis import kmeans, lloyd, runner  # noqa: F401
+    from cog.commands import analyze_features, extract_features, finetune, logreg
     from cog.features import extract, extract_job, feature_files  # noqa: F401
+    from cog.finetune import job  # noqa: F401
     from cog.logreg import jobs, protocol  # noqa: F401
 
     torch.set_num_threads(1)
-    return {"extract_features.py": extract_features.main, "logreg.py": logreg.main}
+    commands = (analyze_features, extract_features, finetune, logreg)
+    return {f"{command.__name__.rpartition('.')[2]}.py": command.main for command in commands}
 
 
 def _save_often() -> None:
+    from cog.analysis import lloyd
     from cog.logreg import checkpoint
 
-    checkpoint.SAVE_SECONDS = 0.0
+    checkpoint.SAVE_SECONDS = lloyd.SAVE_SECONDS = 0.0
     checkpoint._MAX_SHARE = 1e9
 
 
@@ -553,20 +579,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the matrix; exit code 0 when every result is identical."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--kills", type=int, default=30, help="of each command by each signal (default: 30)")
-    parser.add_argument(
-        "--what", nargs="+", choices=("extraction", "logreg"), default=["extraction", "logreg"]
-    )
+    parser.add_argument("--what", nargs="+", choices=_WHAT, default=_WHAT)
     parser.add_argument("--seed", type=int, default=0, help="of the instants (default: 0)")
     args = parser.parse_args(argv)
     os.environ["OMP_NUM_THREADS"] = "1"
     rng = random.Random(args.seed)
     totals = []
-    with tempfile.TemporaryDirectory(prefix="crash-matrix-") as name:
-        work = Path(name)
+    with tempfile.TemporaryDirectory(prefix="crash-matrix-") as folder:
+        work = Path(folder)
         everything = tasks(work)
         import_everything()
         for what in args.what:
-            for task in (everything[what], everything[f"{what} --overwrite"]):
+            for task in (everything[name] for name in (what, f"{what} --overwrite") if name in everything):
                 for number in (signal.SIGKILL, signal.SIGTERM):
                     n = args.kills if task.prepare is None else -(-args.kills // 3)
                     rows = matrix(

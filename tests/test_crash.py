@@ -23,6 +23,8 @@ from marks import first_quick
             ("extraction", signal.SIGKILL, 3),
             ("extraction --overwrite", signal.SIGKILL, 2),
             ("logreg", signal.SIGKILL, 3),
+            ("finetune", signal.SIGKILL, 1),
+            ("kmeans", signal.SIGKILL, 1),
         ],
     ),
 )
@@ -61,7 +63,7 @@ def test_whole_matrix(repository):
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    for what in ("extraction", "logreg"):
+    for what in ("extraction", "logreg", "kmeans", "finetune"):
         for number in ("SIGKILL", "SIGTERM"):
             assert any(
                 line.split() == f"{what}, {number} 30/30 identical".split()
@@ -93,6 +95,8 @@ runpy.run_path(script, run_name="__main__")
 @pytest.mark.parametrize(
     ("what", "where"),
     [
+        ("finetune", "cog.finetune.state:save"),
+        ("finetune", "cog.finetune.output:write"),
         ("extraction", "cog.features.shards:Shards.save"),
         ("logreg", "cog.runtime.resume_dir:ResumeFolder.begin_session"),
         ("logreg", "cog.logreg.jobs:begin"),
@@ -103,15 +107,7 @@ runpy.run_path(script, run_name="__main__")
 @pytest.mark.slow
 def test_woken_after_a_takeover(tmp_path, repository, what, where):
     """A process stands still; another one takes over and finishes. The late one says so, and leaves nothing behind."""
-    found = crash_matrix.tasks(tmp_path)
-    found["kmeans"] = crash_matrix.Task(
-        "kmeans", "analyze_features.py",
-        ("--analysis", "kmeans", "--device", "cpu", "--train_features_dir", str(tmp_path / "features_train"),
-         "--test_features_dir", str(tmp_path / "features_test"), "--output_dir", str(tmp_path / "out"),
-         "ANALYSIS.KMEANS_SEEDS", "[1, 2]"),
-        tmp_path / "out/analysis_kmeans", "results.json",
-    )  # fmt: skip
-    task = found[what]
+    task = crash_matrix.tasks(tmp_path)[what]
     script = str(repository / task.script)
     late = subprocess.Popen(
         [sys.executable, "-c", _LATE, script, *where.split(":"), *task.argv], cwd=repository, text=True,

@@ -149,3 +149,43 @@ if __name__ == "__main__":  # lines of each room
     for name in ROOMS:
         lines = sum(len(f.read_text().splitlines()) for m, f in MODULES.items() if room_of(m) == name)
         sys.stdout.write(f"{lines:7,}  {name}\n")
+
+
+#: What only :mod:`cog.runtime.output_folder` uses: claims, recovery, publication and notes of output folders.
+PARTS_OF_OUTPUT_FOLDERS = (
+    "staged", "recover", "needs_recovery", "live_holder", "locked", "read_failure", "FAILURE_FILE", "discard",
+)  # fmt: skip
+
+#: Locks that are not of output folders: of ranges of rows, and of a study's log folder.
+OTHER_LOCKS = {"cog.features.extract_job": {"locked", "live_holder"}, "cog.commands.study": {"locked"}}
+
+
+def test_output_folders_have_one_life():
+    """No room claims, recovers or publishes a folder by other means than the class."""
+    others = []
+    for module, file in MODULES.items():
+        if room_of(module) == "runtime":
+            continue
+        for name in sorted(names_from_runtime(ast.parse(file.read_text()))):
+            if name in PARTS_OF_OUTPUT_FOLDERS and name not in OTHER_LOCKS.get(module, ()):
+                others.append((module, name))
+    assert others == []
+
+
+def names_from_runtime(tree: ast.AST) -> set[str]:
+    """Return names that are imported from locks and stages, and attributes of these modules."""
+    modules = {"atomic_dir", "locks", "resume_dir", "output_folder"}
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] in modules:
+            names |= {alias.name for alias in node.names}
+        elif (
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
+        ):
+            names.add(node.attr)
+    return names
+
+
+def test_another_life_would_be_seen():
+    text = "from cog.runtime.locks import locked\nfrom cog.runtime import atomic_dir\natomic_dir.recover(x)\n"
+    assert {"locked", "recover"} <= names_from_runtime(ast.parse(text))

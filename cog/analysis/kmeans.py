@@ -12,7 +12,7 @@ from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.errors import CogError
 from cog.results.analysis_records import Number
 from cog.runtime import files, signals
-from cog.runtime.resume_dir import SavedStates
+from cog.runtime.resume_dir import ResumeFolder
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,7 @@ def _numbers(clustering: Clustering) -> dict[str, Any]:
 
 
 def _repetition(
-    rows: FeatureRows, k: int, seed: int, settings: dict[str, Any], resume: SavedStates, label: str
+    rows: FeatureRows, k: int, seed: int, settings: dict[str, Any], resume: ResumeFolder, label: str
 ) -> Clustering:
     """Return the clustering of a seed: a saved one, or one that is computed (and saved) now."""
     import torch

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,17 +18,12 @@ from cog.errors import CogError
 from cog.features.folder import FeatureFolder
 from cog.paths import ModelDir, check_dataset_name
 from cog.results import analysis_records
-from cog.results.analysis_records import RecordProblem
-from cog.runtime import atomic_dir, files, machine_checks
-from cog.runtime.atomic_dir import require_writable
+from cog.results.analysis_records import AnalysisRecord, RecordProblem
+from cog.runtime import files, machine_checks
 from cog.runtime.check_report import Report
-from cog.runtime.fingerprint import differences, plain
-from cog.runtime.locks import LockedError, locked
-from cog.runtime.resume_dir import SavedStates, sample_sha256
-
-logger = logging.getLogger(__name__)
-
-OUTPUT_FLAG = "the output folder"
+from cog.runtime.fingerprint import differences
+from cog.runtime.output_folder import OutputFolder
+from cog.runtime.resume_dir import sample_sha256
 
 #: Expected size of a result: its numbers, and tables beside it.
 _RESULT_BYTES = 64 << 20
@@ -122,6 +115,38 @@ def _request_for_folders(
     )
 
 
+class AnalysisOutput(OutputFolder):
+    """The folder of the result of an analysis."""
+
+    markers = (analysis_records.RESULTS_FILE,)
+    flag = "the output folder"
+
+    def holds_result(self) -> bool:
+        """Whether the result is there."""
+        if self.overwrite or not (self.path / analysis_records.RESULTS_FILE).exists():
+            return False
+        record = analysis_records.read(self.path)
+        if isinstance(record, RecordProblem):
+            raise CogError(f"{record.message}; add --overwrite to replace it")
+        changed = differences(record.identity, self.identity)
+        if changed:
+            raise CogError(
+                f"{self.path} holds a different result ({'; '.join(changed)}); add --overwrite to replace it"
+            )
+        return True
+
+    def replaced(self) -> list[str]:
+        """Return the files that the result in the folder consists of."""
+        record = analysis_records.read(self.path)
+        named = record.details.get("files", []) if isinstance(record, AnalysisRecord) else []
+        named = named if isinstance(named, list) else []
+        return [
+            name
+            for name in named
+            if isinstance(name, str) and Path(name).name == name and not name.startswith(".")
+        ]
+
+
 @dataclass(frozen=True)
 class PlannedWork:
     """A task of a data set that has to be done.
@@ -129,17 +154,12 @@ class PlannedWork:
     Attributes:
         request: request of the data set.
         task: task to be done.
-        identity: settings and features; two results are the same when their identities are equal.
+        folder: folder of the result; holds what makes two results the same.
     """
 
     request: AnalysisRequest
     task: AnalysisTask
-    identity: dict[str, Any]
-
-    @property
-    def output(self) -> Path:
-        """The folder of the result."""
-        return self.request.output(self.task.name)
+    folder: AnalysisOutput
 
     @property
     def label(self) -> str:
@@ -148,13 +168,20 @@ class PlannedWork:
         return f"[{' '.join(words)}] " if words else ""
 
 
+def plan_work(request: AnalysisRequest, task: AnalysisTask, *, overwrite: bool) -> PlannedWork:
+    """Return a task with its folder; looks at the features."""
+    identity = identify(request, task)
+    return PlannedWork(
+        request, task, AnalysisOutput(request.output(task.name), identity, overwrite=overwrite)
+    )
+
+
 def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
     """Return the identity of a result: the settings, and the features by size, origin and samples."""
     identity = dict(task.settings)
     for split in task.splits:
         identity[f"{split}_features"] = identify_features(request.features_file(split))
-    result: dict[str, Any] = plain(identity)
-    return result
+    return identity
 
 
 def identify_features(file: Path) -> dict[str, Any]:
@@ -180,50 +207,16 @@ def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrit
     todo = []
     outputs: dict[Path, str] = {}
     for request, task in planned:
-        work = PlannedWork(request, task, identify(request, task))
-        if work.output in outputs:
-            raise CogError(f"{outputs[work.output]} and {task.name} would both be written to {work.output}")
-        outputs[work.output] = task.name
-        if atomic_dir.needs_recovery(work.output):
-            with locked(work.output, flag=OUTPUT_FLAG):
-                atomic_dir.recover(work.output)
-        if not overwrite and is_done(work):
-            _remove_resume(work)
-            logger.info("%s is complete, skipped", work.output)
-            continue
-        if not overwrite:
-            SavedStates(work.output, work.identity).check()
-        todo.append(work)
+        work = plan_work(request, task, overwrite=overwrite)
+        path = work.folder.path
+        if path in outputs:
+            raise CogError(f"{outputs[path]} and {task.name} would both be written to {path}")
+        outputs[path] = task.name
+        if not work.folder.is_done():
+            todo.append(work)
     for work in todo:
-        require_writable(work.output, flag=OUTPUT_FLAG)
+        work.folder.require_writable()
     return todo
-
-
-def is_done(work: PlannedWork) -> bool:
-    """Return whether the result exists.
-
-    Raises:
-        CogError: another result exists in its place.
-    """
-    if not (work.output / analysis_records.RESULTS_FILE).exists():
-        return False
-    record = analysis_records.read(work.output)
-    if isinstance(record, RecordProblem):
-        raise CogError(f"{record.message}; add --overwrite to replace it")
-    changed = differences(record.identity, work.identity)
-    if changed:
-        raise CogError(
-            f"{work.output} holds a different result ({'; '.join(changed)}); add --overwrite to replace it"
-        )
-    return True
-
-
-def _remove_resume(work: PlannedWork) -> None:
-    """Remove the states of a process that died right after publication, unless someone is at work there."""
-    states = SavedStates(work.output, work.identity)
-    if states.path.is_dir():
-        with contextlib.suppress(LockedError), locked(work.output, flag=OUTPUT_FLAG):
-            states.remove()
 
 
 def check(args: argparse.Namespace) -> int:
@@ -254,20 +247,19 @@ def check(args: argparse.Namespace) -> int:
         if report.n_problems > before:
             continue
         with report.step("output"):
-            work = PlannedWork(request, task, identify(request, task))
-            if not machine_checks.check_state(report, work.output):
+            work = plan_work(request, task, overwrite=args.overwrite)
+            folder = work.folder
+            if not machine_checks.check_state(report, folder.path):
                 continue
-            if not args.overwrite:
-                if is_done(work):
-                    report.ok("output", f"{work.output} is complete and would be skipped")
-                    continue
-                SavedStates(work.output, work.identity).check()
-            if machine_checks.check_writable(report, work.output):
+            if folder.would_skip():
+                report.ok("output", f"{folder.path} is complete and would be skipped")
+                continue
+            if machine_checks.check_writable(report, folder.path):
                 todo.append(work)
-                report.ok("output", str(work.output))
+                report.ok("output", str(folder.path))
     if todo:
         with report.step("disk"):
-            machine_checks.check_disk(report, [(work.output, _RESULT_BYTES) for work in todo])
+            machine_checks.check_disk(report, [(work.folder.path, _RESULT_BYTES) for work in todo])
         with report.step("memory"):
             most = sum(sorted(opened.values())[-2:])
             machine_checks.check_memory(

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cog.analysis.plan import OUTPUT_FLAG, PlannedWork, is_done
+from cog.analysis.plan import PlannedWork
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, AnalysisRequest
-from cog.errors import CogError
 from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord
-from cog.runtime import atomic_dir, provenance, signals
-from cog.runtime.atomic_dir import staged
-from cog.runtime.failure_note import failures_noted
+from cog.runtime import provenance, signals
 from cog.runtime.fingerprint import plain
-from cog.runtime.locks import locked
 from cog.runtime.memory import exhaustion_explained
-from cog.runtime.resume_dir import SavedStates
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +53,7 @@ class SharedFeatures:
         return self._loaded[key]
 
 
-def execute(todo: Sequence[PlannedWork], *, device: torch.device, overwrite: bool) -> list[AnalysisRecord]:
+def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> list[AnalysisRecord]:
     """Compute all results; each is published and printed as soon as it is finished.
 
     SIGTERM and SIGUSR1 end the work where it can be continued.
@@ -82,43 +75,29 @@ def execute(todo: Sequence[PlannedWork], *, device: torch.device, overwrite: boo
             if shared is None or work.request is not todo[position - 1].request:
                 shared = None  # the features of the last data set go before the next ones come
                 shared = SharedFeatures(work.request)
-            done.append(_do(work, shared, device, overwrite=overwrite))
+            done.append(_do(work, shared, device))
     return done
 
 
-def _do(
-    work: PlannedWork, shared: SharedFeatures, device: torch.device, *, overwrite: bool
-) -> AnalysisRecord:
-    with locked(work.output, flag=OUTPUT_FLAG) as lock, failures_noted(lock):
-        atomic_dir.recover(work.output)
-        if not overwrite and is_done(work):  # by another process, while this one was busy with others
-            record = analysis_records.read(work.output)
+def _do(work: PlannedWork, shared: SharedFeatures, device: torch.device) -> AnalysisRecord:
+    with work.folder.claim() as claim:
+        if claim.is_done():  # by another process, while this one was busy with others
+            record = analysis_records.read(work.folder.path)
             assert isinstance(record, AnalysisRecord)
-            logger.info("%s is complete, skipped", work.output)
-            SavedStates(work.output, work.identity).remove()
             return record
-        resume = SavedStates(work.output, work.identity, lock)
-        if overwrite:
-            _discard_other_work(resume)
-        else:
-            resume.check()
-        with contextlib.ExitStack() as stack:
-            stage = stack.enter_context(
-                staged(work.output, marker=analysis_records.RESULTS_FILE, flag=OUTPUT_FLAG)
-            )
-            stage.replaces = _files_of(work.output)
-            with provenance.log_file(stage.path / "program.log"):
+        claim.begin()
+        with claim.failures_noted(), claim.publish() as stage:
+            with provenance.log_file(stage / "program.log"):
                 start = time.monotonic()
                 with exhaustion_explained(f"computing {work.task.name}", "end other programs that use it"):
                     outcome = work.task.compute(
-                        AnalysisContext(work.request, device, shared.load, resume, stage.path, work.label)
+                        AnalysisContext(work.request, device, shared.load, claim.resume, stage, work.label)
                     )
                 seconds = time.monotonic() - start
                 record = _as_record(work, outcome, device=device, seconds=seconds)
-            analysis_records.write(stage.path, record)
-            lock.require_held()
-        resume.remove()
-    print(f"{work.label}{work.task.name}: {outcome.summary or _summary(record)}  ({work.output})", flush=True)
+            analysis_records.write(stage, record)
+    summary = outcome.summary or _summary(record)
+    print(f"{work.label}{work.task.name}: {summary}  ({work.folder.path})", flush=True)
     return record
 
 
@@ -129,7 +108,7 @@ def _as_record(
         analysis=work.task.name,
         model=work.request.model,
         dataset=work.request.dataset,
-        identity=work.identity,
+        identity=work.folder.identity,
         values=plain(outcome.values),
         seeds=list(outcome.seeds),
         per_seed=plain(outcome.per_seed),
@@ -138,7 +117,7 @@ def _as_record(
         device=str(device),
         seconds=round(seconds, 3),
         finished=provenance.now(),
-        folder=work.output,
+        folder=work.folder.path,
     )
 
 
@@ -146,23 +125,3 @@ def _summary(record: AnalysisRecord) -> str:
     return "  ".join(
         f"{name} {'undefined' if value is None else f'{value:.4g}'}" for name, value in record.values.items()
     )
-
-
-def _discard_other_work(resume: SavedStates) -> None:
-    try:
-        resume.check()
-    except CogError:
-        logger.info("discarded the beginning of different work in %s", resume.path)
-        resume.remove()
-
-
-def _files_of(folder: Path) -> list[str]:
-    """Return the files that the result in ``folder`` consists of: they are replaced together."""
-    record = analysis_records.read(folder)
-    named = record.details.get("files", []) if isinstance(record, AnalysisRecord) else []
-    named = named if isinstance(named, list) else []
-    return [
-        name
-        for name in named
-        if isinstance(name, str) and Path(name).name == name and not name.startswith(".")
-    ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from cog.errors import CogError
 from cog.runtime import files
-from cog.runtime.resume_dir import SavedStates
+from cog.runtime.resume_dir import ResumeFolder
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class StateFile:
         name: name of the file in it.
     """
 
-    def __init__(self, resume: SavedStates, name: str) -> None:
+    def __init__(self, resume: ResumeFolder, name: str) -> None:
         self._resume, self._name = resume, name
 
     def load(self) -> dict[str, Any] | None:

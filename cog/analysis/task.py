@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.features.feature_files import FeatureSet
-    from cog.runtime.resume_dir import SavedStates
+    from cog.runtime.resume_dir import ResumeFolder
 
 
 #: Splits of a task that needs training and test features.
@@ -105,7 +105,7 @@ class AnalysisContext:
     request: AnalysisRequest
     device: torch.device
     load: Callable[..., FeatureSet]
-    resume: SavedStates
+    resume: ResumeFolder
     stage: Path
     label: str
 

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cog.analysis import runner
     from cog.runtime.device import resolve_device
 
-    runner.execute(todo, device=resolve_device(args.device), overwrite=args.overwrite)
+    runner.execute(todo, device=resolve_device(args.device))
     return 0
 
 

@@ -77,11 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.check:
         return plan.check()
     with signals.deferred():
-        jobs = plan.jobs
+        todo = plan.pending()
         log.speak()
-        from cog.features import runner  # imports torch
+        if todo:
+            from cog.features import runner  # imports torch
 
-        runner.run(plan, jobs)
+            runner.run(plan, todo)
     return 0
 
 

@@ -94,18 +94,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
     planned = [plan.plan_runs(of_dataset, cfg) for of_dataset in each]
 
-    options = {"skip_complete": args.skip_complete, "overwrite": args.overwrite}
     with signals.deferred():
         for plans, train, test in planned:
-            plans = jobs.pending(plans, **options)
+            plans = jobs.pending(plans)
             if plans:
-                with jobs.claimed(plans, **options) as claims:
+                with jobs.claimed(plans) as claims:
                     if claims:
                         from cog.logreg import training  # torch is imported for what is to be done only
 
                         training.train_all(
-                            claims, train, test, cfg=cfg, device_name=args.device,
-                            overwrite=args.overwrite, print_freq=args.print_freq,
+                            claims, train, test, cfg=cfg, device_name=args.device, print_freq=args.print_freq
                         )  # fmt: skip
     return 0
 

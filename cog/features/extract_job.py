@@ -23,11 +23,11 @@ from cog.data.pixels import can_decode
 from cog.errors import CogError
 from cog.features import feature_files, shards
 from cog.features.extract import Extractor
-from cog.features.folder import IDENTITY, MARKERS
+from cog.features.folder import IDENTITY
 from cog.features.plan import ExtractionPlan, ExtractJob
-from cog.runtime import atomic_dir, locks, provenance, signals
-from cog.runtime.failure_note import failures_noted, read_failure
+from cog.runtime import locks, provenance, signals
 from cog.runtime.fingerprint import differences
+from cog.runtime.output_folder import FolderClaim, read_state
 from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -51,10 +51,6 @@ _UNITS = 64
 _MOST_REPAIRS = 3
 
 
-class _LeaderFailed(CogError):
-    """The process that leads could not do this job."""
-
-
 def work_identity(
     job: ExtractJob, plan: ExtractionPlan, *, device: torch.device, rows_per_pass: int
 ) -> dict[str, Any]:
@@ -70,60 +66,6 @@ def work_identity(
         "compiled": plan.cfg.FT_EXTRACT.COMPILE,
         **{package: versions[package] for package in ("torch", "torchvision", "pillow")},
     }
-
-
-def finalize_existing(job: ExtractJob, plan: ExtractionPlan) -> bool:
-    """Do what needs no network; to be called with the folder's lock held.
-
-    A publication that was begun is finished, leftovers are removed, and kept features of an earlier run, which lack
-    failed images, are accepted if they are now.
-
-    Returns:
-        Whether the features are complete.
-
-    Raises:
-        CogError: when there are features that were made differently.
-    """
-    folder = job.folder
-    atomic_dir.recover(folder.path)
-    if plan.is_complete(job):
-        _remove_leftover(job)
-        logger.info("%s is complete, skipped", folder.features_file)
-        return True
-    accepted = folder.accept_incomplete(
-        job.identity,
-        allow_failures=plan.allow_failures,
-        is_broken=lambda file: (
-            not can_decode(job.images.root / file, load_truncated=plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES)
-        ),
-    )
-    if accepted is None:
-        return False
-    _remove_leftover(job)
-    logger.info("%s: accepted without %d failed images", folder.features_file, accepted["n_failed"])
-    return True
-
-
-def needs_finalizing(job: ExtractJob) -> bool:
-    """Whether :func:`finalize_existing` may have something to do; for a look without the lock."""
-    folder = job.folder
-    unfinished = shards.read_manifest(folder.path) is not None
-    return (
-        atomic_dir.needs_recovery(folder.path)
-        or (folder.is_complete() and unfinished)
-        or folder.has_incomplete()
-    )
-
-
-def _remove_leftover(job: ExtractJob) -> None:
-    """Remove the ranges that the features were made of, when a process was killed between publication and removal."""
-    stored = shards.read_manifest(job.folder.path)
-    if stored is None:
-        return
-    if all(stored.identity.get(key) == job.identity[key] for key in IDENTITY):
-        shards.Shards(job.folder.path / shards.FOLDER, stored).discard()
-    else:
-        logger.info("%s holds unfinished work of other settings", job.folder.path / shards.FOLDER)
 
 
 def run(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
@@ -148,13 +90,12 @@ def run(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: s
 
 
 def _lead(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
-    folder = job.folder.path
-    with locks.locked(folder, flag=_FLAG) as lock, failures_noted(lock):
-        if finalize_existing(job, plan):
+    with job.folder.claim() as claim, claim.failures_noted():
+        if claim.is_done():
             return
-        manifest = _manifest(job, extractor, plan, leader=lock.holder.token)
+        manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
         work = shards.begin(
-            folder,
+            job.folder.path,
             manifest,
             overwrite=plan.overwrite,
             stale_reason=lambda shard: _readable_by_now(shard, job, plan),
@@ -165,11 +106,9 @@ def _lead(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
             work.scan()
             # Of several processes the others may be about to save their first rows.
             if not work.n_done() and (plan.rank.size == 1 or not isinstance(error, signals.Interrupted)):
-                with contextlib.suppress(CogError):
-                    work.discard()
+                claim.resume.remove()
             raise
-        _publish(job, merged, plan, lock)
-        work.discard()
+        _publish(job, merged, plan, claim)
         job.folder.require_complete()
 
 
@@ -189,15 +128,11 @@ def _manifest(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, le
     )
 
 
-def _is_readable(job: ExtractJob, plan: ExtractionPlan, file: str) -> bool:
-    return can_decode(job.images.root / file, load_truncated=plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES)
-
-
 def _readable_by_now(shard: shards.Shard, job: ExtractJob, plan: ExtractionPlan) -> str | None:
     """Return a message that names a failed image of a shard that can be decoded by now; None: there is none."""
     for row, _ in shard.failures:
         file = job.images.file(int(row))
-        if _is_readable(job, plan, file):
+        if can_decode(job.images.root / file, load_truncated=plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES):
             return f"{file} can be decoded now"
     return None
 
@@ -410,13 +345,13 @@ def _complete(work: _Work) -> shards.MergedShards:
                 )
 
 
-def _publish(job: ExtractJob, merged: shards.MergedShards, plan: ExtractionPlan, lock: locks.Lock) -> None:
+def _publish(job: ExtractJob, merged: shards.MergedShards, plan: ExtractionPlan, claim: FolderClaim) -> None:
     images = job.images
     decoded = np.ones(len(images), dtype=bool)
     decoded[[row for row, _ in merged.failures]] = False
     rows = np.flatnonzero(decoded).tolist()
     rate = len(images) / max(merged.seconds, 1e-9)
-    with atomic_dir.staged(job.folder.path, marker=MARKERS, flag=_FLAG) as stage:
+    with claim.publish() as stage:
         job.folder.write(
             stage,
             feature_files.FeatureSet(
@@ -424,8 +359,7 @@ def _publish(job: ExtractJob, merged: shards.MergedShards, plan: ExtractionPlan,
                 torch.from_numpy(images.labels[rows]),
                 f"{plan.model.model}_{images.dataset}_{images.split}",
             ),
-            metadata=job.identity
-            | {
+            metadata={
                 "n_rows": len(rows),
                 "feature_dim": merged.x.shape[1],
                 "device": ", ".join(merged.devices),
@@ -437,9 +371,7 @@ def _publish(job: ExtractJob, merged: shards.MergedShards, plan: ExtractionPlan,
             },
             image_paths=[images.file(row) for row in rows],
             failures=[(images.file(row), reason) for row, reason in merged.failures],
-            allow_failures=plan.allow_failures,
         )
-        lock.require_held()
     logger.info(
         "%s: %d x %d features, %d failed images, %.1f images/s",
         job.folder.path, *merged.x.shape, len(merged.failures), rate,
@@ -498,7 +430,10 @@ class _Leader:
             if self._is_published():
                 return None
             self._require_no_failure()
-            manifest, holder = shards.read_manifest(self._folder), locks.live_holder(self._folder)
+            manifest, holder = (
+                shards.read_manifest(self._folder),
+                read_state(self._folder, complete=False).holder,
+            )
             ours = manifest is not None and manifest.group == self._plan.rank.group
             leads = manifest is not None and holder is not None and holder.token == manifest.leader
             if manifest is not None and ours and leads:
@@ -529,7 +464,7 @@ class _Leader:
             self._manifest.leader,
         ):
             return False
-        holder = locks.live_holder(self._folder)
+        holder = read_state(self._folder, complete=False).holder
         return holder is not None and holder.token == manifest.leader
 
     def require_published(self) -> None:
@@ -548,7 +483,7 @@ class _Leader:
         folder = self._job.folder
         try:
             stored = folder.metadata()
-            if not stored or folder.differences(self._job.identity):
+            if not stored or folder.compare(stored, folder.identity):
                 return False
         except CogError:
             return False
@@ -558,9 +493,9 @@ class _Leader:
         return folder.is_finished() and self._is_recent(stored.get("finished"), tolerance=60)
 
     def _require_no_failure(self) -> None:
-        failure = read_failure(self._folder)
+        failure = read_state(self._folder, complete=False).failure
         if failure is not None and self._is_recent(failure.when):
-            raise _LeaderFailed(f"rank 0 failed: {failure.message}")
+            raise CogError(f"rank 0 failed: {failure.message}")
 
     def _is_recent(self, when: object, *, tolerance: float = 0) -> bool:
         """Whether something happened after the start of this process."""

@@ -15,8 +15,9 @@ without another extraction.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,13 @@ from cog import constants
 from cog.data import root_layout
 from cog.errors import CogError, FailedImagesError
 from cog.runtime import files
-from cog.runtime.atomic_dir import Stage
 from cog.runtime.fingerprint import differences
+from cog.runtime.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from cog.features.feature_files import FeatureSet
+
+logger = logging.getLogger(__name__)
 
 METADATA_FILE = "features.json"
 PATHS_FILE = "image_paths.txt"
@@ -57,11 +60,30 @@ IDENTITY = (
 _BEFORE = {"decode": "exact"}
 
 
-class FeatureFolder:
-    """Reads and writes one such folder."""
+class FeatureFolder(OutputFolder):
+    """The output folder of one extraction, see :class:`~cog.runtime.output_folder.OutputFolder`.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    Args:
+        identity: the entries named in ``IDENTITY``, and what else features.json says of the features before they are
+            computed.
+        skip_complete: whether features of unknown making (the original toolkit's) are kept.
+        allow_failures: number of failed images that is acceptable.
+    """
+
+    markers = MARKERS
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        identity: Mapping[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+        skip_complete: bool = False,
+        allow_failures: int = 0,
+    ) -> None:
+        super().__init__(path, identity, overwrite=overwrite)
+        self.skip_complete = skip_complete
+        self.allow_failures = allow_failures
 
     @property
     def features_file(self) -> Path:
@@ -90,81 +112,96 @@ class FeatureFolder:
         """Whether an extraction has ended here: it is complete, or says which images failed."""
         return self.is_complete() or (self.metadata() or {}).get("status") == "incomplete"
 
-    def differences(self, identity: dict[str, Any]) -> list[str]:
-        """Compare what is on disk with what is asked for; one ``key: old -> new`` per difference."""
-        stored = self.metadata() or {}
-        found = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
-        return differences(found, {key: identity[key] for key in IDENTITY})
+    def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+        """Return one difference per entry named in ``IDENTITY``."""
+        before = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
+        return differences(before, {key: wanted[key] for key in IDENTITY})
 
-    def check_usable(self, *, overwrite: bool, skip_complete: bool) -> None:
+    def require_usable(self) -> None:
         """Find out, before anything else is looked at, that features cannot go here.
 
         Raises:
-            CogError: when something is in the way, or there are features of unknown making and neither flag is given.
+            CogError: when something is in the way, or there are features of unknown making, neither to be kept nor to
+                be replaced.
         """
-        for name in (constants.FEATURES_FILE, METADATA_FILE, PATHS_FILE, FAILURES_FILE, INCOMPLETE_FILE):
+        for name in (*self.replaced(), METADATA_FILE, PATHS_FILE):
             if (self.path / name).is_dir():
                 raise CogError(f"{self.path / name} is a folder, and a file of that name has to go there")
-        if overwrite:
+        if self.overwrite or self.skip_complete:
             return
-        if self.metadata() is None and self.is_complete() and not skip_complete:
+        if self.metadata() is None and self.is_complete():
             raise CogError(
                 f"{self.features_file} exists, and no {METADATA_FILE} tells how it was made; add --overwrite to "
                 "replace it, or --skip_complete to keep it"
             )
 
-    def keeps(self, identity: dict[str, Any], *, overwrite: bool, skip_complete: bool) -> bool:
-        """Whether complete features are there, made in the same way, so that nothing is to be done.
+    def replaced(self) -> tuple[str, ...]:
+        """Return the names of files that give way to new features."""
+        return (constants.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE)
 
-        Args:
-            identity: the entries named in ``IDENTITY`` of what is asked for.
-            overwrite: nothing is kept.
-            skip_complete: features of unknown making (the original toolkit's) are kept, too.
-
-        Raises:
-            CogError: when there are features that were made differently.
-        """
-        self.check_usable(overwrite=overwrite, skip_complete=skip_complete)
-        if overwrite or not self.is_complete():
+    def holds_result(self) -> bool:
+        """Whether complete features are there, made in the same way or not known how."""
+        self.require_usable()
+        if self.overwrite or not self.is_complete():
             return False
-        changed = self.differences(identity) if self.metadata() else []
+        stored = self.metadata()
+        changed = self.compare(stored, self.identity) if stored else []
         if changed:
             raise CogError(
                 f"{self.features_file} was made differently ({'; '.join(changed)}); add --overwrite to replace it"
             )
         return True
 
-    def accept_incomplete(
-        self, identity: dict[str, Any], *, allow_failures: int, is_broken: Callable[[str], bool]
-    ) -> dict[str, Any] | None:
+    def needs_claim(self) -> bool:
+        """Whether a claim is needed: kept features of an earlier run may be accepted, too."""
+        return self.has_incomplete() or super().needs_claim()
+
+    def accept(self) -> bool:
         """Turn the kept features of an earlier run into the result, when they match and are now allowed.
 
-        Args:
-            identity: the entries named in ``IDENTITY`` of what is asked for.
-            allow_failures: number of failed images that is acceptable.
-            is_broken: whether an image (by its path in the list) still cannot be decoded; a fixed one
-                deserves a new extraction.
-
-        Returns:
-            The metadata, or None when there is nothing to accept.
+        A failed image that can be decoded by now deserves a new extraction.
         """
-        kept = self.path / INCOMPLETE_FILE
         stored = self.metadata() if self.has_incomplete() else None
         if not stored:
-            return None
+            return False
         failed = self._failed_files()
         if (
-            self.differences(identity)
+            self.compare(stored, self.identity)
             or len(failed) != stored.get("n_failed")
-            or len(failed) > allow_failures
+            or len(failed) > self.allow_failures
+            or any(map(self._can_decode, failed))
         ):
-            return None
-        if not all(map(is_broken, failed)):
-            return None
-        stored |= {"status": "complete", "allow_failures": allow_failures}
+            return False
+        stored |= {"status": "complete", "allow_failures": self.allow_failures}
         files.write_json(self.path / METADATA_FILE, stored)
-        os.replace(kept, self.features_file)
-        return stored
+        os.replace(self.path / INCOMPLETE_FILE, self.features_file)
+        logger.info("%s: accepted without %d failed images", self.features_file, stored["n_failed"])
+        return True
+
+    def check_unfinished(
+        self, identity: Mapping[str, Any], versions: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """Accept what is unfinished: its bits depend on the device, too, see :func:`cog.features.shards.check`."""
+        return []
+
+    def has_leftovers(self) -> bool:
+        """Whether the ranges are there that the features were made of."""
+        from cog.features import shards  # imports numpy
+
+        stored = shards.read_manifest(self.path)
+        return stored is not None and not self.compare(stored.identity, self.identity)
+
+    def announce_done(self) -> None:
+        """Say that the features are complete, and what else is there."""
+        logger.info("%s is complete, skipped", self.features_file)
+        if self.resume.path.is_dir() and not self.has_leftovers():
+            logger.info("%s holds unfinished work of other settings", self.resume.path)
+
+    def _can_decode(self, file: str) -> bool:
+        from cog.data import pixels  # imports torch
+
+        load_truncated = self.identity["preprocessing"]["load_truncated_images"]
+        return pixels.can_decode(Path(self.identity["images_root"]) / file, load_truncated=load_truncated)
 
     def _failed_files(self) -> list[str]:
         try:
@@ -175,40 +212,38 @@ class FeatureFolder:
 
     def write(
         self,
-        stage: Stage,
+        stage: Path,
         feature_set: FeatureSet,
         *,
         metadata: dict[str, Any],
         image_paths: list[str],
         failures: list[tuple[str, str]],
-        allow_failures: int,
     ) -> None:
         """Put everything into ``stage``, to be published together.
 
         Args:
-            stage: see :func:`cog.runtime.atomic_dir.staged` (marker: ``MARKERS``).
+            stage: see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
             feature_set: the features, one row per decoded image.
-            metadata: goes into features.json.
+            metadata: goes into features.json, after the identity.
             image_paths: path of each row, relative to the images' root.
-            failures: ``(path, reason)`` of the images that are missing from the features.
-            allow_failures: how many of those are acceptable; with more, the features are called
-                ``X_Y.incomplete.pth``.
+            failures: ``(path, reason)`` of the images that are missing from the features; with more than are
+                acceptable, these are called ``X_Y.incomplete.pth``.
         """
         from cog.features import feature_files  # imports torch, which --help must not wait for
 
-        accepted = len(failures) <= allow_failures and bool(image_paths)  # no image at all is no result
-        stage.replaces = [constants.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE]
+        # no image at all is no result
+        accepted = len(failures) <= self.allow_failures and bool(image_paths)
         if failures:
             lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
-            files.write_text(stage.path / FAILURES_FILE, lines)
-        files.write_text(stage.path / PATHS_FILE, "".join(f"{path}\n" for path in image_paths))
+            files.write_text(stage / FAILURES_FILE, lines)
+        files.write_text(stage / PATHS_FILE, "".join(f"{path}\n" for path in image_paths))
         if image_paths:
             feature_files.save(
-                feature_set, stage.path / (constants.FEATURES_FILE if accepted else INCOMPLETE_FILE)
+                feature_set, stage / (constants.FEATURES_FILE if accepted else INCOMPLETE_FILE)
             )
         status = "complete" if accepted else "incomplete"
-        metadata = {"status": status, "n_failed": len(failures), "allow_failures": allow_failures} | metadata
-        files.write_json(stage.path / METADATA_FILE, metadata)
+        counts = {"status": status, "n_failed": len(failures), "allow_failures": self.allow_failures}
+        files.write_json(stage / METADATA_FILE, counts | self.identity | metadata)
 
     def require_complete(self) -> None:
         """Say what to do about images that could not be decoded.

@@ -19,6 +19,8 @@ from cog.models.zoo import get_spec
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.fingerprint import differences
+from cog.runtime.locks import LockedError
+from cog.runtime.output_folder import read_state
 from cog.runtime.ranks import Rank
 
 if TYPE_CHECKING:
@@ -38,15 +40,18 @@ class ExtractJob:
 
     Attributes:
         images: what to extract.
-        folder: where the features go.
-        identity: the part of features.json that says which features these are.
+        folder: where the features go, and which these are.
         label: how messages call it.
     """
 
     images: ImageList
     folder: FeatureFolder
-    identity: dict[str, Any]
     label: str
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The part of features.json that says which features these are."""
+        return self.folder.identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +100,9 @@ class ExtractionPlan:
                     f"--output_dir takes the features of one data set and split, not of {len(self.pairs)}; give "
                     "--models_root_dir instead, or one --dataset and one --split at a time"
                 )
-            return {self.pairs[0]: FeatureFolder(self.model.output_dir)}
+            return {self.pairs[0]: self._folder(self.model.output_dir)}
         assert model_dir is not None
-        return {pair: FeatureFolder(model_dir.features(*pair)) for pair in self.pairs}
+        return {pair: self._folder(model_dir.features(*pair)) for pair in self.pairs}
 
     def images(self, pair: tuple[str, str]) -> ImageList:
         """Return the images of a data set and split."""
@@ -128,15 +133,16 @@ class ExtractionPlan:
             "n_classes": len(images.classes),
             "n_images": len(images),
         }
-        return ExtractJob(images, self.folders[pair], identity, " ".join(pair))
+        return ExtractJob(images, self._folder(self.folders[pair].path, identity), " ".join(pair))
 
-    def check_usable(self, folder: FeatureFolder) -> None:
-        """Check that features can go into a folder, see :meth:`FeatureFolder.check_usable`."""
-        folder.check_usable(overwrite=self.overwrite, skip_complete=self.skip_complete)
-
-    def is_complete(self, job: ExtractJob) -> bool:
-        """Whether the features of a job are complete, see :meth:`FeatureFolder.keeps`."""
-        return job.folder.keeps(job.identity, overwrite=self.overwrite, skip_complete=self.skip_complete)
+    def _folder(self, path: str | Path, identity: dict[str, Any] | None = None) -> FeatureFolder:
+        return FeatureFolder(
+            path,
+            identity,
+            overwrite=self.overwrite,
+            skip_complete=self.skip_complete,
+            allow_failures=self.allow_failures,
+        )
 
     @cached_property
     def jobs(self) -> list[ExtractJob]:
@@ -147,13 +153,30 @@ class ExtractionPlan:
         """
         self.model.check_variant(self.cfg)
         for folder in self.folders.values():
-            self.check_usable(folder)
+            folder.require_usable()
         for pair in self.folders:
             self.images(pair)
-        jobs = [self.job(pair) for pair in self.folders]
-        for job in jobs:
-            self.is_complete(job)
-        return jobs
+        return [self.job(pair) for pair in self.folders]
+
+    def pending(self) -> list[ExtractJob]:
+        """Return the jobs whose features are not complete, and do not become so without the network.
+
+        Raises:
+            LockedError: when another start is at work on one.
+            CogError: when there are features that were made differently.
+        """
+        todo = []
+        for job in self.jobs:
+            if self.rank.leads:
+                if job.folder.is_done():
+                    continue
+                if (holder := read_state(job.folder.path, complete=False).holder) is not None:
+                    raise LockedError(f"{job.folder.path} is being written by {holder}; wait for it to end")
+            elif job.folder.holds_result():
+                job.folder.announce_done()
+                continue
+            todo.append(job)
+        return todo
 
     def check(self) -> int:
         """Look at every part of the plan and at the machine, print a summary, and return the exit code."""
@@ -222,9 +245,9 @@ class ExtractionPlan:
         self, report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str
     ) -> bool:
         """Report what would happen with an output folder; returns whether it would be written."""
-        self.check_usable(folder)
+        folder.require_usable()
         is_free = machine_checks.check_state(report, folder.path)
-        if job is not None and self.is_complete(job):
+        if job is not None and job.folder.holds_result():
             report.ok("output", f"{label}: {folder.features_file} is complete and would be skipped")
             return False
         if not machine_checks.check_writable(report, folder.path):

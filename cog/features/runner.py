@@ -10,37 +10,30 @@ from cog.errors import CogError, FailedImagesError
 from cog.features import extract_job, shards
 from cog.features.extract import Extractor, pass_sizes
 from cog.features.plan import ExtractionPlan, ExtractJob
-from cog.runtime import locks, signals
+from cog.runtime import signals
 from cog.runtime.device import require_precision, resolve_device
-from cog.runtime.failure_note import failures_noted
 
 logger = logging.getLogger(__name__)
 
 
 def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
-    """Extract the jobs that are not complete.
+    """Extract jobs.
 
     Args:
         plan: says how.
-        jobs: those of the plan.
+        jobs: those of the plan that are not complete.
 
     Raises:
         Interrupted: when a signal asked to end.
         CogError: at the first fault of a single job; of several, after all have been tried: a
             :class:`FailedImagesError` when only images failed.
     """
-    several = len(jobs) > 1
-    todo = [
-        (f"[{number}/{len(jobs)}] " if several else "", job)
-        for number, job in enumerate(jobs, 1)
-        if not _is_done(plan, job)
-    ]
-    if not todo:
-        return
+    several = len(plan.jobs) > 1
     workers = usable_workers(plan.cfg.FT_EXTRACT.N_WORKERS)
-    extractor = _load_extractor(plan, [job for _, job in todo], n_workers=workers)
+    extractor = _load_extractor(plan, jobs, n_workers=workers)
     failed: list[tuple[ExtractJob, CogError]] = []
-    for number, job in todo:
+    for job in jobs:
+        number = f"[{plan.jobs.index(job) + 1}/{len(plan.jobs)}] " if several else ""
         signals.check(f"{job.label} is not begun")
         if several and plan.rank.leads:
             print(f"{number}features of {plan.model.model}: {job.label}", flush=True)
@@ -61,31 +54,12 @@ def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
     if failed:
         only_images = all(isinstance(error, FailedImagesError) for _, error in failed)
         raise (FailedImagesError if only_images else CogError)(
-            f"{len(failed)} of {len(todo)} extractions failed ({', '.join(job.label for job, _ in failed)}), for the "
+            f"{len(failed)} of {len(jobs)} extractions failed ({', '.join(job.label for job, _ in failed)}), for the "
             "reasons above; the others are complete, and the same command goes on from here"
         )
 
 
-def _is_done(plan: ExtractionPlan, job: ExtractJob) -> bool:
-    """Whether the features of a job are complete, or become so without the network.
-
-    Raises:
-        LockedError: when another start is at work there.
-        CogError: when there are features that were made differently.
-    """
-    path = job.folder.path
-    if plan.rank.leads and extract_job.needs_finalizing(job):
-        with locks.locked(path, flag="--output_dir") as lock, failures_noted(lock):
-            return extract_job.finalize_existing(job, plan)
-    if plan.is_complete(job):
-        logger.info("%s is complete, skipped", job.folder.features_file)
-        return True
-    if plan.rank.leads and (holder := locks.live_holder(path)):
-        raise locks.LockedError(f"{path} is being written by {holder}; wait for it to end")
-    return False
-
-
-def _load_extractor(plan: ExtractionPlan, jobs: list[ExtractJob], *, n_workers: int) -> Extractor:
+def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_workers: int) -> Extractor:
     """Load the network, after checking that unfinished work of the jobs can be continued.
 
     Raises:

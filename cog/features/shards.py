@@ -22,8 +22,6 @@ import json
 import logging
 import os
 import re
-import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -37,13 +35,13 @@ import numpy as np
 from cog.errors import CogError
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
+from cog.runtime.resume_dir import FOLDER, ResumeFolder
 
 if TYPE_CHECKING:
     from cog.features.extract import FeatureBatch
 
 logger = logging.getLogger(__name__)
 
-FOLDER = ".resume"
 MANIFEST_FILE = "manifest.json"
 
 _MARKER = re.compile(r"rows-([0-9]{9})-([0-9]{9})\.json")
@@ -402,15 +400,8 @@ class Shards:
         return ""
 
     def discard(self) -> None:
-        """Remove everything, at once for whoever looks; stages of that name are removed by later starts."""
-        aside = self.path.with_name(f".partial-{secrets.token_hex(4)}")
-        try:
-            os.rename(self.path, aside)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise CogError(f"cannot remove {self.path}: {error.strerror or error}") from error
-        shutil.rmtree(aside, ignore_errors=True)
+        """Remove everything, at once for whoever looks."""
+        ResumeFolder(self.path.parent).discard()
 
 
 @dataclass(eq=False)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from cog import config
 from cog.data.loader import usable_workers
 from cog.errors import CogError
 from cog.finetune import network, output, parallel, state, training
 from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan, FineTuneRequest, make_plan
-from cog.logreg.run_folder import RESULTS_FILE, RunFolder
+from cog.logreg.run_folder import print_accuracies
 from cog.runtime import provenance, signals
-from cog.runtime.atomic_dir import recover, require_writable, staged
 from cog.runtime.device import full_float32, require_precision, resolve_device
-from cog.runtime.failure_note import failures_noted
-from cog.runtime.locks import Lock, locked
+from cog.runtime.output_folder import FolderClaim
 from cog.runtime.ranks import Rank
-from cog.runtime.resume_dir import SavedStates
 
 logger = logging.getLogger(__name__)
 
@@ -82,18 +78,16 @@ def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
                 f"--n_processes {n_processes} takes a GPU each, and torch sees {torch.cuda.device_count()} here; lower "
                 "it"
             )
-        if plan.is_done():
-            logging.getLogger("cog").setLevel(logging.INFO)
-            logger.info("%s is complete, skipped", plan.output)
+        logging.getLogger("cog").setLevel(logging.INFO)
+        if plan.folder.is_done():
             return 0
+        logging.getLogger("cog").setLevel(logging.ERROR)
         return parallel.launch(command, n_processes)
     try:
         with signals.deferred(), parallel.joined(rank, device) as group, contextlib.ExitStack() as stack:
-            held: list[Lock] = []
+            held: list[FolderClaim] = []
             if group.agree(lambda: _begin(plan, stack, held)):
                 _run(plan, group, held)
-            else:
-                logger.info("%s is complete, skipped", plan.output)
     except (signals.Interrupted, parallel.SharedError, parallel.LostProcessError) as problem:
         if rank.number:
             return problem.exit_code
@@ -101,37 +95,22 @@ def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
     return 0
 
 
-def _begin(plan: FineTunePlan, stack: contextlib.ExitStack, held: list[Lock]) -> bool:
-    """Take the output folder (process 0); returns whether there is something to do."""
-    require_writable(plan.output, flag="--output_dir")
-    held.append(stack.enter_context(locked(plan.output, flag="--output_dir")))
-    recover(plan.output)
-    resume = SavedStates(plan.output, plan.identity)
-    if plan.is_done():
-        resume.remove()  # of a process that died right after publication
+def _begin(plan: FineTunePlan, stack: contextlib.ExitStack, held: list[FolderClaim]) -> bool:
+    """Claim the output folder (process 0); returns whether there is something to do."""
+    claim = stack.enter_context(plan.folder.claim())
+    if claim.is_done():
         return False
-    if plan.request.overwrite:
-        try:
-            resume.check()
-        except CogError:
-            logger.info("discarded the beginning of a different run in %s", resume.path)
-            resume.remove()
-    resume.check()
-    stack.enter_context(failures_noted(held[0]))
+    claim.begin()
+    stack.enter_context(claim.failures_noted())
+    held.append(claim)
     return True
 
 
-@contextlib.contextmanager
-def _program_log(group: Group, folder: Path) -> Iterator[None]:
-    with contextlib.nullcontext() if group.rank else provenance.log_file(folder / "program.log"):
-        yield
-
-
-def _run(plan: FineTunePlan, group: Group, held: list[Lock]) -> None:
-    """Train, and write what came out (process 0, which holds the lock)."""
+def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
+    """Train, and write what came out (process 0, which holds the folder)."""
     request, recipe, device = plan.request, plan.recipe, group.device
     cfg, n_classes = request.cfg, len(plan.train.classes)
-    resume = SavedStates(plan.output, plan.identity, held[0] if held else None)
+    resume = held[0].resume if held else plan.folder.resume
     model, memory_format = network.build(
         request.model.load(device, cfg),
         n_classes=n_classes,
@@ -141,8 +120,8 @@ def _run(plan: FineTunePlan, group: Group, held: list[Lock]) -> None:
     )
     saved = group.agree(lambda: str(resume.existing(state.STATE_FILE) or ""))
     if group.rank == 0:
-        resume.file(state.STATE_FILE)  # the folder, for the log and the states
-    with _program_log(group, resume.path):
+        resume.create()  # for the log and the states
+    with contextlib.nullcontext() if group.rank else provenance.log_file(resume.log_file):
         logger.info(
             "fine-tuning %s on %s: %d training and %d test images of %d classes, %d epochs of %d steps of %d images, "
             "learning rate %.4g, %s, %s, %d process(es)",
@@ -164,40 +143,19 @@ def _run(plan: FineTunePlan, group: Group, held: list[Lock]) -> None:
                 memory_format=memory_format,
                 n_workers=usable_workers(cfg.FT_EXTRACT.N_WORKERS),
                 allow_failures=request.allow_failures,
-                saving=training.Saving(resume.path / state.STATE_FILE, 60 * cfg.FINETUNE.SAVE_MINUTES),
+                saving=training.Saving(
+                    resume.path / state.STATE_FILE, 60 * cfg.FINETUNE.SAVE_MINUTES, resume.create
+                ),
                 resume=Path(saved) if saved else None,
             )
     if group.rank:
         return
-    with staged(plan.output, marker=RESULTS_FILE, flag="--output_dir") as stage:
-        stage.replaces = RunFolder(plan.output).existing()
-        log = resume.path / "program.log"
-        if log.is_file():
-            (stage.path / "program.log").write_bytes(log.read_bytes())
-        output.write(
-            stage.path,
-            trained,
-            model,
-            recipe,
-            n_train=len(plan.train),
-            identity=plan.identity,
-            arguments=dict(request.arguments),
-            config_text=cfg.dump(),
-            metadata={
-                "model": request.model.model,
-                "dataset": request.dataset,
-                "configuration": config.flat(cfg),
-                "precision": recipe.precision,
-                "n_processes": group.size,
-                "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-                "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
-                "finished": provenance.now(),
-            },
-        )
-        for lock in held:
-            lock.require_held()
-    resume.remove()
-    logs = trained.logs
-    print(
-        f"top-1: {logs['test/top1'][-1]:.2f}  top-5: {logs['test/top5'][-1]:.2f}  ({plan.output})", flush=True
-    )
+    metadata = {
+        "n_processes": group.size,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
+        "finished": provenance.now(),
+    }
+    with held[0].publish() as stage:
+        final = output.write(stage, trained, model, plan, metadata)
+    print_accuracies(final, plan.folder.path)

@@ -14,16 +14,18 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from cog.finetune.network import FineTuned
-from cog.finetune.recipe import FineTuneRecipe
-from cog.finetune.training import Trained
-from cog.logreg.run_folder import RESULTS_FILE, final_folder
+from cog import config
+from cog.finetune.plan import FineTunePlan
+from cog.logreg.run_folder import RESULTS_FILE, write_final
 from cog.runtime import files
+
+if TYPE_CHECKING:
+    from cog.finetune.network import FineTuned
+    from cog.finetune.training import Trained
 
 BACKBONE_FILE = "backbone.pth"
 
@@ -32,89 +34,73 @@ def write(
     stage: Path,
     trained: Trained,
     network: FineTuned,
-    recipe: FineTuneRecipe,
-    *,
-    n_train: int,
-    identity: dict[str, Any],
-    arguments: dict[str, Any],
-    config_text: str,
-    metadata: dict[str, Any],
-) -> None:
-    """Write a finished run.
+    plan: FineTunePlan,
+    metadata: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write a finished run, and return the entry ``final`` of its ``results.json``.
 
     Args:
-        stage: folder to write into, see :func:`cog.runtime.atomic_dir.staged`.
+        stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
         trained: logs and the last test.
         network: as trained.
-        recipe: what was done.
-        n_train: number of training images.
-        identity: what makes two runs the same.
-        arguments: the command line's flags.
-        config_text: the configuration as YAML.
+        plan: of the run.
         metadata: further entries of results.json.
     """
-    folder = final_folder(recipe.lr, recipe.weight_decay)
-    final = stage / folder
-    final.mkdir()
-    logs = trained.logs
+    import torch
+
+    recipe, request = plan.recipe, plan.request
+    logs, predictions = trained.logs, trained.score.predictions
     weight, bias = (tensor.detach().cpu() for tensor in (network.head.weight, network.head.bias))
     n_classes, dim = weight.shape
-    predictions = trained.score.predictions
-    files.write_pickle(final / "logs.pkl", logs)
-    files.write_pickle(final / "preds.pkl", [predictions.numpy()])
-    files.write_pickle(
-        final / "args.pkl",
-        arguments
-        | {
-            "lr": recipe.lr,
-            "wd": recipe.weight_decay,
-            "n_classes": n_classes,
-            "val": False,
-            "logs": logs,
-        },
+    final = write_final(
+        stage,
+        lr=recipe.lr,
+        wd=recipe.weight_decay,
+        logs=logs,
+        predictions=predictions,
+        weights={"weight": weight, "bias": bias},
+        description=f"Linear(in_features={dim}, out_features={n_classes}, bias=True)",
+        n_classes=n_classes,
+        arguments=dict(request.arguments),
+        config_text=request.cfg.dump(),
     )
-    files.write_text(final / "model.txt", f"Linear(in_features={dim}, out_features={n_classes}, bias=True)\n")
-    with files.atomic_write(final / "model.pth") as handle:
-        torch.save({"model": collections.OrderedDict(weight=weight, bias=bias)}, handle)
     backbone = collections.OrderedDict(
         (name, tensor.detach().cpu().contiguous())
         for name, tensor in network.backbone.network.state_dict().items()
     )
-    with files.atomic_write(final / BACKBONE_FILE) as handle:
+    with files.atomic_write(stage / final["folder"] / BACKBONE_FILE) as handle:
         torch.save({"state_dict": backbone}, handle)
-    files.write_json(stage / "arguments.json", arguments)
-    files.write_text(stage / "config.txt", config_text)
     n_failed = {"train": trained.n_failed_train, "test": trained.score.n_failed}
     files.write_json(
         stage / RESULTS_FILE,
         {"status": "complete"}
-        | metadata
+        | {
+            "model": request.model.model,
+            "dataset": request.dataset,
+            "configuration": config.flat(request.cfg),
+            "precision": recipe.precision,
+        }
+        | dict(metadata)
         | {
             "evaluation": "finetune",
             "seed": recipe.seed,
             "n_shot": 0,
-            "identity": identity,
+            "identity": plan.folder.identity,
             "n_classes": n_classes,
             "feature_dim": dim,
             "labels": None,
             "rows": {
                 "search_train": 0,
                 "search_val": 0,
-                "final_train": n_train - n_failed["train"],
+                "final_train": len(plan.train) - n_failed["train"],
                 "test": len(predictions) - n_failed["test"],
             },
             "n_failed_images": n_failed,
-            "final": {
-                "folder": folder,
-                "lr": recipe.lr,
-                "wd": recipe.weight_decay,
-                "test_top1": logs["test/top1"][-1],
-                "test_top5": logs["test/top5"][-1],
-                "diverged": False,
-            },
+            "final": final,
             "best_trial": None,
             "trials": [],
             "seconds": {"final": round(trained.seconds, 3)},
             "images_per_second": round(trained.images_per_second, 1),
         },
     )
+    return final

@@ -17,9 +17,9 @@ from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.run_folder import RunFolder
 from cog.models.request import ModelRequest
 from cog.runtime import machine_checks
-from cog.runtime.atomic_dir import needs_recovery
 from cog.runtime.check_report import Report
-from cog.runtime.fingerprint import differences, plain
+from cog.runtime.fingerprint import differences
+from cog.runtime.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -60,6 +60,23 @@ class FineTuneRequest:
         return self.model.config(self.config_file, self.opts)
 
 
+#: Differences that a message lists.
+_LISTED = 6
+
+
+class FineTuneFolder(RunFolder):
+    """The folder of one fine-tuning run."""
+
+    unknown = "{path} holds a run of another kind ({names}); add --overwrite to replace it"
+    unfinished = OutputFolder.unfinished
+    damaged = OutputFolder.damaged
+    announce_done = OutputFolder.announce_done
+
+    def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+        """Return the first differences, in whatever entry."""
+        return differences(stored, wanted)[:_LISTED]
+
+
 @dataclass(frozen=True, eq=False)
 class FineTunePlan:
     """A checked request.
@@ -68,41 +85,15 @@ class FineTunePlan:
         request: what was asked for.
         train: training images.
         test: test images.
-        output: folder of the run.
+        folder: of the run, with what makes two runs the same.
         recipe: all that decides the run beside network and images.
-        identity: what makes two runs the same.
     """
 
     request: FineTuneRequest
     train: ImageList
     test: ImageList
-    output: Path
+    folder: FineTuneFolder
     recipe: FineTuneRecipe
-    identity: dict[str, Any]
-
-    def is_done(self) -> bool:
-        """Whether the output folder holds this run, complete.
-
-        Raises:
-            CogError: it holds another run, and the request is not to overwrite it.
-        """
-        if self.request.overwrite:
-            return False
-        folder = RunFolder(self.output)
-        results = folder.results()
-        if results is None:
-            if folder.existing():
-                raise CogError(
-                    f"{self.output} holds a run of another kind ({', '.join(folder.existing()[:3])}); add --overwrite "
-                    "to replace it"
-                )
-            return False
-        changed = differences(results.get("identity") or {}, self.identity)
-        if changed:
-            raise CogError(
-                f"{self.output} holds a different run ({'; '.join(changed[:6])}); add --overwrite to replace it"
-            )
-        return True
 
 
 def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> FineTunePlan:
@@ -157,7 +148,8 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         "train_images_sha256": train.digest(),
         "test_images_sha256": test.digest(),
     } | steps.as_dict()
-    return FineTunePlan(request, train, test, output, steps, plain(identity))
+    folder = FineTuneFolder(output, identity, overwrite=request.overwrite)
+    return FineTunePlan(request, train, test, folder, steps)
 
 
 def check(request: FineTuneRequest) -> int:
@@ -193,15 +185,15 @@ def check(request: FineTuneRequest) -> int:
             else:
                 report.ok("images", f"all {len(images)} {images.split} images are there")
     with report.step("output"):
-        if machine_checks.check_writable(report, plan.output) and machine_checks.check_state(
-            report, plan.output
-        ):
-            if needs_recovery(plan.output):
-                report.warn("output", f"{plan.output} holds what a killed process left; it will be tidied up")
-            report.ok("output", f"{plan.output}{' is complete: nothing to do' if plan.is_done() else ''}")
+        output = plan.folder.path
+        if machine_checks.check_writable(report, output) and machine_checks.check_state(report, output):
+            if plan.folder.needs_claim():
+                report.warn("output", f"{output} holds what a killed process left; it will be tidied up")
+            done = " is complete: nothing to do" if plan.folder.would_skip() else ""
+            report.ok("output", f"{output}{done}")
     weights = request.model.n_bytes
     with report.step("disk"):
-        machine_checks.check_disk(report, [(plan.output, _STATE_FACTOR * weights + (1 << 20))])
+        machine_checks.check_disk(report, [(plan.folder.path, _STATE_FACTOR * weights + (1 << 20))])
     if request.device == "cpu":
         with report.step("memory"):
             area = (recipe.crop / 224) ** 2

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,10 +66,12 @@ class Saving:
     Attributes:
         path: of the state; None: nowhere.
         every_seconds: seconds between saved states, beside those at the end of an epoch's steps.
+        before: called before each is saved; may raise.
     """
 
     path: Path | None = None
     every_seconds: float = 600.0
+    before: Callable[[], None] = lambda: None
 
 
 def train(
@@ -130,6 +132,7 @@ def train(
     def save() -> None:
         position.seconds = clock.total
         if group.rank == 0 and saving.path is not None:
+            saving.before()
             state.save(saving.path, position, network, optimizer, scaler)
         clock.saved = time.monotonic()
 

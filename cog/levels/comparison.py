@@ -10,6 +10,7 @@ from pathlib import Path
 from cog.data.level_files import read_levels
 from cog.errors import CogError
 from cog.levels import outputs, wordnet
+from cog.runtime import files
 from cog.runtime.check_report import Report
 
 logger = logging.getLogger(__name__)
@@ -120,8 +121,8 @@ def compare_files(
             all_moves = f"all are in {outputs.COMPARISON_CSV}" if file else "--output_dir DIR writes all"
             outputs.show(f"... and {len(rows) - _SHOWN_MOVES:,} more; {all_moves}")
     if file is not None:
-        with outputs.publishing(file.parent, marker=file.name) as stage:
-            outputs.write_csv(stage.path / file.name, ("wnid", "a", "b"), rows)
+        files.ensure_writable_dir(file.parent, "--output_dir")
+        outputs.write_csv(file, ("wnid", "a", "b"), rows)
         outputs.show(f"wrote {file}")
 
 

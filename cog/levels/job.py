@@ -16,8 +16,8 @@ from cog.levels import builder, figures, image_folders, outputs
 from cog.levels.builder import BuiltLevels
 from cog.levels.plan import LevelsPlan, some
 from cog.levels.split_builder import BuiltSplit, build_split
-from cog.runtime import atomic_dir, files, provenance
-from cog.runtime.locks import locked
+from cog.runtime import files, provenance
+from cog.runtime.output_folder import FolderClaim
 
 logger = logging.getLogger(__name__)
 
@@ -28,18 +28,25 @@ def run(plan: LevelsPlan) -> None:
     Raises:
         CogError: bad input; nothing is written then.
     """
-    limits = plan.cfg.LEVELS
-    if not plan.dry_run and plan.output_dir is not None and atomic_dir.needs_recovery(plan.output_dir):
-        with locked(plan.output_dir, flag="--output_dir"):
-            atomic_dir.recover(plan.output_dir)
     folder = plan.folder
     plan.check_flags()
-    is_done = plan.is_done
-    inputs = plan.inputs
-    if is_done:
-        plan.require_same_counts()
-        logger.info("%s is complete, skipped", folder)
+    if folder is not None and folder.is_done():
         return
+    _ = plan.inputs
+    if folder is None:
+        _build(plan)
+        outputs.show("dry run: nothing was written")
+        return
+    with folder.claim() as claim:
+        if not claim.is_done():
+            built, rows = _build(plan)
+            split = _split(plan, built)
+            _write(claim, plan, built, split, _report(plan, built, rows, split))
+
+
+def _build(plan: LevelsPlan) -> tuple[BuiltLevels, list[dict[str, Any]]]:
+    """Return the levels and their facts, after printing them."""
+    inputs, limits = plan.inputs, plan.cfg.LEVELS
     built = builder.build(
         plan.graph,
         counts=inputs.counts,
@@ -53,11 +60,7 @@ def run(plan: LevelsPlan) -> None:
     rows = outputs.level_facts(built, inputs.counts, n_test=limits.N_TEST, max_train=limits.MAX_TRAIN)
     outputs.show(f"WordNet 3.0: {len(plan.graph):,} noun synsets, {plan.graph.source}")
     outputs.show(outputs.describe(built, plan.graph, rows, plan.protocol))
-    if folder is None:
-        outputs.show("dry run: nothing was written")
-        return
-    split = _split(plan, built)
-    _write(folder, plan, built, split, _report(plan, built, rows, split))
+    return built, rows
 
 
 def _split(plan: LevelsPlan, built: BuiltLevels) -> BuiltSplit | None:
@@ -99,28 +102,27 @@ def _split(plan: LevelsPlan, built: BuiltLevels) -> BuiltSplit | None:
 
 
 def _write(
-    folder: Path, plan: LevelsPlan, built: BuiltLevels, split: BuiltSplit | None, report: dict[str, Any]
+    claim: FolderClaim, plan: LevelsPlan, built: BuiltLevels, split: BuiltSplit | None, report: dict[str, Any]
 ) -> None:
     """Write all files; they appear together, the report last."""
     counts = plan.inputs.counts
-    with outputs.publishing(folder, marker=outputs.REPORT) as stage:
-        stage.replaces = plan.output_names
-        write_levels(stage.path / constants.LEVELS_FILE, built.levels)
+    with claim.publish() as stage:
+        write_levels(stage / constants.LEVELS_FILE, built.levels)
         if split is not None:
-            split_files.write_split(stage.path / constants.SPLIT_FILE, split.split)
-        outputs.write_levels_csv(stage.path / outputs.LEVELS_CSV, built, plan.graph, counts)
+            split_files.write_split(stage / constants.SPLIT_FILE, split.split)
+        outputs.write_levels_csv(stage / outputs.LEVELS_CSV, built, plan.graph, counts)
         if built.selection is not None:
-            outputs.write_concepts_csv(stage.path / outputs.CONCEPTS_CSV, built, plan.graph, counts or {})
+            outputs.write_concepts_csv(stage / outputs.CONCEPTS_CSV, built, plan.graph, counts or {})
         if plan.inputs.scanned:
-            image_folders.write_counts(stage.path / outputs.COUNTS_CSV, counts or {})
+            image_folders.write_counts(stage / outputs.COUNTS_CSV, counts or {})
         if split is not None and plan.verify_images:
             rows = sorted(split.unreadable.items())
-            outputs.write_csv(stage.path / outputs.UNREADABLE_CSV, ("image", "error"), rows)
-        _draw_figures(stage.path, plan, built)
-        written = sorted(os.listdir(stage.path))
-        report["outputs"] = {name: {"sha256": files.sha256(stage.path / name)} for name in written}
-        files.write_json(stage.path / outputs.REPORT, report)
-    outputs.show(f"wrote {folder}: {', '.join([*written, outputs.REPORT])}")
+            outputs.write_csv(stage / outputs.UNREADABLE_CSV, ("image", "error"), rows)
+        _draw_figures(stage, plan, built)
+        written = sorted(os.listdir(stage))
+        report["outputs"] = {name: {"sha256": files.sha256(stage / name)} for name in written}
+        files.write_json(stage / outputs.REPORT, report)
+    outputs.show(f"wrote {claim.folder.path}: {', '.join([*written, outputs.REPORT])}")
 
 
 def _draw_figures(folder: Path, plan: LevelsPlan, built: BuiltLevels) -> None:

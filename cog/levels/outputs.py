@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import numpy as np
 from cog.levels.builder import BuiltLevels
 from cog.levels.wordnet.graph import NounGraph
 from cog.runtime import files
-from cog.runtime.atomic_dir import Stage, recover, staged
 from cog.runtime.csv_text import csv_text
-from cog.runtime.locks import locked
 
 LEVELS_CSV = "levels.csv"
 CONCEPTS_CSV = "concepts.csv"
@@ -25,16 +22,6 @@ UNREADABLE_CSV = "unreadable_images.csv"
 COMPARISON_CSV = "comparison.csv"
 SIMILARITY_FIGURE = "similarity.png"
 IMAGES_FIGURE = "images.png"
-
-
-@contextlib.contextmanager
-def publishing(folder: Path, *, marker: str) -> Iterator[Stage]:
-    """Collect files that appear together in ``--output_dir``, which nobody else writes to meanwhile."""
-    with locked(folder, flag="--output_dir") as lock:
-        recover(folder)
-        with staged(folder, marker=marker, flag="--output_dir") as stage:
-            yield stage
-            lock.require_held()
 
 
 def show(text: str) -> None:

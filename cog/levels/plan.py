@@ -20,7 +20,8 @@ from cog.levels.selection import DISCARDED_LIST, read_wnids
 from cog.levels.wordnet.graph import NounGraph
 from cog.runtime import files, machine_checks
 from cog.runtime.check_report import Report
-from cog.runtime.fingerprint import differences, plain
+from cog.runtime.fingerprint import plain
+from cog.runtime.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -93,36 +94,15 @@ class LevelsPlan:
         return config.get_cfg(config_file=self.config, opts=opts)
 
     @cached_property
-    def folder(self) -> Path | None:
-        """The output folder, in which nothing would be lost; None: a dry run.
-
-        A folder with a report may be complete, see :attr:`is_done`.
-        """
+    def folder(self) -> LevelsFolder | None:
+        """The output folder, in which nothing would be lost; None: a dry run."""
         if self.dry_run:
             return None
         if self.output_dir is None:
             raise CogError("no --output_dir was given; add it, or --dry_run to only see the numbers")
-        folder = Path(self.output_dir)
-        if folder.exists() and not folder.is_dir():
-            raise CogError(f"--output_dir {folder} is not a folder")
-        existing = [name for name in self.output_names if (folder / name).exists()]
-        if existing and outputs.REPORT not in existing and not self.overwrite:
-            raise CogError(
-                f"--output_dir {folder} already holds {some(existing)}; choose another folder or add --overwrite"
-            )
-        parent = machine_checks.existing(folder)
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise CogError(f"cannot write into --output_dir {folder}: no permission in {parent}")
+        folder = LevelsFolder(self.output_dir, self)
+        folder.require_usable()
         return folder
-
-    @property
-    def output_names(self) -> list[str]:
-        """Names of all files that may be written."""
-        names = [
-            constants.LEVELS_FILE, constants.SPLIT_FILE, outputs.LEVELS_CSV, outputs.CONCEPTS_CSV, outputs.REPORT,
-            outputs.UNREADABLE_CSV, outputs.SIMILARITY_FIGURE, outputs.IMAGES_FIGURE,
-        ]  # fmt: skip
-        return [*names, outputs.COUNTS_CSV] if self.image_counts is None else names
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -220,49 +200,6 @@ class LevelsPlan:
         }
 
     @cached_property
-    def is_done(self) -> bool:
-        """Whether the output folder holds the levels of this plan, by its report; False when it holds no report.
-
-        Image counts are not compared, see :meth:`require_same_counts`.
-
-        Raises:
-            CogError: the folder holds other levels, and the plan is not to overwrite them.
-        """
-        if self.folder is None or self.overwrite or not (self.folder / outputs.REPORT).exists():
-            return False
-        report = files.read_json(self.folder / outputs.REPORT)
-        try:
-            changed = differences(_essence(report), _essence(plain(self.made_from)))
-            digests = {str(name): entry["sha256"] for name, entry in report["outputs"].items()}
-        except (KeyError, TypeError, AttributeError):
-            changed, digests = [f"{outputs.REPORT} is not one of this script"], {}
-        changed += [
-            f"{name} is missing or was changed"
-            for name, digest in digests.items()
-            if not (self.folder / name).is_file() or files.sha256(self.folder / name) != digest
-        ]
-        if changed:
-            raise CogError(
-                f"--output_dir {self.folder} already holds other levels ({some(changed)}); choose another folder or "
-                "add --overwrite"
-            )
-        return True
-
-    def require_same_counts(self) -> None:
-        """Compare the image counts with those of the complete folder.
-
-        Raises:
-            CogError: the counts differ.
-        """
-        assert self.folder is not None
-        counts_file = self.folder / outputs.COUNTS_CSV
-        if self.inputs.scanned and image_folders.read_counts(counts_file) != self.inputs.counts:
-            raise CogError(
-                f"--output_dir {self.folder} already holds levels from other numbers of images in {self.root}; "
-                "choose another folder or add --overwrite"
-            )
-
-    @cached_property
     def inputs(self) -> LevelInputs:
         """All inputs that are read; files that are quick to read come before images are counted."""
         _ = self.made_from
@@ -319,13 +256,87 @@ class LevelsPlan:
             total = f"{len(counts):,} concepts with {sum(counts.values()):,} images"
             report.ok("input", total if counts else "levels")
         with report.step("output"):
-            if self.folder is not None and step.ok and self.is_done:
-                self.require_same_counts()
-                report.ok("output", f"{self.folder} is complete, it would be skipped")
-            elif self.folder is not None and machine_checks.check_writable(report, self.folder):
-                report.ok("output", str(self.folder))
-                machine_checks.check_disk(report, [(self.folder, _MOST_BYTES)])
+            path = self.folder.path if self.folder is not None else None
+            if self.folder is not None and step.ok and self.folder.holds_result():
+                report.ok("output", f"{path} is complete, it would be skipped")
+            elif path is not None and machine_checks.check_writable(report, path):
+                report.ok("output", str(path))
+                machine_checks.check_disk(report, [(path, _MOST_BYTES)])
         return report.finish()
+
+
+class LevelsFolder(OutputFolder):
+    """The folder of levels; it is complete when it holds what its report says.
+
+    Args:
+        path: the folder.
+        plan: of the levels that are to be there.
+    """
+
+    markers = (outputs.REPORT,)
+
+    def __init__(self, path: str, plan: LevelsPlan) -> None:
+        super().__init__(path, overwrite=plan.overwrite)
+        self._plan = plan
+
+    def replaced(self) -> list[str]:
+        """Return the names of all files that may be written."""
+        names = [
+            constants.LEVELS_FILE, constants.SPLIT_FILE, outputs.LEVELS_CSV, outputs.CONCEPTS_CSV, outputs.REPORT,
+            outputs.UNREADABLE_CSV, outputs.SIMILARITY_FIGURE, outputs.IMAGES_FIGURE,
+        ]  # fmt: skip
+        return [*names, outputs.COUNTS_CSV] if self._plan.image_counts is None else names
+
+    def require_usable(self) -> None:
+        """Look at the folder, before anything is read.
+
+        Raises:
+            CogError: when files without a report would be lost, or it cannot be written to.
+        """
+        folder = self.path
+        if folder.exists() and not folder.is_dir():
+            raise CogError(f"--output_dir {folder} is not a folder")
+        if not self.needs_claim():
+            self._require_report()
+        parent = machine_checks.existing(folder)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise CogError(f"cannot write into --output_dir {folder}: no permission in {parent}")
+
+    def _require_report(self) -> None:
+        existing = [name for name in self.replaced() if (self.path / name).exists()]
+        if existing and outputs.REPORT not in existing and not self.overwrite:
+            raise CogError(
+                f"--output_dir {self.path} already holds {some(existing)}; choose another folder or add --overwrite"
+            )
+
+    def holds_result(self) -> bool:
+        """Whether the levels are there, by the report; images are counted when nothing else differs."""
+        self._require_report()
+        if self.overwrite or not (self.path / outputs.REPORT).exists():
+            return False
+        report = files.read_json(self.path / outputs.REPORT)
+        try:
+            changed = self.compare(_essence(report), _essence(plain(self._plan.made_from)))
+            digests = {str(name): entry["sha256"] for name, entry in report["outputs"].items()}
+        except (KeyError, TypeError, AttributeError):
+            changed, digests = [f"{outputs.REPORT} is not one of this script"], {}
+        changed += [
+            f"{name} is missing or was changed"
+            for name, digest in digests.items()
+            if not (self.path / name).is_file() or files.sha256(self.path / name) != digest
+        ]
+        if changed:
+            raise CogError(
+                f"--output_dir {self.path} already holds other levels ({some(changed)}); choose another folder or "
+                "add --overwrite"
+            )
+        inputs = self._plan.inputs
+        if inputs.scanned and image_folders.read_counts(self.path / outputs.COUNTS_CSV) != inputs.counts:
+            raise CogError(
+                f"--output_dir {self.path} already holds levels from other numbers of images in {self._plan.root}; "
+                "choose another folder or add --overwrite"
+            )
+        return True
 
 
 def _essence(made_from: dict[str, Any]) -> dict[str, Any]:

@@ -14,13 +14,11 @@ from cog.features import feature_files
 from cog.features.feature_files import FeatureFile
 from cog.logreg.estimate import require_room, stays_in_file
 from cog.logreg.plan import plan_runs, resolve_features
-from cog.logreg.run_folder import RunFolder, compare
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
-from cog.runtime.resume_dir import ResumeFolder
 
 if TYPE_CHECKING:
-    from cog.logreg.jobs import RunPlan
+    from cog.logreg.run_folder import RunPlan
     from cog.logreg.settings import Settings
 
 _SHOWN = 5
@@ -131,16 +129,16 @@ def _check_outputs(report: Report, args: argparse.Namespace, plans: list[RunPlan
         before = report.n_problems
         if refused < _SHOWN:
             with report.step("output"):
-                if not machine_checks.check_state(report, plan.output):
+                if not machine_checks.check_state(report, plan.folder.path):
                     refused += 1
                     continue
-                if _is_kept(plan, skip_complete=args.skip_complete, overwrite=args.overwrite):
+                if plan.folder.would_skip():
                     complete += 1
-                elif machine_checks.check_writable(report, plan.output):
+                elif machine_checks.check_writable(report, plan.folder.path):
                     todo.append(plan)
         refused += report.n_problems > before
-    begun = sum(ResumeFolder(plan.output).read() is not None for plan in todo)
-    where = plans[0].output if len(plans) == 1 else plans[0].output.parent if plans else None
+    begun = sum(plan.folder.resume.read() is not None for plan in todo)
+    where = plans[0].folder.path if len(plans) == 1 else plans[0].folder.path.parent if plans else None
     if where is not None:
         parts = [f"{len(todo)} to do" + (f" ({begun} begun)" if begun else "")]
         parts += [f"{complete} complete, skipped"] if complete else []
@@ -151,35 +149,6 @@ def _check_outputs(report: Report, args: argparse.Namespace, plans: list[RunPlan
     return todo
 
 
-def _is_kept(plan: RunPlan, *, skip_complete: bool, overwrite: bool) -> bool:
-    """Whether a run is complete and would be skipped.
-
-    Raises:
-        CogError: when the folder holds another run, or one of unknown settings.
-    """
-    folder = RunFolder(plan.output)
-    if overwrite:
-        return False
-    unfinished = ResumeFolder(plan.output).read()
-    changed = compare(unfinished["identity"], plan.identity) if unfinished else []
-    if changed:
-        raise CogError(
-            f"{plan.output} holds an unfinished run of other settings ({'; '.join(changed)}); give the same ones to "
-            "continue it, or --overwrite to discard it"
-        )
-    if not folder.is_complete():
-        folder.check_free(overwrite=False)
-        return False
-    if folder.results() is None and not skip_complete:
-        folder.check_free(overwrite=False)
-    changed = folder.differences(plan.identity)
-    if changed:
-        raise CogError(
-            f"{plan.output} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
-        )
-    return True
-
-
 def _check_space(report: Report, todo: list[RunPlan], train: FeatureFile, n_test: int) -> None:
     settings = todo[0].settings  # in all of this, runs differ in seed and shots only
     classifier = 4 * settings.n_parameters(*_classifier_shape(settings, train))
@@ -188,5 +157,7 @@ def _check_space(report: Report, todo: list[RunPlan], train: FeatureFile, n_test
     for plan in todo:
         # what is saved of trainings in progress: weights, momentum and the best so far of each
         at_once = plan.settings.trials_per_round if plan.settings.search == "batched" else 1
-        needs.append((plan.output, classifier * (1 + 3 * at_once) + projection + 8 * n_test + _RUN_BYTES))
+        needs.append(
+            (plan.folder.path, classifier * (1 + 3 * at_once) + projection + 8 * n_test + _RUN_BYTES)
+        )
     machine_checks.check_disk(report, needs)

@@ -7,55 +7,26 @@ complete run (``results.json``). The process that works on it holds its lock.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog.errors import CogError
 from cog.logreg import run_folder
-from cog.logreg.run_folder import RESULTS_FILE, RunFolder
-from cog.logreg.settings import Settings
-from cog.runtime import atomic_dir, provenance, signals
-from cog.runtime.failure_note import failures_noted
-from cog.runtime.locks import Lock, LockedError, locked
+from cog.logreg.run_folder import RunPlan
+from cog.runtime import provenance, signals
 from cog.runtime.memory import exhaustion_explained
-from cog.runtime.resume_dir import ResumeFolder, sample_sha256
+from cog.runtime.output_folder import FolderClaim
+from cog.runtime.resume_dir import sample_sha256
 
 if TYPE_CHECKING:
     from cog.logreg.engine import Data, Engine
-    from cog.logreg.protocol import RunResult, Work
+    from cog.logreg.protocol import Work
 
 logger = logging.getLogger(__name__)
 
-_FLAG = "--output_dir"
-
 #: Changes when work in progress of an earlier version cannot be continued.
 _FORMAT = 1
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """One run of a study: what to do and where to.
-
-    Attributes:
-        settings: of the protocol.
-        output: the seed folder.
-        identity: what makes two runs the same.
-        arguments: for ``arguments.json``: as if the run had been started alone.
-        config_text: the configuration as YAML.
-        metadata: further entries of ``results.json``.
-    """
-
-    settings: Settings
-    output: Path
-    identity: dict[str, Any]
-    arguments: dict[str, Any]
-    config_text: str
-    metadata: dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -64,138 +35,50 @@ class Claim:
 
     Attributes:
         plan: what to do.
-        lock: of its folder.
-        work: its work in progress.
-        releasing: gives the lock back.
-        starting: creates the folder of work in progress, see :func:`begin`.
-        published: whether the result is in place, and the lock given back.
+        held: its folder.
+        published: whether the result is in place, and the folder given back.
     """
 
     plan: RunPlan
-    lock: Lock
-    work: ResumeFolder
-    releasing: contextlib.ExitStack
-    starting: Callable[[], None] = lambda: None
+    held: FolderClaim
     published: bool = False
 
 
-def pending(
-    plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool, locked_here: bool = False
-) -> list[RunPlan]:
+def pending(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """Return the runs that have to be done; checks all folders before anything is computed.
 
-    A complete run with the same settings and features is done, and its accuracies are printed. With ``overwrite`` it
-    is done again, unless that is what an interrupted call with ``overwrite`` has just finished.
-
-    Args:
-        plans: what is asked for.
-        skip_complete: keep runs of the original toolkit, whose settings are not known.
-        overwrite: replace complete runs, and discard unfinished work of other settings.
-        locked_here: whether this process has the locks of all folders.
+    A complete run with the same settings and features is done, and its accuracies are printed. With ``--overwrite`` it
+    is done again, unless that is what an interrupted call with ``--overwrite`` has just finished.
 
     Raises:
-        CogError: a folder that holds another run, finished or not, unless ``overwrite``.
+        CogError: a folder that holds another run, finished or not, unless it is to be overwritten.
         LockedError: a folder that was left in disorder and that another process works on.
     """
-    if not locked_here:
-        for plan in plans:
-            if atomic_dir.needs_recovery(plan.output):
-                with locked(plan.output, flag=_FLAG):
-                    atomic_dir.recover(plan.output)
-    continuing = overwrite and any(_replaces(plan) for plan in plans)
-    todo = []
+    _share_replacement(plans)
+    return [plan for plan in plans if not plan.folder.is_done()]
+
+
+def _share_replacement(plans: Sequence[RunPlan]) -> None:
+    """Tell all folders whether the replacement of one of them was interrupted."""
+    continuing = any(plan.folder.overwrite and plan.folder.is_replacing() for plan in plans)
     for plan in plans:
-        if _is_done(plan, skip_complete, overwrite=overwrite, continuing=continuing, locked_here=locked_here):
-            continue
-        found = ResumeFolder(plan.output).read()
-        if found is not None and not overwrite:
-            _refuse_other_work(plan, run_folder.compare(found["identity"], plan.identity))
-        todo.append(plan)
-    return todo
-
-
-def _replaces(plan: RunPlan) -> bool:
-    """Whether there is work in progress on this very run, to replace a complete one."""
-    found = ResumeFolder(plan.output).read()
-    return (
-        found is not None and found["replaces"] and not run_folder.compare(found["identity"], plan.identity)
-    )
-
-
-def _is_done(
-    plan: RunPlan, skip_complete: bool, *, overwrite: bool, continuing: bool, locked_here: bool
-) -> bool:
-    folder, work = RunFolder(plan.output), ResumeFolder(plan.output)
-    try:
-        results = folder.results()
-    except CogError:
-        if not overwrite:
-            raise
-        return False
-    if results is None:
-        if folder.is_complete() and skip_complete and not overwrite:  # of the original toolkit
-            logger.info("%s is complete, skipped", plan.output)
-            return True
-        folder.check_free(overwrite=overwrite)
-        return False
-    found = work.read()
-    # The result of this work in progress: the process ended between publishing it and tidying up.
-    own = found is not None and found["started"] == results.get("started")
-    changed = folder.differences(plan.identity)
-    if not changed and (own or not overwrite or (continuing and found is None)):
-        logger.info("%s is complete, skipped", plan.output)
-        if work.path.is_dir() and (found is None or own or not found["replaces"]):
-            _tidy_up(plan, work, locked_here=locked_here)
-        _print_accuracies(results.get("final", {}), plan.output)
-        return True
-    if not overwrite:
-        raise CogError(
-            f"{plan.output} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
-        )
-    return False
-
-
-def _tidy_up(plan: RunPlan, work: ResumeFolder, *, locked_here: bool) -> None:
-    with contextlib.suppress(LockedError), contextlib.ExitStack() as stack:
-        if not locked_here:
-            stack.enter_context(locked(plan.output, flag=_FLAG))
-        work.discard()
-        logger.info("removed %s, left by a process that was killed when its run was complete", work.path)
-
-
-def _print_accuracies(final: dict[str, Any], output: Path) -> None:
-    values = [final.get(key) for key in ("test_top1", "test_top5")]
-    if all(isinstance(value, float) for value in values):
-        print(f"top-1: {values[0]:.2f}  top-5: {values[1]:.2f}  ({output})", flush=True)
-
-
-def _refuse_other_work(plan: RunPlan, changed: Sequence[str]) -> None:
-    if changed and ResumeFolder(plan.output).has_progress():
-        raise CogError(
-            f"{plan.output} holds unfinished work of a different run ({'; '.join(changed)}); add --overwrite to "
-            "discard it"
-        )
+        plan.folder.continuing = continuing
 
 
 @contextlib.contextmanager
-def claimed(plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool) -> Iterator[list[Claim]]:
+def claimed(plans: Sequence[RunPlan]) -> Iterator[list[Claim]]:
     """Hold the locks of the folders of some runs; yields those that still have to be done.
 
-    Arguments as of :func:`pending`, which is asked again: another process may have finished a run in the meantime.
+    Each folder is asked again, as by :func:`pending`: another process may have finished a run in the meantime.
 
     Raises:
         LockedError: when another process works on one of them; then all locks are given back.
         CogError: see :func:`pending`; a folder that cannot be written to.
     """
     with contextlib.ExitStack() as stack:
-        claims = []
-        for plan in plans:
-            releasing = stack.enter_context(contextlib.ExitStack())
-            lock = releasing.enter_context(locked(plan.output, flag=_FLAG))
-            atomic_dir.recover(plan.output)
-            claims.append(Claim(plan, lock, ResumeFolder(plan.output), releasing))
-        todo = pending(plans, skip_complete=skip_complete, overwrite=overwrite, locked_here=True)
-        claims = [claim for claim in claims if any(claim.plan is plan for plan in todo)]
+        claims = [Claim(plan, stack.enter_context(plan.folder.claim())) for plan in plans]
+        _share_replacement(plans)
+        claims = [claim for claim in claims if not claim.held.is_done()]
         try:
             yield claims
         finally:
@@ -205,57 +88,43 @@ def claimed(plans: Sequence[RunPlan], *, skip_complete: bool, overwrite: bool) -
 def _drop_empty(claims: Sequence[Claim]) -> None:
     """Leave nothing behind where nothing was done.
 
-    What an interrupted call with ``overwrite`` has still to replace stays marked, once there is something to continue.
+    What an interrupted call with ``--overwrite`` has still to replace stays marked, once there is something to go on
+    with.
     """
-    begun = any(claim.published or claim.work.has_progress() for claim in claims)
+    begun = any(claim.published or claim.held.resume.has_progress() for claim in claims)
     for claim in claims:
-        one = None if claim.published else claim.work.read()
-        if one is not None and not claim.work.has_progress() and not (one["replaces"] and begun):
-            with contextlib.suppress(OSError):
-                claim.work.discard()
+        resume = claim.held.resume
+        stored = None if claim.published else resume.read()
+        if stored is not None and not resume.has_progress() and not (stored["replaces"] and begun):
+            resume.remove()
 
 
-def begin(claims: Sequence[Claim], *, device: str, precision: str, overwrite: bool) -> None:
+def begin(claims: Sequence[Claim], *, device: str, precision: str) -> None:
     """Compare unfinished work with what is to be done now, before anything is computed.
 
     Args:
         claims: from :func:`claimed`.
         device: ``cpu`` or ``cuda``: other devices give other last bits.
         precision: of the products in training.
-        overwrite: discard what is different.
 
     Raises:
-        CogError: unfinished work of a different run, or of other versions, unless ``overwrite``.
+        CogError: unfinished work of a different run, or of other versions, unless it is to be overwritten.
     """
     samples: dict[str, str] = {}
     for claim in claims:
-        identity = dict(claim.plan.identity)
+        more = {"device": device, "training_precision": precision}
         for split in ("train", "test"):
             file = claim.plan.metadata[f"{split}_features"]
             if file not in samples:
                 samples[file] = sample_sha256(file)
-            identity[f"{split}_features_sample"] = samples[file]
-        identity |= {"device": device, "training_precision": precision}
+            more[f"{split}_features_sample"] = samples[file]
         versions: dict[str, Any] = {"format": _FORMAT}
         versions |= {key: claim.plan.metadata["versions"].get(key) for key in ("torch", "optuna", "numpy")}
-        found = claim.work.read()
-        if found is not None:
-            changed = run_folder.compare(found["identity"], identity)
-            changed += [
-                f"{key}: {found['versions'].get(key)} -> {value}"
-                for key, value in versions.items()
-                if found["versions"].get(key) != value
-            ]
-            if changed and not overwrite:
-                _refuse_other_work(claim.plan, changed)
-            if changed:
-                claim.work.discard()
-        replaces = overwrite and bool(RunFolder(claim.plan.output).existing())
-        claim.starting = functools.partial(
-            claim.work.create, identity=identity, versions=versions, replaces=replaces
-        )
-        if overwrite:
-            claim.starting()
+        claim.held.begin(more, versions=versions)
+        folder = claim.plan.folder
+        if folder.overwrite:
+            claim.held.resume.replaces = bool(folder.replaced())
+            claim.held.resume.create()
 
 
 def execute(
@@ -291,7 +160,7 @@ def execute(
     def do(position: int, before_epoch: Callable[[], None]) -> None:
         if position:
             signals.check("what is finished is saved")
-        work = Work(claims[position].work.path, print_freq, at_once == 1, before_epoch)
+        work = Work(claims[position].held.resume.path, print_freq, at_once == 1, before_epoch)
         place = f"run {position + 1} of {len(claims)}" if len(claims) > 1 else ""
         _execute_one(claims[position], data, engine, work, place)
 
@@ -305,52 +174,23 @@ def _execute_one(claim: Claim, data: Data, engine: Engine, work: Work, place: st
 
     plan, label = claim.plan, claim.plan.settings.label
     what = f"training classifiers of {len(data.labels)} classes"
-    claim.lock.require_held()
-    with failures_noted(claim.lock), exhaustion_explained(what, LESS_MEMORY):
-        claim.starting()
-        session = claim.work.begin_session()
-        with provenance.log_file(claim.work.log_file, label=label):
+    held = claim.held
+    with held.failures_noted(), exhaustion_explained(what, LESS_MEMORY):
+        held.resume.create()
+        session = held.resume.begin_session()
+        with provenance.log_file(held.resume.log_file, label=label):
             if place:
-                logger.info("%s%s: %s", label, place, plan.output)
+                logger.info("%s%s: %s", label, place, plan.folder.path)
             if session["sessions"] > 1:
                 logger.info("%scontinuing, session %d", label, session["sessions"])
             result = run_protocol(data, plan.settings, engine, work)
-        _publish(claim, result, session)
-    claim.published = True
-    claim.releasing.close()
-    assert result.classifier.history is not None
-    logs = result.classifier.history.logs
-    final = {"test_top1": logs["test/top1"][-1], "test_top5": logs["test/top5"][-1]}
-    _print_accuracies(final, plan.output)
-
-
-def _publish(claim: Claim, result: RunResult, session: dict[str, Any]) -> None:
-    """Put the result in place, then remove the work in progress."""
-    plan, work = claim.plan, claim.work
-    claim.lock.require_held()
-    with atomic_dir.staged(plan.output, marker=RESULTS_FILE, flag=_FLAG) as stage:
-        stage.replaces = RunFolder(plan.output).existing()
-        run_folder.write(
-            stage.path,
-            result,
-            settings=plan.settings,
-            identity=plan.identity,
-            arguments=plan.arguments,
-            config_text=plan.config_text,
-            metadata=plan.metadata
-            | {
-                "precision": result.precision,
+        with held.publish() as stage:
+            times = {
                 "started": session["started"],
                 "finished": provenance.now(),
                 "sessions": session["sessions"],
-            },
-        )
-        try:
-            shutil.copyfile(work.log_file, stage.path / work.log_file.name)
-        except OSError as error:
-            raise CogError(f"cannot write into {plan.output}: {error.strerror or error}") from error
-        claim.lock.require_held()
-    try:
-        work.discard()
-    except OSError as error:  # the next start does it
-        logger.warning("cannot remove %s: %s", work.path, error.strerror or error)
+            }
+            final = run_folder.write(stage, result, plan, {"precision": result.precision} | times)
+    claim.published = True
+    held.release()
+    run_folder.print_accuracies(final, plan.folder.path)

@@ -18,7 +18,7 @@ from cog.runtime import files, provenance
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from cog.logreg.jobs import RunPlan
+    from cog.logreg.run_folder import RunPlan
 
 
 def resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | None]:
@@ -156,7 +156,7 @@ def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Pa
     train, test, model_dir = resolve_features(args)
     configs = _one_run_configs(args, cfg)
 
-    from cog.logreg.jobs import RunPlan
+    from cog.logreg.run_folder import RunFolder, RunPlan
 
     flags = {
         key: value for key, value in vars(args).items() if key not in ("opts", "seeds", "n_shots", "check")
@@ -169,8 +169,12 @@ def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Pa
         plans.append(
             RunPlan(
                 settings=settings,
-                output=output,
-                identity=identify(settings, train, test),
+                folder=RunFolder(
+                    output,
+                    identify(settings, train, test),
+                    overwrite=args.overwrite,
+                    skip_complete=args.skip_complete,
+                ),
                 arguments=flags | {"output_dir": str(output) if args.output_dir else None, "opts": opts},
                 config_text=one.dump(),
                 metadata={

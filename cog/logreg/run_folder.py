@@ -18,16 +18,21 @@ import dataclasses
 import os
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cog.errors import CogError
+from cog.logreg.settings import Settings
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
+from cog.runtime.output_folder import OutputFolder
 
 if TYPE_CHECKING:
+    import torch
+
     from cog.logreg.protocol import RunResult
-    from cog.logreg.settings import Settings
 
 RESULTS_FILE = "results.json"
 
@@ -35,11 +40,35 @@ _OWN_FILES = ("study.pkl", "arguments.json", "config.txt", "program.log")
 _FINAL_FOLDER = re.compile(r"final-lr-.*_wd-.*")
 
 
-class RunFolder:
-    """Reads and writes one such folder."""
+class RunFolder(OutputFolder):
+    """The folder of one classifier run, see :class:`~cog.runtime.output_folder.OutputFolder`.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    Args:
+        skip_complete: whether runs of the original toolkit, whose settings are not known, are kept.
+
+    Attributes:
+        continuing: whether this or another run of the command is an interrupted replacement: complete runs beside it
+            are those that it has made already.
+    """
+
+    markers = (RESULTS_FILE,)
+    unfinished = "{path} holds unfinished work of a different run ({changed}); add --overwrite to discard it"
+    damaged: ClassVar[str | None] = None
+    unknown = (
+        "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"
+    )
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        identity: Mapping[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+        skip_complete: bool = False,
+    ) -> None:
+        super().__init__(path, identity, overwrite=overwrite)
+        self.skip_complete = skip_complete
+        self.continuing = False
 
     def results(self) -> dict[str, Any] | None:
         """Return results.json of a complete run, or None."""
@@ -53,7 +82,7 @@ class RunFolder:
             )
         return data
 
-    def existing(self) -> list[str]:
+    def replaced(self) -> list[str]:
         """Return the names of this toolkit's (or the original's) outputs in the folder, sorted."""
         if not self.path.is_dir():
             return []
@@ -67,39 +96,85 @@ class RunFolder:
         """
         return self.results() is not None or len(list(self.path.glob("final-lr-*_wd-*/logs.pkl"))) == 1
 
-    def check_free(self, *, overwrite: bool) -> None:
-        """Refuse to write over an existing run.
+    def is_replacing(self) -> bool:
+        """Whether unfinished work on this very run is there, to replace a complete one."""
+        stored = self.resume.read()
+        return (
+            stored is not None and stored["replaces"] and not self.compare(stored["identity"], self.identity)
+        )
 
-        Raises:
-            CogError: when there is one and ``overwrite`` is False.
-        """
-        existing = self.existing()
-        if existing and not overwrite:
+    def holds_result(self) -> bool:
+        """Whether the run is complete and kept: with ``overwrite`` what an interrupted replacement has finished."""
+        try:
+            results = self.results()
+        except CogError:
+            if self.overwrite:
+                return False
+            raise
+        if results is None:
+            if self.skip_complete and not self.overwrite and self.is_complete():
+                return True
+            if (names := self.replaced()) and not self.overwrite:
+                raise CogError(self.unknown.format(path=self.path, names=", ".join(names[:3])))
+            return False
+        changed = self.compare(results.get("identity") or {}, self.identity)
+        if changed and not self.overwrite:
             raise CogError(
-                f"{self.path} holds a run already ({', '.join(existing[:3])}); add --overwrite to replace it, or "
-                "--skip_complete to keep it"
+                f"{self.path} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
             )
+        finished = self._is_of(results) or (self.continuing and self.resume.read() is None)
+        return not changed and (finished or not self.overwrite)
 
-    def differences(self, identity: dict[str, Any]) -> list[str]:
-        """Compare a finished run with what is asked for; one ``key: old -> new`` per difference.
+    def _is_of(self, results: Mapping[str, Any]) -> bool:
+        """Whether unfinished work outlived these results: its process ended before it was removed."""
+        stored = self.resume.read()
+        return stored is not None and stored["started"] == results.get("started")
 
-        A run of the original toolkit, whose settings are not recorded in a readable form, has none. A setting that did
-        not exist yet when a run was written had its default.
-        """
-        results = self.results()
-        return [] if results is None else compare(results.get("identity", {}), identity)
+    def has_leftovers(self) -> bool:
+        """Whether unfinished work outlived the result; that of a replacement has not."""
+        stored = self.resume.read()
+        is_replacement = stored is not None and stored["replaces"] and not self._is_of(self.results() or {})
+        return self.resume.path.is_dir() and not is_replacement
+
+    def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+        """Return one difference per entry of ``wanted``; a setting that is not recorded yet had its default."""
+        before: dict[str, Any] = {
+            field.name: field.default
+            for field in dataclasses.fields(Settings)
+            if field.default is not dataclasses.MISSING
+        } | dict(stored)
+        return differences({key: before.get(key) for key in wanted}, wanted)
+
+    def announce_done(self) -> None:
+        """Say so, and print the accuracies."""
+        super().announce_done()
+        print_accuracies((self.results() or {}).get("final", {}), self.path)
 
 
-def compare(stored: dict[str, Any], identity: dict[str, Any]) -> list[str]:
-    """Return one ``key: old -> new`` per entry of ``identity`` that is another one in ``stored``."""
-    from cog.logreg.settings import Settings
+@dataclass(frozen=True)
+class RunPlan:
+    """One run of a study: what to do and where to.
 
-    before: dict[str, Any] = {
-        field.name: field.default
-        for field in dataclasses.fields(Settings)
-        if field.default is not dataclasses.MISSING
-    } | stored
-    return differences({key: before.get(key) for key in identity}, identity)
+    Attributes:
+        settings: of the protocol.
+        folder: the seed folder, with what makes two runs the same.
+        arguments: for ``arguments.json``: as if the run had been started alone.
+        config_text: the configuration as YAML.
+        metadata: further entries of ``results.json``.
+    """
+
+    settings: Settings
+    folder: RunFolder
+    arguments: dict[str, Any]
+    config_text: str
+    metadata: dict[str, Any]
+
+
+def print_accuracies(final: Mapping[str, Any], path: Path) -> None:
+    """Print the accuracies of a final training: of ``results.json``, ``final``."""
+    values = [final.get(key) for key in ("test_top1", "test_top5")]
+    if all(isinstance(value, float) for value in values):
+        print(f"top-1: {values[0]:.2f}  top-5: {values[1]:.2f}  ({path})", flush=True)
 
 
 def final_folder(lr: float, wd: float) -> str:
@@ -107,74 +182,112 @@ def final_folder(lr: float, wd: float) -> str:
     return f"final-lr-{lr}_wd-{wd}"
 
 
+def write_final(
+    stage: Path,
+    *,
+    lr: float,
+    wd: float,
+    logs: Mapping[str, list[float]],
+    predictions: torch.Tensor,
+    weights: Mapping[str, torch.Tensor],
+    description: str,
+    n_classes: int,
+    arguments: dict[str, Any],
+    config_text: str,
+    diverged: bool = False,
+) -> dict[str, Any]:
+    """Write everything but ``results.json``, and return its entry ``final``.
+
+    Args:
+        stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
+        lr: learning rate of the final training.
+        wd: its weight decay.
+        logs: one value per epoch.
+        predictions: predicted classes of the test images, int64 ``(n,)``.
+        weights: state dict of the classifier.
+        description: the classifier as text.
+        n_classes: number of classes.
+        arguments: the command line's flags.
+        config_text: the configuration as YAML.
+        diverged: whether training diverged.
+    """
+    import torch
+
+    folder = final_folder(lr, wd)
+    final = stage / folder
+    final.mkdir()
+    files.write_pickle(final / "logs.pkl", logs)
+    # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
+    files.write_pickle(final / "preds.pkl", [predictions.numpy()])
+    training = {"lr": lr, "wd": wd, "n_classes": n_classes, "val": False, "logs": logs}
+    files.write_pickle(final / "args.pkl", arguments | training)
+    files.write_text(final / "model.txt", f"{description}\n")
+    with files.atomic_write(final / "model.pth") as handle:
+        torch.save({"model": collections.OrderedDict(weights)}, handle)
+    files.write_json(stage / "arguments.json", arguments)
+    files.write_text(stage / "config.txt", config_text)
+    return {
+        "folder": folder,
+        "lr": lr,
+        "wd": wd,
+        "test_top1": logs["test/top1"][-1],
+        "test_top5": logs["test/top5"][-1],
+        "diverged": diverged,
+    }
+
+
 def write(
     stage: Path,
     result: RunResult,
-    *,
-    settings: Settings,
-    identity: dict[str, Any],
-    arguments: dict[str, Any],
-    config_text: str,
-    metadata: dict[str, Any],
-) -> None:
-    """Write a finished run.
+    plan: RunPlan,
+    metadata: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write a finished run, and return the entry ``final`` of its ``results.json``.
 
     Args:
-        stage: folder to write into, see :func:`cog.runtime.atomic_dir.staged`.
+        stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
         result: result of the protocol.
-        settings: of the protocol.
-        identity: what makes two runs the same, for a later comparison.
-        arguments: the command line's flags.
-        config_text: the configuration as YAML.
+        plan: of the run.
         metadata: further entries of results.json.
     """
     import torch
 
     classifier = result.classifier
     assert classifier.history is not None and classifier.predictions is not None
-    # interned, as names in the source are: pickles of continued runs are then the same to the byte
-    logs = {sys.intern(name): values for name, values in classifier.history.logs.items()}
-    folder = final_folder(result.lr, result.wd)
-    final = stage / folder
-    final.mkdir()
-    n_classes, dim = len(classifier.bias), classifier.feature_dim
-    files.write_pickle(final / "logs.pkl", logs)
-    # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
-    files.write_pickle(final / "preds.pkl", [classifier.predictions.numpy()])
-    files.write_pickle(
-        final / "args.pkl",
-        arguments | {"lr": result.lr, "wd": result.wd, "n_classes": n_classes, "val": False, "logs": logs},
+    n_classes = len(classifier.bias)
+    final = write_final(
+        stage,
+        lr=result.lr,
+        wd=result.wd,
+        # interned, as names in the source are: pickles of continued runs are then the same to the byte
+        logs={sys.intern(name): values for name, values in classifier.history.logs.items()},
+        predictions=classifier.predictions,
+        weights=classifier.state_dict(),
+        description=str(classifier.module()),
+        n_classes=n_classes,
+        arguments=plan.arguments,
+        config_text=plan.config_text,
+        diverged=classifier.diverged,
     )
-    files.write_text(final / "model.txt", f"{classifier.module()}\n")
-    with files.atomic_write(final / "model.pth") as handle:
-        torch.save({"model": collections.OrderedDict(classifier.state_dict())}, handle)
     if result.projection is not None:
-        with files.atomic_write(final / "pca.pth") as handle:
+        with files.atomic_write(stage / final["folder"] / "pca.pth") as handle:
             torch.save(result.projection, handle)
     if result.study is not None:
         files.write_pickle(stage / "study.pkl", result.study)
-    files.write_json(stage / "arguments.json", arguments)
-    files.write_text(stage / "config.txt", config_text)
     files.write_json(
         stage / RESULTS_FILE,
         {"status": "complete"}
-        | metadata
+        | plan.metadata
+        | dict(metadata)
         | {
-            "seed": settings.seed,
-            "n_shot": settings.n_shot,
-            "identity": identity,
+            "seed": plan.settings.seed,
+            "n_shot": plan.settings.n_shot,
+            "identity": plan.folder.identity,
             "n_classes": n_classes,
-            "feature_dim": dim,
+            "feature_dim": classifier.feature_dim,
             "labels": None if result.labels == list(range(n_classes)) else result.labels,
             "rows": result.sizes,
-            "final": {
-                "folder": folder,
-                "lr": result.lr,
-                "wd": result.wd,
-                "test_top1": logs["test/top1"][-1],
-                "test_top5": logs["test/top5"][-1],
-                "diverged": classifier.diverged,
-            },
+            "final": final,
             "best_trial": next(
                 (t.number for t in result.trials if (t.lr, t.wd) == (result.lr, result.wd)), None
             ),
@@ -183,3 +296,4 @@ def write(
             "arithmetic": classifier.arithmetic,
         },
     )
+    return final

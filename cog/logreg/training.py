@@ -30,7 +30,6 @@ def train_all(
     *,
     cfg: CfgNode,
     device_name: str | None,
-    overwrite: bool,
     print_freq: int,
 ) -> None:
     """Load the features once and do all runs on them (:func:`cog.logreg.jobs.execute`).
@@ -41,7 +40,6 @@ def train_all(
         test: feature file of the test images.
         cfg: the configuration.
         device_name: value of ``--device``.
-        overwrite: whether complete runs are replaced.
         print_freq: epochs between log lines of a final training, 0 for none.
 
     Raises:
@@ -50,7 +48,7 @@ def train_all(
     plans = [claim.plan for claim in claims]
     device = resolve_device(device_name)
     engine = get_engine(device, cfg.CLF.PRECISION)
-    jobs.begin(claims, device=device.type, precision=engine.precision, overwrite=overwrite)
+    jobs.begin(claims, device=device.type, precision=engine.precision)
     normalize = cfg.CLF.NORM_FTS and not cfg.CLF.PCA_DIM  # then done to what that leaves
     train_set = feature_files.load(train, normalize=normalize, mapped=stays_in_file(train, test))
     test_set = feature_files.load(test, normalize=normalize)

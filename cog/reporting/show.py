@@ -21,11 +21,12 @@ from cog.reporting.tables import (
 )
 from cog.reporting.tables.layout import Shown, TableStyle, View
 from cog.results import exchange, find, labels, official, published, query
-from cog.results.cells import INTERRUPTED, RUNNING, Problem, SeedAverage, of_metric, summarise
+from cog.results.cells import Problem, SeedAverage, of_metric, summarise
 from cog.results.measures import LOGREG, is_classifier, of_runs
 from cog.results.query import Found, ResultQuery
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
+from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
 logger = logging.getLogger(__name__)
 

@@ -101,10 +101,6 @@ class Run:
         return planned if type(planned) is int and planned > 0 else self.n_epochs
 
 
-#: ``Problem.state`` of output folders that nothing is wrong with but that have no result yet.
-RUNNING, INTERRUPTED, FAILED = "running", "interrupted", "failed"
-
-
 @dataclass(frozen=True)
 class Problem:
     """A folder that was not counted, and why.

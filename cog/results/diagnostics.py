@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cog import constants
-from cog.results.cells import INTERRUPTED, RUNNING, Problem, Run, SeedAverage
+from cog.results.cells import Problem, Run, SeedAverage
 from cog.results.labels import dataset_label, shots_title
 from cog.results.official import Match, Verdict
 from cog.results.search_history import FeatureDescription, plain
+from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
 #: From what makes numbers wrong to what is good to know.
 SEVERITIES = ("problem", "warning", "note")

@@ -18,9 +18,11 @@ from typing import Any
 
 from cog import paths
 from cog.errors import CogError
-from cog.results.cells import FAILED, INTERRUPTED, RUNNING, Details, Problem, Run
-from cog.runtime import failure_note, locks, safe_load
+from cog.results.cells import Details, Problem, Run
+from cog.runtime import safe_load
+from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.json_fields import number, text, whole
+from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING, read_state
 
 LOGS_FILE = "logs.pkl"
 RESULTS_FILE = "results.json"
@@ -36,12 +38,6 @@ _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
 # Accuracies computed in float32 may exceed 100 by rounding.
 _TOLERANCE_PERCENT = 1e-3
 
-# What cog.runtime.atomic_dir creates inside a seed folder until the run is complete.
-_STAGE_PREFIX = ".partial-"
-
-# Where a run keeps what it has done so far.
-_WORK_FOLDER = ".resume"
-
 _PLAIN = frozenset({type(None), str, bool, int})
 
 # A record of 30 trials takes 8 kB.
@@ -52,7 +48,7 @@ class UnfinishedError(CogError):
     """An output folder without a result, which is no fault of the folder.
 
     Attributes:
-        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` of :mod:`cog.results.cells`.
+        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` of :mod:`cog.runtime.output_folder`.
     """
 
     def __init__(self, message: str, state: str) -> None:
@@ -99,11 +95,11 @@ def read_run(
             record = _read_record(path, seed=seed, n_shot=n_shot)
         elif name.startswith("final") and is_dir:
             finals.append(name)
-        elif name.startswith(_STAGE_PREFIX):
+        elif name.startswith(STAGE_PREFIX):
             stages.append(name)
     if record is None:
         check_finished(path, [name for name, _ in entries], complete=bool(finals))
-    elif stages and locks.live_holder(path) is None:
+    elif stages and read_state(path, [name for name, _ in entries], complete=True).holder is None:
         problems += [Problem(path / name, LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
     logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
@@ -154,20 +150,14 @@ def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False
     Raises:
         UnfinishedError: when there are some.
     """
-    if locks.LOCK_FILE in entries:
-        holder = locks.live_holder(path)
-        if holder is not None:
-            raise UnfinishedError(f"in progress: {holder}", RUNNING)
-    if failure_note.FAILURE_FILE in entries and not complete:
-        failure = failure_note.read_failure(path)
-        if failure is not None:
-            raise UnfinishedError(f"failed: {failure.message}", FAILED)
-    traces = [name for name in entries if name == _WORK_FOLDER or name.startswith(_STAGE_PREFIX)]
-    if locks.LOCK_FILE in entries and not complete:
-        traces.append(locks.LOCK_FILE)
-    if traces:
+    folder = read_state(path, entries, complete=complete, marked=False)
+    if folder.state == RUNNING:
+        raise UnfinishedError(f"in progress: {folder.holder}", RUNNING)
+    if folder.state == FAILED and folder.failure is not None:
+        raise UnfinishedError(f"failed: {folder.failure.message}", FAILED)
+    if folder.state == INTERRUPTED:
         raise UnfinishedError(
-            f"{traces[0]} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted",
+            f"{folder.trace} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted",
             INTERRUPTED,
         )
 

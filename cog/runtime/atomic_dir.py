@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 #: In a stage that is whole: how to publish it.
 NOTE_FILE = ".publish"
 
-_STAGE_PREFIX = ".partial-"
+#: Of the names of stages in an output folder.
+STAGE_PREFIX = ".partial-"
 
 #: In a stage: folders of the older result, until they are deleted; moving them away takes no time.
 _OLD = ".old"
@@ -37,69 +38,43 @@ _OLD = ".old"
 _TEMPORARY = re.compile(r"\.(\.failed|features)\.json\.[a-z0-9_]{8}\.tmp")
 
 
-class Stage:
-    """A hidden folder inside the output folder where a run collects what it writes.
-
-    Attributes:
-        path: the hidden folder.
-        replaces: names in the output folder that are deleted on publication, beside files of the same
-            name as a staged entry: the parts of an older result that the new one does not have. Only folders
-            named here are ever deleted.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.replaces: list[str] = []
-
-
 @contextlib.contextmanager
-def staged(folder: str | os.PathLike[str], *, marker: str | tuple[str, ...], flag: str) -> Iterator[Stage]:
-    """Collect files and publish them together when the block succeeds.
+def staged(folder: Path, *, markers: Sequence[str], replaces: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield a hidden folder in which files are collected, and publish them together when the block succeeds.
 
-    ``marker`` names the file that tells readers that the folder is complete: it is taken away first and
-    put in place last. When the block raises, or the process dies before everything is in the stage, the
-    output folder is as it was.
+    When the block raises, or the process dies before everything is in the stage, the output folder is as it was.
 
     Args:
-        folder: output folder, created if needed.
-        marker: name of the file that is published last; of several, the first is the very last.
-        flag: how the user gave the folder, for messages.
+        folder: output folder.
+        markers: names of the files that tell readers that the folder is complete: they are taken away first and put in
+            place last, the first as the very last.
+        replaces: names in the output folder that are deleted on publication, beside files of the same name as a staged
+            entry: the parts of an older result that the new one lacks. Only folders named here are ever deleted.
 
     Raises:
-        CogError: when the folder cannot be created or written to, or holds a folder where a file should go.
+        CogError: when the folder cannot be written to, or holds a folder where a file should go.
     """
-    folder = Path(folder)
-    created: list[Path] = []
-    stage = None
-    markers = (marker,) if isinstance(marker, str) else marker
+    try:
+        # mkdtemp creates 0700; entries are moved out one by one, but folders inside keep their own mode
+        stage = Path(tempfile.mkdtemp(dir=folder, prefix=STAGE_PREFIX))
+    except OSError as error:
+        raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
     keep = False
     try:
-        try:
-            for path in _missing(folder):
-                with contextlib.suppress(FileExistsError):  # another run may have been faster
-                    path.mkdir()
-                    created.append(path)
-            stage = Stage(Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE_PREFIX)))
-            # mkdtemp creates 0700; entries are moved out one by one, but folders inside keep their own mode
-        except OSError as error:
-            raise CogError(f"cannot write into {flag} {folder}: {error.strerror or error}") from error
         yield stage
-        note = _Note(sorted(os.listdir(stage.path)), list(markers), list(stage.replaces))
+        note = _Note(sorted(os.listdir(stage)), list(markers), list(replaces))
         try:
-            _check(note, stage.path, folder)
-            _seal(stage.path, note)
-            keep, created = True, []
-            _publish(stage.path, note, folder)
+            _check(note, stage, folder)
+            _seal(stage, note)
+            keep = True
+            _publish(stage, note, folder)
             keep = False
         except OSError as error:
-            rest = f"; the result is whole in {stage.path}, run the same command again" if keep else ""
+            rest = f"; the result is whole in {stage}, run the same command again" if keep else ""
             raise CogError(f"cannot write into {folder}: {error.strerror or error}{rest}") from error
     finally:
-        if stage is not None and not keep:
-            shutil.rmtree(stage.path, ignore_errors=True)
-        for path in reversed(created):
-            with contextlib.suppress(OSError):
-                path.rmdir()
+        if not keep:
+            shutil.rmtree(stage, ignore_errors=True)
 
 
 def needs_recovery(folder: str | os.PathLike[str]) -> bool:
@@ -108,7 +83,7 @@ def needs_recovery(folder: str | os.PathLike[str]) -> bool:
         names = os.listdir(folder)
     except OSError:
         return False
-    if any(name.startswith(_STAGE_PREFIX) for name in names):
+    if any(name.startswith(STAGE_PREFIX) for name in names):
         return True
     return any(name.startswith(LOCK_FILE) for name in names) and live_holder(folder) is None
 
@@ -124,7 +99,7 @@ def recover(folder: str | os.PathLike[str]) -> None:
     """
     folder = Path(folder)
     try:
-        for path in sorted(folder.glob(f"{_STAGE_PREFIX}*")):
+        for path in sorted(folder.glob(f"{STAGE_PREFIX}*")):
             note = _read_note(path)
             if note is not None:
                 _check(note, path, folder)
@@ -146,33 +121,9 @@ def _remove_temporary(folder: Path) -> None:
                 os.unlink(entry.path)
 
 
-class _Probe(Exception):
-    """Ends a stage that was opened to see whether it can be."""
-
-
-def require_writable(folder: str | os.PathLike[str], *, flag: str) -> None:
-    """Raise what :func:`staged` would, before long work; leaves nothing behind.
-
-    Raises:
-        CogError: when the folder cannot be created or written to.
-    """
-    with contextlib.suppress(_Probe), staged(folder, marker=(), flag=flag):
-        raise _Probe
-
-
-def _missing(folder: Path) -> list[Path]:
-    """Return which of ``folder`` and its parents have to be created, outermost first."""
-    missing = []
-    path = folder
-    while not os.path.lexists(path):
-        missing.append(path)
-        path = path.parent
-    return missing[::-1]
-
-
 @dataclass(frozen=True)
 class _Note:
-    """What has to be done with a stage; fields as in :func:`staged` and :class:`Stage`."""
+    """What has to be done with a stage; fields as in :func:`staged`."""
 
     entries: list[str]
     markers: list[str]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from cog.errors import CogError
 from cog.runtime.check_report import Report
-from cog.runtime.failure_note import read_failure
-from cog.runtime.locks import live_holder
 from cog.runtime.memory import available_memory
+from cog.runtime.output_folder import read_state
 
 #: Memory beside the features: interpreter, PyTorch, network, batches of images.
 BASE_MEMORY = 2 << 30
@@ -55,13 +54,13 @@ def check_writable(report: Report, folder: Path) -> bool:
 
 def check_state(report: Report, folder: Path) -> bool:
     """See whether someone is at work in an output folder (a problem), and how the last attempt ended."""
-    holder = live_holder(folder)
-    if holder is not None:
-        report.problem("output", f"{folder} is being written by {holder}; wait for it to end")
+    status = read_state(folder, complete=False)
+    if status.holder is not None:
+        report.problem("output", f"{folder} is being written by {status.holder}; wait for it to end")
         return False
-    failure = read_failure(folder)
-    if failure is not None:
-        report.warn("output", f"the last attempt at {folder} failed ({failure.when}): {failure.message}")
+    if (failure := status.failure) is not None:
+        when = f" ({failure.when})" if failure.when else ""
+        report.warn("output", f"the last attempt at {folder} failed{when}: {failure.message}")
     return True
 
 

@@ -12,13 +12,16 @@ import datetime
 import hashlib
 import os
 import re
+import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog.errors import CogError
 from cog.runtime import files
-from cog.runtime.fingerprint import differences, plain
+from cog.runtime.atomic_dir import STAGE_PREFIX
+from cog.runtime.fingerprint import plain
 
 if TYPE_CHECKING:
     from cog.runtime.locks import Lock
@@ -33,17 +36,31 @@ _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
 
 
 class ResumeFolder:
-    """The work in progress of one output folder.
+    """The work in progress of one output folder: files with states, under names of the caller's choice.
 
     Args:
         output: the output folder.
+        identity: what the work is; values become those of JSON.
+        lock: of the output folder, by whoever changes anything in it.
 
     Attributes:
         path: ``<output>/.resume``.
+        versions: without which the work cannot be continued.
+        replaces: whether it is to replace a complete result.
     """
 
-    def __init__(self, output: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        identity: Mapping[str, Any] | None = None,
+        *,
+        lock: Lock | None = None,
+    ) -> None:
         self.path = Path(output) / FOLDER
+        self.identity: dict[str, Any] = plain(identity or {})
+        self.versions: dict[str, Any] = {}
+        self.replaces = False
+        self._lock = lock
 
     @property
     def log_file(self) -> Path:
@@ -72,28 +89,30 @@ class ResumeFolder:
             return False
         return any(name not in (IDENTITY_FILE, LOG_FILE) and not _TEMPORARY.fullmatch(name) for name in names)
 
-    def create(self, *, identity: dict[str, Any], versions: dict[str, Any], replaces: bool) -> None:
-        """Create it if it is not there; the caller has compared what is.
+    def create(self) -> None:
+        """Create it if it is not there; whoever claims the output folder has compared what is.
 
         Raises:
+            LockedError: when someone else has the output folder by now.
             CogError: when it cannot be written.
         """
+        if self._lock is not None:
+            self._lock.require_held()
         if self.read() is not None:
             return
-        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+        self.discard()  # what is left of a description
         try:
-            self.discard()
             self.path.mkdir()
         except OSError as error:
             raise CogError(f"cannot write {self.path}: {error.strerror or error}") from error
         files.write_json(
             self.path / IDENTITY_FILE,
             {
-                "identity": identity,
-                "versions": versions,
-                "started": started,
+                "identity": self.identity,
+                "versions": self.versions,
+                "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
                 "sessions": 0,
-                "replaces": replaces,
+                "replaces": self.replaces,
             },
         )
 
@@ -103,8 +122,8 @@ class ResumeFolder:
         Raises:
             CogError: when it cannot be written.
         """
-        found = self.read()
-        if found is None:
+        data = self.read()
+        if data is None:
             raise CogError(
                 f"{self.path} was removed while this process was at work on it; run the same command again"
             )
@@ -114,66 +133,13 @@ class ResumeFolder:
                     os.unlink(self.path / name)
         except OSError as error:
             raise CogError(f"cannot write {self.path}: {error.strerror or error}") from error
-        found["sessions"] += 1
-        files.write_json(self.path / IDENTITY_FILE, found)
-        return found
-
-    def discard(self) -> None:
-        """Remove it; the description first, so that what a killed process leaves of it is taken for nothing.
-
-        Raises:
-            OSError: when it cannot be removed.
-        """
-        with contextlib.suppress(FileNotFoundError):
-            (self.path / IDENTITY_FILE).unlink()
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.path)
-
-
-class SavedStates(ResumeFolder):
-    """Work in progress that any session may continue: files with states, under names of the caller's choice.
-
-    Args:
-        output: the output folder.
-        identity: of the work; values become those of JSON.
-        lock: of the output folder, by whoever saves states.
-    """
-
-    def __init__(
-        self, output: str | os.PathLike[str], identity: dict[str, Any], lock: Lock | None = None
-    ) -> None:
-        super().__init__(output)
-        self._lock = lock
-        self._identity: dict[str, Any] = plain(identity)
-
-    def check(self) -> None:
-        """Refuse what other work has left.
-
-        Raises:
-            CogError: naming the differences.
-        """
-        if not self.has_progress():
-            return
-        found = self.read()
-        if found is None:
-            raise CogError(f"{self.path} holds unreadable leftovers; add --overwrite to discard them")
-        changed = differences(found["identity"], self._identity)
-        if changed:
-            raise CogError(
-                f"{self.path} holds the beginning of different work ({'; '.join(changed)}); run that command again to "
-                "finish it, or add --overwrite to discard it"
-            )
+        data["sessions"] += 1
+        files.write_json(self.path / IDENTITY_FILE, data)
+        return data
 
     def file(self, name: str) -> Path:
-        """Return the path of a state in the folder, which is created with its identity if needed.
-
-        Raises:
-            LockedError: when someone else has the output folder by now.
-            CogError: when it cannot be created.
-        """
-        if self._lock is not None:
-            self._lock.require_held()
-        self.create(identity=self._identity, versions={}, replaces=False)
+        """Return the path of a state in the folder, which is created if needed, see :meth:`create`."""
+        self.create()
         return self.path / name
 
     def existing(self, name: str) -> Path | None:
@@ -185,9 +151,27 @@ class SavedStates(ResumeFolder):
         """Remove a state that is not needed any more."""
         (self.path / name).unlink(missing_ok=True)
 
+    def discard(self) -> None:
+        """Remove it, at once for whoever looks: later starts remove stages, whose name it gets first.
+
+        Raises:
+            LockedError: when someone else has the output folder by now.
+            CogError: when it cannot be removed.
+        """
+        if self._lock is not None:
+            self._lock.require_held()
+        aside = self.path.with_name(f"{STAGE_PREFIX}{secrets.token_hex(4)}")
+        try:
+            os.rename(self.path, aside)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CogError(f"cannot remove {self.path}: {error.strerror or error}") from error
+        shutil.rmtree(aside, ignore_errors=True)
+
     def remove(self) -> None:
-        """Forget everything: the result is in place, or the work is discarded."""
-        with contextlib.suppress(OSError):  # what is left of it is taken for nothing
+        """Forget everything, if possible: the result is in place, or there is nothing to be lost."""
+        with contextlib.suppress(CogError):
             self.discard()
 
 

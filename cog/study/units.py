@@ -18,21 +18,17 @@ from cog.errors import CogError
 from cog.features.folder import INCOMPLETE_FILE
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
 from cog.results import find
-from cog.runtime import locks, resume_dir
-from cog.runtime.failure_note import FAILURE_FILE, read_failure
+from cog.runtime.output_folder import DONE as DONE
+from cog.runtime.output_folder import FAILED as FAILED
+from cog.runtime.output_folder import INTERRUPTED as INTERRUPTED
+from cog.runtime.output_folder import MISSING as MISSING
+from cog.runtime.output_folder import RUNNING as RUNNING
+from cog.runtime.output_folder import read_state
 
-DONE = "done"
-RUNNING = "running"
 #: Submitted and not yet begun; only a scheduler knows (see :mod:`cog.study.slurm`), never the folder.
 QUEUED = "queued"
-FAILED = "failed"
-#: Begun, not finished, nobody at work: the same command continues.
-INTERRUPTED = "interrupted"
-MISSING = "missing"
 
 STATES = (DONE, RUNNING, QUEUED, FAILED, INTERRUPTED, MISSING)
-
-_STAGE_PREFIX = ".partial-"
 
 # Every folder costs a round trip on a network file system; threads wait for several at a time.
 _THREADS = 8
@@ -163,17 +159,18 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
     for extraction in study.extractions(model, dataset):
         path = extraction.folder(study.root)
         listed = _list(path) if path.name in entries else frozenset()
-        statuses[extraction] = _state(path, listed, done=constants.FEATURES_FILE in listed)
+        statuses[extraction] = _status(path, listed, done=constants.FEATURES_FILE in listed)
     runs = _run_folders(folder, entries, study)
     for training in study.trainings(model, dataset):
         expected = training.folder(study.root)
         statuses[training] = best = Status(MISSING)
         for path in runs.get((training.n_shot, training.seed), ()):
             listed = _list(path)
-            done = RESULTS_FILE in listed or (
+            marked = RESULTS_FILE in listed
+            done = marked or (
                 any(name.startswith("final-lr-") for name in listed) and RunFolder(path).is_complete()
             )
-            status = _state(path, listed, done=done)
+            status = _status(path, listed, done=done, marked=marked)
             if path == expected or (status.state == DONE and best.state != RUNNING):
                 best = dataclasses.replace(status, foreign=path != expected)
                 statuses[training] = best
@@ -199,25 +196,12 @@ def _run_folders(folder: Path, entries: frozenset[str], study: Study) -> dict[tu
     return runs
 
 
-def _state(path: Path, listed: frozenset[str], *, done: bool) -> Status:
-    """Return the state of an output folder with these entries."""
-    locked = locks.LOCK_FILE in listed
-    holder = locks.live_holder(path) if locked else None
-    if holder is not None:
-        return Status(RUNNING, str(holder))
-    if done:
-        return Status(DONE)
-    if FAILURE_FILE in listed:
-        failure = read_failure(path)
-        if failure is None:
-            return Status(FAILED, f"{path / FAILURE_FILE} cannot be read")
-        job = f", SLURM job {failure.job}" if failure.job else ""
-        return Status(FAILED, f"{failure.message} ({failure.host}{job}, {failure.when})")
-    if INCOMPLETE_FILE in listed:
+def _status(path: Path, listed: frozenset[str], *, done: bool, marked: bool = True) -> Status:
+    """Return the status of an output folder with these entries."""
+    folder = read_state(path, listed, complete=done, marked=marked)
+    if folder.state in (INTERRUPTED, MISSING) and INCOMPLETE_FILE in listed:
         return Status(FAILED, "images could not be decoded, see failed_images.txt beside the features")
-    if locked or resume_dir.FOLDER in listed or any(name.startswith(_STAGE_PREFIX) for name in listed):
-        return Status(INTERRUPTED)
-    return Status(MISSING)
+    return Status(folder.state, str({RUNNING: folder.holder, FAILED: folder.failure}.get(folder.state, "")))
 
 
 def _list(path: Path) -> frozenset[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from test_output_folder import taken_over_at
 
 from cog.analysis import plan
 from cog.commands.analyze_features import main
@@ -20,7 +21,8 @@ from cog.paths import ModelDir, analysis_folder, parse_analysis_folder
 from cog.results import analysis_records, find
 from cog.results.analysis_records import AnalysisRecord, RecordProblem
 from cog.runtime import signals
-from cog.runtime.resume_dir import SavedStates
+from cog.runtime.locks import LockedError
+from cog.runtime.resume_dir import ResumeFolder
 
 FAST = ["ANALYSIS.KMEANS_SEEDS", "[1, 2]", "ANALYSIS.KNN_K", "[1, 5]"]
 LABEL_FREE = ["kmeans", "alignment", "knn", "ncm"]
@@ -327,7 +329,7 @@ def test_the_beginning_of_other_work_is_refused(models):
     folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
     resume = folder / ".resume"
     folder.mkdir(parents=True)
-    SavedStates(folder, {"k": 7}).file("seed-0.pt").write_bytes(b"a state")
+    ResumeFolder(folder, {"k": 7}).file("seed-0.pt").write_bytes(b"a state")
     with pytest.raises(CogError, match=r"beginning of different work \(k: 7 -> 0"):
         analyze(models, "--analysis", "kmeans")
     (resume / "identity.json").write_text("{")
@@ -337,13 +339,26 @@ def test_the_beginning_of_other_work_is_refused(models):
     assert not resume.exists()
 
 
+@pytest.mark.parametrize("late", ["state_file.StateFile.save", "runner.analysis_records.write"])
+def test_who_comes_late_writes_nothing(models, monkeypatch, late):
+    """Another process has the folder by now: no state and no result of the one that stood still."""
+    folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
+    with monkeypatch.context() as patch:
+        before = taken_over_at(patch, f"cog.analysis.{late}", folder)
+        with pytest.raises(LockedError, match="taken over by .* on elsewhere"):
+            analyze(models, "--analysis", "kmeans")
+    assert tiny.snapshot(folder) == before[0]
+    (folder / ".lock").unlink()
+    assert analyze(models, "--analysis", "kmeans") == 0
+
+
 def test_a_damaged_state_is_started_over(models):
     analyze(models, "--analysis", "kmeans")
     record = result(models, "kmeans")
     identity = record.identity
     shutil.rmtree(record.folder)
     record.folder.mkdir()
-    SavedStates(record.folder, identity).file("seed-1.pt").write_bytes(b"half a file")
+    ResumeFolder(record.folder, identity).file("seed-1.pt").write_bytes(b"half a file")
     assert analyze(models, "--analysis", "kmeans") == 0
     assert result(models, "kmeans").values == record.values
 
@@ -364,7 +379,7 @@ def test_leftovers_of_killed_processes_go(models):
 
 def test_a_failed_analysis_leaves_the_others_and_says_so(models, monkeypatch):
     from cog.analysis import alignment
-    from cog.runtime.failure_note import read_failure
+    from cog.runtime.output_folder import read_failure
 
     def full_disk(*args, **options):
         raise CogError("no space left")

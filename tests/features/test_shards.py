@@ -19,7 +19,9 @@ from cog.data.image_sources import ImageSources
 from cog.errors import CogError, FailedImagesError
 from cog.features import extract_job, shards
 from cog.features.extract import FeatureBatch
+from cog.features.folder import FeatureFolder
 from cog.runtime import locks, provenance, signals
+from cog.runtime.resume_dir import ResumeFolder
 
 MARKERS = "rows-*.json"
 
@@ -369,6 +371,20 @@ def test_a_second_start_fails_at_once(inputs, tmp_path):
     assert not out.exists()
 
 
+def test_a_folder_is_asked_at_most_twice(inputs, tmp_path, monkeypatch):
+    """A look before the network is loaded, and once more with the lock."""
+    asked, holds_result = [], FeatureFolder.holds_result
+
+    def counted(folder):
+        asked.append(folder)
+        return holds_result(folder)
+
+    monkeypatch.setattr(FeatureFolder, "holds_result", counted)
+    for n_times in (2, 3):
+        assert extract_features.main(extraction.arguments(inputs, tmp_path / "out")) == 0
+        assert len(asked) == n_times
+
+
 def test_a_lost_lock_prevents_publication(inputs, tmp_path, undisturbed, monkeypatch):
     out = tmp_path / "out"
     merge = shards.Shards.merge
@@ -396,7 +412,7 @@ def test_killed_between_publication_and_removal(inputs, tmp_path, undisturbed, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(shards.Shards, "discard", killed)
+        patch.setattr(ResumeFolder, "discard", killed)
         with pytest.raises(KeyboardInterrupt):
             extract_features.main(command)
     assert (out / "X_Y.pth").is_file() and (out / ".resume").is_dir()

@@ -16,6 +16,7 @@ import pytest
 import tiny
 import torch
 from PIL import Image
+from test_output_folder import taken_over_at
 from torch import nn
 
 from cog.commands import finetune
@@ -669,11 +670,30 @@ def test_a_folder_that_another_process_writes_is_left_alone(birds, loader_with_n
     assert not output.exists()
 
 
+@pytest.mark.parametrize(
+    ("late", "done"), [("training._Trainer.step", False), ("state.save", True), ("output.write", True)]
+)
+def test_who_comes_late_writes_nothing(birds, loader_with_norm, tmp_path, monkeypatch, late, done):
+    """Another process has the folder by now: no state and no result of the one that stood still."""
+    from cog.runtime.locks import LockedError
+
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        before = taken_over_at(patch, f"cog.finetune.{late}", output, done=done)
+        with pytest.raises(LockedError, match="taken over by .* on elsewhere"):
+            finetune.main(arguments(birds, loader_with_norm, output))
+    after = tiny.snapshot(output)
+    after.pop(".resume/program.log", None)  # open since before, it may tell of the end
+    assert after == {name: entry for name, entry in before[0].items() if "program.log" not in name}
+    (output / ".lock").unlink()
+    assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
+
+
 def test_leftovers_of_a_crash_at_the_very_end_are_tidied_up(birds, loader_with_norm, tmp_path, monkeypatch):
     """The result is in place, the states of the work are not yet removed."""
     output = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("cog.runtime.resume_dir.SavedStates.remove", lambda self: None)
+        patch.setattr("cog.runtime.resume_dir.ResumeFolder.remove", lambda self: None)
         assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
     assert (output / ".resume").is_dir() and (output / "results.json").is_file()
     assert finetune.main(arguments(birds, loader_with_norm, output)) == 0

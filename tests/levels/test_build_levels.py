@@ -13,6 +13,8 @@ import sys
 
 import numpy as np
 import pytest
+import tiny
+from test_output_folder import taken_over_at
 
 from cog import constants
 from cog.commands import build_levels
@@ -20,11 +22,12 @@ from cog.data.level_files import read_levels, write_levels
 from cog.data.split_files import read_split
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
-from cog.levels import job, wordnet
+from cog.levels import job, plan, wordnet
 from cog.levels.builder import SIMILARITIES
 from cog.levels.selection import DISCARDED_LIST, read_wnids
 from cog.levels.wordnet import NounGraph, load_wordnet
 from cog.runtime import cli
+from cog.runtime.locks import LockedError, locked
 
 
 def wnid(number: int) -> str:
@@ -353,6 +356,45 @@ def test_publication_that_was_interrupted_is_finished_first(toy, caplog, monkeyp
     assert (toy.out / "report.json").is_file() and not list(toy.out.glob(".*"))
 
 
+def test_one_process_at_a_time(toy, monkeypatch):
+    """A second start is refused at once; one that came between look and lock leaves its levels in place."""
+    with locked(toy.out, flag="x"), pytest.raises(LockedError, match="is being written by"):
+        toy.run("--image_counts", toy.counts)
+    assert not toy.out.exists()
+    claim, seen = plan.LevelsFolder.claim, []
+
+    def late(folder):
+        monkeypatch.setattr(plan.LevelsFolder, "claim", claim)
+        toy.run("--image_counts", toy.counts)
+        seen.append(state(toy.out))
+        return claim(folder)
+
+    monkeypatch.setattr(plan.LevelsFolder, "claim", late)
+    assert toy.run("--image_counts", toy.counts) == 0
+    assert seen == [state(toy.out)]
+
+
+def test_who_comes_late_writes_nothing(toy, monkeypatch):
+    with monkeypatch.context() as patch:
+        before = taken_over_at(patch, "cog.levels.outputs.write_levels_csv", toy.out)
+        with pytest.raises(LockedError, match="taken over by .* on elsewhere"):
+            toy.run("--image_counts", toy.counts)
+    assert tiny.snapshot(toy.out) == before[0]
+
+
+def test_a_folder_is_asked_at_most_twice(toy, monkeypatch):
+    asked, holds_result = [], plan.LevelsFolder.holds_result
+
+    def counted(folder):
+        asked.append(folder)
+        return holds_result(folder)
+
+    monkeypatch.setattr(plan.LevelsFolder, "holds_result", counted)
+    for n_times in (2, 3):
+        toy.run("--image_counts", toy.counts)
+        assert len(asked) == n_times
+
+
 def test_nothing_is_replaced_without_overwrite(toy):
     toy.run("--image_counts", toy.counts)
     before = {name: (toy.out / name).read_bytes() for name in os.listdir(toy.out)}
@@ -363,6 +405,15 @@ def test_nothing_is_replaced_without_overwrite(toy):
     toy.run("--image_counts", toy.counts, "--overwrite", size=3)
     assert (toy.out / "mine.txt").exists()
     assert len(read_levels(toy.out / constants.LEVELS_FILE)[0]) == 3
+
+
+def test_files_without_a_report_are_kept_whatever_a_dead_process_left(toy):
+    toy.out.mkdir()
+    (toy.out / "levels.csv").write_text("of the user")
+    (toy.out / ".partial-abc").mkdir()
+    with pytest.raises(CogError, match=r"already holds levels\.csv; choose another folder"):
+        toy.run("--image_counts", toy.counts)
+    assert os.listdir(toy.out) == ["levels.csv"]
 
 
 @pytest.mark.parametrize("measure", [m for m in SIMILARITIES if m not in ("embedding", "random")])

@@ -23,8 +23,8 @@ from cog.errors import CogError
 from cog.logreg import protocol
 from cog.logreg.checkpoint import CheckpointedRuns
 from cog.runtime import atomic_dir
-from cog.runtime.failure_note import read_failure
 from cog.runtime.locks import LockedError, locked
+from cog.runtime.output_folder import read_failure
 from cog.runtime.resume_dir import ResumeFolder, sample_sha256
 from cog.runtime.signals import Interrupted
 

@@ -20,8 +20,8 @@ from cog.features import feature_files
 from cog.logreg import parallel, protocol
 from cog.logreg.engine import Engine
 from cog.logreg.settings import Settings
-from cog.runtime.failure_note import read_failure
 from cog.runtime.memory import exhaustion_explained
+from cog.runtime.output_folder import read_failure
 
 SEEDS, SHOTS = (22, 37), (0, 2, 4)
 FOLDERS = {f"out{f'_N{n}' if n else ''}/seed-{seed}" for n in SHOTS for seed in SEEDS}

@@ -17,8 +17,9 @@ from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.results import exchange, find, measures, metric_info, published
-from cog.results.cells import INTERRUPTED, SeedAverage
+from cog.results.cells import SeedAverage
 from cog.runtime import cli
+from cog.runtime.output_folder import INTERRUPTED
 
 SEEDS = (22, 37, 45)
 
@@ -678,7 +679,7 @@ def test_unfinished_runs_are_told_from_damaged_ones(tmp_path, capsys):
         states = {problem.path.name: problem.state for problem in found.problems}
         assert states == {
             "seed-37": "interrupted", "seed-45": "failed", "seed-77": "interrupted", "seed-93": "running",
-            "analysis_knn": "interrupted", "analysis_ncm": "failed", "seed-1": "",
+            "analysis_knn": "interrupted", "analysis_ncm": "failed", "seed-1": "failed",
         }  # fmt: skip
         reasons = {problem.path.name: problem.reason for problem in found.problems}
         assert reasons["seed-45"] == "failed: out of memory"
@@ -686,7 +687,7 @@ def test_unfinished_runs_are_told_from_damaged_ones(tmp_path, capsys):
         cli.set_up_logging()
         print_results.main(["--models_root_dir", str(root)])
         assert capsys.readouterr().err.splitlines() == [
-            f"warning: not counted: {base}/eval_logreg/seed-1: no final-*/logs.pkl: the run is unfinished or failed",
+            f"warning: not counted: {base}/eval_logreg/seed-1: failed: .failed.json cannot be read",
             f"warning: not counted: {base}/eval_logreg/seed-45: failed: out of memory",
             f"not counted yet: 1 in progress, such as {base}/eval_logreg/seed-93; 2 interrupted (the same command "
             f"continues), such as {base}/eval_logreg/seed-37",

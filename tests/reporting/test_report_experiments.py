@@ -15,7 +15,8 @@ from cog.reporting import html
 from cog.reporting.html import experiment_notices, facts, pictures
 from cog.reporting.html.experiments import Experiments
 from cog.results import find, measures, published
-from cog.results.cells import FAILED, INTERRUPTED, RUNNING, Problem, SeedAverage
+from cog.results.cells import Problem, SeedAverage
+from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING
 
 HOSTILE = "</script><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 

@@ -195,16 +195,16 @@ def test_a_final_folder_without_logs_does_not_make_a_run_ambiguous(tmp_path):
 
 def test_leftovers_of_an_interrupted_run(tmp_path):
     seed = make_seed_folder(tmp_path / "seed-22", 60.0)
-    with atomic_dir.staged(seed, marker="results.json", flag="--output_dir") as stage:
+    with atomic_dir.staged(seed, markers=("results.json",)) as stage:
         # Being rewritten: what is there may already be a mixture.
         assert "unfinished" in reasons(find.read_evaluation(tmp_path))["seed-22"]
-        make_record(stage.path)
+        make_record(stage)
     assert only(find.read_evaluation(tmp_path)).top1 == 60.0
-    with atomic_dir.staged(seed, marker="results.json", flag="--output_dir") as stage:
+    with atomic_dir.staged(seed, markers=("results.json",)) as stage:
         # A complete run counts until its successor is complete.
         runs, problems = find.read_evaluation(tmp_path)
-        assert [run.top1 for run in runs] == [60.0] and [problem.path for problem in problems] == [stage.path]
-        make_record(stage.path)
+        assert [run.top1 for run in runs] == [60.0] and [problem.path for problem in problems] == [stage]
+        make_record(stage)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cog.runtime import atomic_dir, files
 
 def fill(stage, **contents):
     for name, text in contents.items():
-        files.write_text(stage.path / name.replace("_dot_", "."), text)
+        files.write_text(stage / name.replace("_dot_", "."), text)
 
 
 def texts(folder):
@@ -26,11 +26,12 @@ def texts(folder):
 
 
 def test_nothing_is_visible_before_the_end(tmp_path):
-    out = tmp_path / "a" / "b"
-    with atomic_dir.staged(out, marker="done", flag="--output_dir") as stage:
+    out = tmp_path / "out"
+    out.mkdir()
+    with atomic_dir.staged(out, markers=("done",)) as stage:
         fill(stage, data="1", done="2")
         assert [name for name in os.listdir(out) if not name.startswith(".")] == []
-        assert stage.path.parent == out  # same file system: publication is a rename
+        assert stage.parent == out  # same file system: publication is a rename
     assert texts(out) == {"data": "1", "done": "2"}
     assert sorted(os.listdir(out)) == ["data", "done"]
 
@@ -61,8 +62,7 @@ def record_moves(monkeypatch):
 
 def test_markers_go_first_and_come_last(tmp_path, record_moves):
     (tmp_path / "old").write_text("0")
-    with atomic_dir.staged(tmp_path, marker=("a_features", "m_metadata"), flag="--output_dir") as stage:
-        stage.replaces = ["old"]
+    with atomic_dir.staged(tmp_path, markers=("a_features", "m_metadata"), replaces=["old"]) as stage:
         fill(stage, zebra="1", m_metadata="2", a_features="3", b="4")
         stack = contextlib.ExitStack()
         moves = stack.enter_context(record_moves())
@@ -115,9 +115,8 @@ def all_texts(folder):
 
 
 def replace_result(folder):
-    with atomic_dir.staged(folder, marker="done", flag="--output_dir") as stage:
-        stage.replaces = ["data", "done", "final-1", "more"]
-        write_all(stage.path, {name: text for name, text in NEW.items() if name != "mine"})
+    with atomic_dir.staged(folder, markers=("done",), replaces=["data", "done", "final-1", "more"]) as stage:
+        write_all(stage, {name: text for name, text in NEW.items() if name != "mine"})
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -176,7 +175,7 @@ def test_a_publication_that_fails_is_finished_by_the_next_start(tmp_path, monkey
         replace(source, target)
 
     def publish():
-        with atomic_dir.staged(tmp_path, marker="done", flag="--output_dir") as stage:
+        with atomic_dir.staged(tmp_path, markers=("done",)) as stage:
             fill(stage, data="new", more="new", done="new")
             monkeypatch.setattr(atomic_dir.os, "replace", failing)
 
@@ -220,37 +219,20 @@ def test_exceptions_leave_the_folder_as_it_was(tmp_path, error):
     (tmp_path / "out" / "data").write_text("old")
     (tmp_path / "out" / "done").write_text("old")
     before = tiny.snapshot(tmp_path)
-    for folder in (tmp_path / "out", tmp_path / "new" / "deep" / "er"):
-        with pytest.raises(type(error)):
-            with atomic_dir.staged(folder, marker="done", flag="--output_dir") as stage:
-                stage.replaces = ["data"]
-                fill(stage, data="new", done="new")
-                raise error
-        assert tiny.snapshot(tmp_path) == before
+    with pytest.raises(type(error)):
+        with atomic_dir.staged(tmp_path / "out", markers=("done",), replaces=["data"]) as stage:
+            fill(stage, data="new", done="new")
+            raise error
+    assert tiny.snapshot(tmp_path) == before
 
 
 def test_an_empty_folder_of_the_user_survives_a_failure(tmp_path):
     out = tmp_path / "mine"
     out.mkdir()
     with pytest.raises(CogError):
-        with atomic_dir.staged(out, marker="done", flag="--output_dir"):
+        with atomic_dir.staged(out, markers=("done",)):
             raise CogError("no")
     assert out.is_dir()
-
-
-@pytest.mark.parametrize(
-    "where", ["file/out", "file", "new/file_too_long", "loop/out", "dangling/out"], ids=lambda where: where
-)
-def test_folders_that_cannot_be_made(tmp_path, where):
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "dangling").symlink_to("nowhere/at/all")
-    folder = tmp_path / where.replace("file_too_long", "x" * 300)
-    before = tiny.snapshot(tmp_path)
-    with pytest.raises(CogError, match="cannot write into --output_dir"):
-        with atomic_dir.staged(folder, marker="done", flag="--output_dir"):
-            pytest.fail("entered")
-    assert tiny.snapshot(tmp_path) == before
 
 
 def test_folders_are_deleted_only_when_named(tmp_path):
@@ -261,15 +243,14 @@ def test_folders_are_deleted_only_when_named(tmp_path):
         (out / name / "thesis.tex").write_text("years of work")
         before = tiny.snapshot(out)
         with pytest.raises(CogError, match=f"{name} is a folder"):
-            with atomic_dir.staged(out, marker="done", flag="--output_dir") as stage:
+            with atomic_dir.staged(out, markers=("done",)) as stage:
                 fill(stage, data="1", done="2")
         assert tiny.snapshot(out) == before
     old = tmp_path / "old"
     (old / "final").mkdir(parents=True)
     (old / "final" / "logs.pkl").write_text("old")
-    with atomic_dir.staged(old, marker="done", flag="--output_dir") as stage:
-        stage.replaces = ["final"]
-        (stage.path / "final").mkdir()
+    with atomic_dir.staged(old, markers=("done",), replaces=["final"]) as stage:
+        (stage / "final").mkdir()
         fill(stage, done="2")
     assert sorted(os.listdir(old)) == ["done", "final"]
     assert os.listdir(old / "final") == []
@@ -283,8 +264,7 @@ def test_links_are_replaced_not_followed(tmp_path):
     (out / "data").symlink_to(tmp_path / "precious")
     (out / "old").symlink_to(tmp_path / "precious")
     (out / "done").symlink_to(tmp_path / "precious" / "file")
-    with atomic_dir.staged(out, marker="done", flag="--output_dir") as stage:
-        stage.replaces = ["old"]
+    with atomic_dir.staged(out, markers=("done",), replaces=["old"]) as stage:
         fill(stage, data="1", done="2")
     assert texts(out) == {"data": "1", "done": "2"}
     assert (tmp_path / "precious" / "file").read_text() == "keep"
@@ -293,7 +273,8 @@ def test_links_are_replaced_not_followed(tmp_path):
 def test_permissions_are_those_of_ordinary_files(tmp_path):
     previous = os.umask(0o027)
     try:
-        with atomic_dir.staged(tmp_path / "out", marker="done", flag="--output_dir") as stage:
+        (tmp_path / "out").mkdir()
+        with atomic_dir.staged(tmp_path / "out", markers=("done",)) as stage:
             fill(stage, done="1")
         files.write_text(tmp_path / "alone", "1")
     finally:
@@ -317,12 +298,13 @@ def start(python, repository, code, *arguments):
 
 
 KILLED = """
-import sys, time
+import os, sys, time
 from cog.runtime import files; from cog.runtime import atomic_dir as staging
 out = sys.argv[1]
-with staging.staged(out, marker="done", flag="--output_dir") as stage:
-    files.write_text(stage.path / "done", "new")
-    with files.atomic_write(stage.path / "data") as handle:
+os.makedirs(out, exist_ok=True)
+with staging.staged(out, markers=("done",)) as stage:
+    files.write_text(stage / "done", "new")
+    with files.atomic_write(stage / "data") as handle:
         handle.write(b"n" * 100000)
         handle.flush()
         print("writing", flush=True)
@@ -341,7 +323,7 @@ def test_a_killed_process_leaves_the_old_result(tmp_path, python, repository, nu
     assert process.returncode != 0
     assert texts(tmp_path) == {"data": "old", "done": "old"}
     # the same command again succeeds and is not confused by what was left
-    with atomic_dir.staged(tmp_path, marker="done", flag="--output_dir") as stage:
+    with atomic_dir.staged(tmp_path, markers=("done",)) as stage:
         fill(stage, data="new", done="new")
     assert texts(tmp_path) == {"data": "new", "done": "new"}
 
@@ -475,9 +457,9 @@ def test_ensure_writable_dir(tmp_path):
 
 def test_two_runs_into_one_folder(tmp_path):
     """Both end well, and the folder is one of the two results, not a mixture that lacks files."""
-    with atomic_dir.staged(tmp_path / "out", marker="done", flag="--output_dir") as first:
+    with atomic_dir.staged(tmp_path, markers=("done",)) as first:
         fill(first, done="1", data="1")
-        with atomic_dir.staged(tmp_path / "out", marker="done", flag="--output_dir") as second:
+        with atomic_dir.staged(tmp_path, markers=("done",)) as second:
             fill(second, done="2", data="2")
         time.sleep(0.01)
-    assert texts(tmp_path / "out") == {"done": "1", "data": "1"}
+    assert texts(tmp_path) == {"done": "1", "data": "1"}

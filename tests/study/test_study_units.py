@@ -11,11 +11,14 @@ import sys
 import time
 
 import pytest
+import result_folders
 
 from cog import constants, paths
 from cog.commands import status
 from cog.errors import CogError
-from cog.runtime import failure_note, locks
+from cog.logreg.run_folder import RunFolder
+from cog.results import find
+from cog.runtime import locks
 from cog.study import units
 
 
@@ -73,7 +76,7 @@ def test_states(root):
         (unit.folder(root) / entry).mkdir(parents=True)
     failing = run_of(1, dataset="cog_l1").folder(root)
     failing.mkdir(parents=True)
-    with pytest.raises(CogError), locks.locked(failing, flag="-") as lock, failure_note.failures_noted(lock):
+    with pytest.raises(CogError), RunFolder(failing).claim() as claim, claim.failures_noted():
         raise CogError("no   memory\nleft")
     (root / "b/net/in1k/features_test/X_Y.incomplete.pth").touch()
     with locks.locked(run_of(2, dataset="cog_l1").folder(root), flag="--output_dir"):
@@ -89,6 +92,48 @@ def test_states(root):
     assert found[units.ExtractionUnit("b_net", "in1k", "train")].state == units.MISSING
     assert found[units.ExtractionUnit("b_net", "in1k", "test")].state == units.FAILED
     assert found[units.ExtractionUnit("b_net", "cog_l1", "test")].state == units.MISSING
+
+
+FAILURE = '{"message": "out of memory", "when": "2021", "host": "node7", "job": ""}'
+
+
+@pytest.mark.parametrize("result", ["none", "marked", "original"])
+@pytest.mark.parametrize(
+    "traces",
+    [
+        (),
+        (".resume",),
+        (".partial-x",),
+        (".failed.json",),
+        (".lock",),
+        (".resume", ".failed.json"),
+        (".damaged",),
+    ],
+    ids=" ".join,
+)
+def test_status_and_tables_agree(root, result, traces):
+    """Whether a run counts as done, and why not, is the same for both, whatever lies in its folder."""
+    folder = run_of(1).folder(root)
+    if result == "none":
+        folder.mkdir(parents=True)
+    else:
+        result_folders.make_seed_folder(folder)
+    if result == "marked":
+        result_folders.make_record(folder, seed=1)
+    for name in traces:
+        if name in (".resume", ".partial-x"):
+            (folder / name).mkdir()
+        else:
+            text = {".failed.json": FAILURE, ".lock": "{}", ".damaged": "{"}[name]
+            (folder / name.replace(".damaged", ".failed.json")).write_text(text)
+    runs, problems = find.find_runs(root, models=["a_net"], datasets=["in1k"])
+    states = [problem.state for problem in problems if problem.path == folder]
+    status = units.survey(small_study(root))[run_of(1)]
+    if status.state == units.DONE:
+        assert len(runs) == 1 and not states
+    else:
+        assert not runs
+        assert states == ["" if status.state == units.MISSING else status.state]
 
 
 def test_lock_of_a_dead_process_is_an_interruption(root, python):
@@ -138,7 +183,7 @@ def test_table(root, capsys):
     finish(run_of(1).folder(root))
     failing = run_of(2, dataset="cog_l1").folder(root)
     failing.mkdir(parents=True)
-    with pytest.raises(CogError), locks.locked(failing, flag="-") as lock, failure_note.failures_noted(lock):
+    with pytest.raises(CogError), RunFolder(failing).claim() as claim, claim.failures_noted():
         raise CogError("disk full")
     arguments = [
         "--models_root_dir", str(root), "--datasets", "in1k", "cog_l1", "--seeds", "1", "2", "--shots", "0", "8",

@@ -6,16 +6,17 @@ import contextlib
 import json
 
 import pytest
+from test_output_folder import folder_of
 
 from cog.errors import CogError, FailedImagesError
-from cog.runtime.failure_note import FAILURE_FILE, failures_noted, read_failure
-from cog.runtime.locks import LockedError, locked
+from cog.runtime.locks import LockedError
+from cog.runtime.output_folder import FAILURE_FILE, read_failure
 from cog.runtime.signals import Interrupted
 
 
 @contextlib.contextmanager
 def noted(folder):
-    with locked(folder, flag="--output_dir") as lock, failures_noted(lock):
+    with folder_of(folder).claim() as claim, claim.failures_noted():
         yield
 
 
@@ -59,9 +60,9 @@ def test_error_of_a_full_disk_is_not_hidden(tmp_path, monkeypatch):
     def fsync(_):
         raise OSError(28, "No space left on device")
 
-    with locked(tmp_path, flag="x") as lock:
+    with folder_of(tmp_path).claim() as claim:
         monkeypatch.setattr("os.fsync", fsync)
-        with pytest.raises(CogError, match="the first"), failures_noted(lock):
+        with pytest.raises(CogError, match="the first"), claim.failures_noted():
             raise CogError("the first")
     assert list(tmp_path.iterdir()) == []
 
