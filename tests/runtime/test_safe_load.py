@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import io
 import os
 import pickle
@@ -709,6 +710,7 @@ def test_every_truncation_is_refused(read):
             read(content[:length])
 
 
+@functools.cache  # storages are named by where they lie in memory: other names each time
 def _torch_samples() -> list[bytes]:
     import torch
 
