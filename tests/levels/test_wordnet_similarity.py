@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from marks import n_examples
 from naive_wordnet import Naive, open_with_nltk, read_parents
@@ -101,6 +101,10 @@ def graphs(draw):
 
 
 @settings(max_examples=n_examples(30, 200), deadline=None)
+@example(
+    # More parents wait for their own ones, again and again, than there are nodes.
+    case=([(), (0,), (), (0, 1), (), (0, 1, 3), (0, 1, 5)], [f"s{k}" for k in range(7)], [6], [0])
+)
 @given(graphs())
 def test_random_graphs_equal_plain_code(case):
     parents, names, rows, columns = case

@@ -170,11 +170,11 @@ class NounGraph:
         while pending:  # no recursion: a chain may be longer than Python's stack
             top = pending[-1]
             missing = [parent for parent in self._parents[top] if parent not in known]
-            if missing and len(pending) <= len(self):
+            if missing:
+                if len(pending) > len(self):
+                    _ = self.topological_order  # raises if there is a cycle, which would never end
                 pending += missing
                 continue
-            if missing:
-                _ = self.topological_order  # raises: only a cycle can stack more nodes than there are
             known[top] = frozenset((top,)).union(*(known[parent] for parent in self._parents[top]))
             pending.pop()
         return known[node]
