@@ -228,12 +228,12 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
     return tuple(curves)
 
 
-def shorten(text: str, length: int = _LABEL_LENGTH) -> str:
-    """Cut the middle out of what is too long for a legend: the ends of names tell most."""
+def shorten(text: str, length: int = _LABEL_LENGTH, *, head: float = 0.6) -> str:
+    """Cut the middle out of a text that is too long for a legend; ``head`` is the part kept of its beginning."""
     if len(text) <= length:
         return text
-    head = (length - 1) * 3 // 5
-    return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
+    first = int((length - 1) * head)
+    return f"{text[:first]}…{text[len(text) - (length - 1 - first) :]}"
 
 
 def _unique(name: str, suffix: str, taken: set[str]) -> str:

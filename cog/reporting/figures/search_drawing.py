@@ -1,4 +1,4 @@
-"""One page of search diagnostics drawn with matplotlib; lengths are inches."""
+"""Search diagnostics drawn with matplotlib: a page as a file, and a strip of three panels for the report."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import cog.reporting.figures.style as style
-from cog.reporting.figures.legend import text_width, wrap
+from cog.reporting.figures.drawing import INK, LABEL, PAGE, TICK, add_notes, fill, new_figure, settle
 from cog.results.search_history import SearchRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH = 7.0
-_LABEL = 7.0
-_TICK = 6.4
-_NOTE = 5.8
-_INK = "#222222"
 _GREY = "#888888"
+
+_UPPER, _LOWER, _STRIP = 2.05, 1.45, 1.5
 
 # Most good trials lie within a few points of the best; lower ones share one colour.
 _COLOUR_RANGE = 10.0
@@ -31,47 +28,35 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def draw(title: str, searches: Sequence[SearchRecord]) -> Figure:
-    """Return the page; call inside :func:`cog.reporting.figures.saving.drawing`."""
+    """Return the page of a file; call inside :func:`cog.reporting.figures.saving.drawing`."""
+    figure = new_figure(PAGE, _UPPER + _LOWER)
+    places = figure.add_gridspec(2, 6, height_ratios=[_UPPER, _LOWER])
+    figure.suptitle(title, x=0.012, ha="left", fontsize=LABEL + 1, fontweight="bold", color=INK)
+    _draw_plane(figure.add_subplot(places[0, :3]), searches)
+    _draw_best(figure.add_subplot(places[0, 3:]), searches)
+    _draw_curves(figure.add_subplot(places[1, :2]), searches, "loss", "(c) Loss", "cross-entropy")
+    _draw_curves(figure.add_subplot(places[1, 2:4]), searches, "top1", "(d) Top-1 accuracy (%)", "")
+    _draw_rate(figure.add_subplot(places[1, 4:]), searches)
+    feet = add_notes(figure, _notes(searches))
+    settle(figure, feet + _add_legend(figure, searches, feet), (_UPPER + _LOWER) / _LOWER, _LOWER)
+    return figure
+
+
+def draw_strip(searches: Sequence[SearchRecord]) -> Figure:
+    """Return trials, best so far and test accuracy side by side, small and without a legend, for the report."""
     from matplotlib.figure import Figure
 
-    notes = [line for note in _notes(searches) for line in wrap(note, _NOTE, _WIDTH - 0.2)]
-    legend = _legend_entries(searches)
-    legend_rows = _rows(legend)
-    bottom = 0.08 + 0.11 * len(notes) + 0.13 * len(legend_rows) + 0.06
-    upper, lower = 2.05, 1.45
-    height = bottom + 0.34 + lower + 0.56 + upper + 0.42
-    figure = Figure(figsize=(_WIDTH, height))
-
-    def axes(left: float, base: float, width: float, tall: float) -> Axes:
-        return figure.add_axes((left / _WIDTH, base / height, width / _WIDTH, tall / height))
-
-    lower_base = bottom + 0.34
-    upper_base = lower_base + lower + 0.56
-    figure.text(
-        0.08 / _WIDTH,
-        1 - 0.1 / height,
-        title,
-        fontsize=_LABEL + 1,
-        fontweight="bold",
-        va="top",
-        color=_INK,
-    )
-    _draw_plane(axes(0.52, upper_base, 2.75, upper), lambda: axes(3.34, upper_base, 0.09, upper), searches)
-    _draw_best(axes(4.3, upper_base, 2.62, upper), searches)
-    _draw_curves(axes(0.52, lower_base, 1.8, lower), searches, "loss", "(c) Loss", "cross-entropy")
-    _draw_curves(axes(2.85, lower_base, 1.8, lower), searches, "top1", "(d) Top-1 accuracy (%)", "")
-    _draw_rate(axes(5.17, lower_base, 1.75, lower), searches)
-    y = bottom - 0.08
-    for row in legend_rows:
-        x = 0.08
-        for text, artist in row:
-            x = _draw_entry(figure, x, y, text, artist)
-        y -= 0.13
-    for line in notes:
-        figure.text(
-            0.08, y, line, transform=figure.dpi_scale_trans, fontsize=_NOTE, color="#444444", va="center"
-        )
-        y -= 0.11
+    # A report has dozens of these: their labels are alike, so the layout is fixed, and there are few ticks.
+    figure = Figure(figsize=(PAGE, _STRIP))
+    figure.subplots_adjust(left=0.075, right=0.995, top=0.9, bottom=0.2, wspace=0.16)
+    panels = figure.subplots(1, 3)
+    _draw_small_plane(panels[0], searches)
+    _draw_best(panels[1], searches, dots=False)
+    _draw_curves(panels[2], searches, "top1", "(c) Test top-1 (%)", "", parts=("test",), most=40)
+    for axes in panels:
+        axes.tick_params(length=0)
+    for axes in panels[1:]:
+        axes.locator_params(nbins=4)
     return figure
 
 
@@ -82,30 +67,22 @@ def _seed_style(position: int) -> tuple[str, str, Any]:
 
 
 def _finish(axes: Axes, title: str, x_label: str, y_label: str) -> None:
-    axes.set_title(title, fontsize=_LABEL, loc="left", pad=3.0, color=_INK)
-    axes.set_xlabel(x_label, fontsize=_LABEL, labelpad=1.5, color=_INK)
-    axes.set_ylabel(y_label, fontsize=_LABEL, labelpad=1.5, color=_INK)
-    axes.tick_params(labelsize=_TICK)
+    axes.set_title(title, fontsize=LABEL, loc="left", y=1.0, pad=3.0, color=INK)
+    axes.set_xlabel(x_label, fontsize=LABEL, labelpad=1.5, color=INK)
+    axes.set_ylabel(y_label, fontsize=LABEL, labelpad=1.5, color=INK)
+    axes.tick_params(labelsize=TICK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
 def _say(axes: Axes, text: str) -> None:
-    width = axes.get_position().width * _WIDTH
     axes.text(
-        0.5,
-        0.5,
-        "\n".join(wrap(text, _TICK, width * 0.8)),
-        transform=axes.transAxes,
-        ha="center",
-        va="center",
-        fontsize=_TICK,
-        color="#555555",
-    )
+        0.5, 0.5, fill(text, 1.6), transform=axes.transAxes, ha="center", va="center", fontsize=TICK, color="#555555"
+    )  # fmt: skip
 
 
 # ---- (a) ---------------------------------------------------------------------------------------------
-def _draw_plane(axes: Axes, colour_bar_axes: Any, searches: Sequence[SearchRecord]) -> None:
+def _draw_plane(axes: Axes, searches: Sequence[SearchRecord]) -> None:
     """Trials over log10 of both hyper-parameters."""
     from matplotlib.colors import Normalize
 
@@ -117,7 +94,9 @@ def _draw_plane(axes: Axes, colour_bar_axes: Any, searches: Sequence[SearchRecor
     _interval_lines(axes, searches)
     for position, search in enumerate(searches):
         colour, marker, _ = _seed_style(position)
+        # The best are on top.
         trials = [t for t in search.trials if t.lr > 0 and t.wd > 0]
+        trials.sort(key=lambda t: -1.0 if math.isnan(t.val_top1) else t.val_top1)
         groups = {
             "scored": [t for t in trials if not (t.diverged or t.pruned or math.isnan(t.val_top1))],
             "diverged": [t for t in trials if t.diverged],
@@ -164,9 +143,33 @@ def _draw_plane(axes: Axes, colour_bar_axes: Any, searches: Sequence[SearchRecor
     _log_limits(axes, searches)
     _finish(axes, "(a) Trials and chosen pair", "learning rate", "weight decay")
     if scored:
-        _draw_colour_bar(colour_bar_axes(), norm, clipped=low < floor)
-    elif not axes.collections:
+        _draw_colour_bar(axes, norm, clipped=low < floor)
+    if not axes.collections:
         _say(axes, _why_no_trials(searches))
+
+
+def _draw_small_plane(axes: Axes, searches: Sequence[SearchRecord]) -> None:
+    """The same for all seeds together; the better a trial, the more it stands out from the paper."""
+    from matplotlib import colormaps
+
+    trials = [t for s in searches for t in s.trials if t.lr > 0 and t.wd > 0]
+    # The best are on top. All points are inside: a clipped one takes three times as much text.
+    scored = sorted((t for t in trials if not t.diverged), key=lambda t: t.val_top1)
+    if scored:
+        top = scored[-1].val_top1
+        axes.scatter(
+            _log([t.lr for t in scored]), _log([t.wd for t in scored]), c=[t.val_top1 for t in scored], s=13,
+            cmap=colormaps["viridis_r"].resampled(6), vmin=max(scored[0].val_top1, top - _COLOUR_RANGE), vmax=top,
+            linewidths=0, clip_on=False, zorder=3,
+        )  # fmt: skip
+    diverged = [t for t in trials if t.diverged]
+    lr, wd = _log([t.lr for t in diverged]), _log([t.wd for t in diverged])
+    axes.scatter(lr, wd, marker="x", s=12, linewidths=0.9, color="#c0392b", clip_on=False)
+    chosen = [s for s in searches if s.lr > 0 and s.wd > 0]
+    lr, wd = _log([s.lr for s in chosen]), _log([s.wd for s in chosen])
+    axes.scatter(lr, wd, s=60, facecolors="none", edgecolors=INK, linewidths=1.0, clip_on=False, zorder=4)
+    _log_limits(axes, searches)
+    _finish(axes, "(a) Trials and chosen pairs", "learning rate", "weight decay")
 
 
 def _colours() -> Any:
@@ -178,17 +181,14 @@ def _colours() -> Any:
 
 def _draw_colour_bar(axes: Axes, norm: Any, *, clipped: bool) -> None:
     from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
 
-    figure = axes.figure
-    assert isinstance(figure, Figure)
-    bar = figure.colorbar(
-        ScalarMappable(norm=norm, cmap=_colours()), cax=axes, extend="min" if clipped else "neither"
+    bar = axes.get_figure().colorbar(  # type: ignore[union-attr]
+        ScalarMappable(norm=norm, cmap=_colours()), ax=axes, extend="min" if clipped else "neither", pad=0.02
     )
     if bar.solids is not None:
         bar.solids.set_edgecolor("face")  # else white seams show between the steps
-    bar.set_label("validation top-1 (%)", fontsize=_TICK, labelpad=2, color=_INK)
-    bar.ax.tick_params(labelsize=_TICK - 0.4)
+    bar.set_label("validation top-1 (%)", fontsize=TICK, labelpad=2, color=INK)
+    bar.ax.tick_params(labelsize=TICK - 0.4)
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
 
 
@@ -212,7 +212,7 @@ def _log_limits(axes: Axes, searches: Sequence[SearchRecord]) -> None:
         air = max(0.05 * (high - low), (_DECADES - (high - low)) / 2)
         limit(low - air, high + air)
         decades = range(math.ceil(low - air), math.floor(high + air) + 1)
-        step = max(1, -(-len(decades) // 7))
+        step = max(1, -(-len(decades) // (7 if len(decades) < 60 else 3)))
         shown = [exponent for exponent in decades if exponent % step == 0]
         ticks(shown, [_power(exponent) for exponent in shown])
 
@@ -239,7 +239,7 @@ def _why_no_trials(searches: Sequence[SearchRecord]) -> str:
 
 
 # ---- (b) ---------------------------------------------------------------------------------------------
-def _draw_best(axes: Axes, searches: Sequence[SearchRecord]) -> None:
+def _draw_best(axes: Axes, searches: Sequence[SearchRecord], *, dots: bool = True) -> None:
     drawn = False
     lows, highs = [], []
     for position, search in enumerate(searches):
@@ -249,13 +249,17 @@ def _draw_best(axes: Axes, searches: Sequence[SearchRecord]) -> None:
             continue
         drawn = True
         numbers = [trial.number + 1 for trial in search.trials]
+        # Of a strip only the steps: it says the same in a third of the text.
+        last = len(best) - 1
+        kept = [i for i, value in enumerate(best) if dots or i in (0, last) or value != best[i - 1]]
+        x, y = [numbers[i] for i in kept], [best[i] for i in kept]
+        axes.plot(x, y, color=colour, linewidth=1.2, drawstyle="steps-post", gid=f"best.{search.seed}")
+        scored = [
+            (n, t.val_top1) for n, t in zip(numbers, search.trials, strict=True) if dots and not t.diverged
+        ]
         axes.plot(
-            numbers, best, color=colour, linewidth=1.2, drawstyle="steps-post", gid=f"best.{search.seed}"
-        )
-        dots = [(n, t.val_top1) for n, t in zip(numbers, search.trials, strict=True) if not t.diverged]
-        axes.plot(
-            [n for n, _ in dots],
-            [value for _, value in dots],
+            [n for n, _ in scored],
+            [value for _, value in scored],
             linestyle="none",
             marker=marker,
             markersize=2.6,
@@ -266,7 +270,8 @@ def _draw_best(axes: Axes, searches: Sequence[SearchRecord]) -> None:
         )
         lows.append(min(value for value in best if math.isfinite(value)))
         highs.append(max(value for value in best if math.isfinite(value)))
-    _finish(axes, "(b) Validation top-1 of trials, best so far (%)", "trial", "")
+    title = "Validation top-1 of trials, best so far (%)" if dots else "Best validation top-1 so far (%)"
+    _finish(axes, f"(b) {title}", "trial", "")
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
     if not drawn:
@@ -291,19 +296,30 @@ def _whole_ticks(axes: Axes) -> None:
 
 
 # ---- (c)-(e) -----------------------------------------------------------------------------------------
-def _draw_curves(axes: Axes, searches: Sequence[SearchRecord], name: str, title: str, y_label: str) -> None:
+def _draw_curves(
+    axes: Axes,
+    searches: Sequence[SearchRecord],
+    name: str,
+    title: str,
+    y_label: str,
+    parts: Sequence[str] = ("train", "test"),
+    most: int = 10_000,
+) -> None:
     drawn = False
     for position, search in enumerate(searches):
         colour, _, _ = _seed_style(position)
-        for part, line in (("train", (0, (2.4, 1.2))), ("test", "-")):
+        for part in parts:
             values = search.curves.get(f"{part}/{name}")
             if values:
                 drawn = True
+                # At most so many points, the first and the last among them.
+                steps = min(len(values), most) - 1
+                epochs = [round(index * (len(values) - 1) / max(1, steps)) for index in range(steps + 1)]
                 axes.plot(
-                    range(1, len(values) + 1),
-                    values,
+                    [epoch + 1 for epoch in epochs],
+                    [values[epoch] for epoch in epochs],
                     color=colour,
-                    linestyle=line,
+                    linestyle="-" if part == "test" else (0, (2.4, 1.2)),
                     linewidth=0.9,
                     marker="o" if len(values) == 1 else None,
                     markersize=3,
@@ -359,7 +375,7 @@ def _legend_entries(searches: Sequence[SearchRecord]) -> list[tuple[str, dict[st
                 },
             )
         )
-    plain: dict[str, Any] = {"linestyle": "none", "color": _INK}
+    plain: dict[str, Any] = {"linestyle": "none", "color": INK}
     trials = [trial for search in searches for trial in search.trials]
     ring = plain | {"marker": "o", "markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
     entries.append(("chosen", ring))
@@ -371,44 +387,27 @@ def _legend_entries(searches: Sequence[SearchRecord]) -> list[tuple[str, dict[st
         entries.append(("stopped early", plain | {"marker": "_", "color": _GREY, "markersize": 5}))
     if any(search.trials and (search.lr_interval or search.wd_interval) for search in searches):
         entries.append(("end of the interval", {"color": _GREY, "linewidth": 0.8, "dashes": (4, 2)}))
-    entries.append(("training", {"color": _INK, "linewidth": 0.9, "dashes": (2.4, 1.2)}))
-    entries.append(("test", {"color": _INK, "linewidth": 0.9}))
+    entries.append(("training", {"color": INK, "linewidth": 0.9, "dashes": (2.4, 1.2)}))
+    entries.append(("test", {"color": INK, "linewidth": 0.9}))
     return entries
 
 
-def _entry_width(text: str) -> float:
-    return 0.25 + 0.05 + text_width(text, _TICK) + 0.16
-
-
-def _rows(entries: Sequence[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
-    rows: list[list[tuple[str, dict[str, Any]]]] = [[]]
-    used = 0.0
-    for entry in entries:
-        width = _entry_width(entry[0])
-        if rows[-1] and used + width > _WIDTH - 0.16:
-            rows.append([])
-            used = 0.0
-        rows[-1].append(entry)
-        used += width
-    return rows
-
-
-def _draw_entry(figure: Figure, x: float, y: float, text: str, artist: dict[str, Any]) -> float:
+def _add_legend(figure: Figure, searches: Sequence[SearchRecord], bottom: float) -> float:
+    """Add the legend in as few rows as the width allows; returns its height."""
     from matplotlib.lines import Line2D
 
-    figure.add_artist(
-        Line2D(
-            [x, x + 0.125, x + 0.25],
-            [y, y, y],
-            markevery=[1],
-            transform=figure.dpi_scale_trans,
-            **artist,
-        )
-    )
-    figure.text(
-        x + 0.3, y, text, transform=figure.dpi_scale_trans, fontsize=_TICK, va="center_baseline", color=_INK
-    )
-    return x + _entry_width(text)
+    handles = [Line2D([], [], label=text, **artist) for text, artist in _legend_entries(searches)]
+    for columns in range(len(handles), 0, -1):
+        legend = figure.legend(
+            handles=handles, ncols=columns, fontsize=TICK, loc="lower left", frameon=False, borderpad=0,
+            borderaxespad=0, columnspacing=1.2, labelspacing=0.3, bbox_to_anchor=(0.05, bottom),
+            bbox_transform=figure.dpi_scale_trans,
+        )  # fmt: skip
+        extent = legend.get_window_extent()
+        if extent.width / figure.dpi < PAGE - 0.1:
+            break
+        legend.remove()
+    return extent.height / figure.dpi + 0.1
 
 
 def _notes(searches: Sequence[SearchRecord]) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import cog.reporting.html.charts as charts
 from cog import constants
 from cog.reporting.html.facts import Facts, OwnModel
 from cog.reporting.html.markup import breakable, esc, hidden, listing, prose, score, scroll, signed, table
@@ -188,7 +187,7 @@ def _standing_table(model: OwnModel, labels: Mapping[str, str]) -> str:
         cells = [
             score(place.cell) + _seed_mark(place.cell),
             f"<b>{place.rank}</b><span class='of'>/{place.of}</span>{span}",
-            charts.strip(
+            _strip(
                 place.cell.value,
                 place.field,
                 place.to_reference.other.value if place.to_reference is not None else None,
@@ -281,3 +280,30 @@ def _own_table(model: OwnModel) -> str:
 def _classes(model: OwnModel, dataset: str) -> str:
     found = {run.details.n_classes for run in model.runs if run.dataset == dataset and run.details.n_classes}
     return ", ".join(f"{n:,}" for n in sorted(found)) or "?"
+
+
+def _strip(own: float, field: Sequence[float], reference: float | None) -> str:
+    """Draw published scores as ticks on a line, with the own score as a mark and the reference as a longer tick.
+
+    Args:
+        own: percent.
+        field: published means, percent; at least one.
+        reference: the reference model's mean, or None.
+    """
+    width, height, margin = 180, 22, 6
+    low, high = min(*field, own), max(*field, own)
+
+    def x(value: float) -> str:
+        return f"{margin + (width - 2 * margin) * _share(value, low, high):.0f}"
+
+    ticks = "".join(f"M{x(value)} 7v8" for value in field)
+    longer = f'<path class="ref" d="M{x(reference)} 2v18"/>' if reference is not None else ""
+    return (
+        f'<svg class="strip" viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-hidden="true">'
+        f'<path class="axis" d="M{margin} 11H{width - margin}"/><path class="tick" d="{ticks}"/>{longer}'
+        f'<circle class="own" cx="{x(own)}" cy="11" r="4.5"/></svg>'
+    )
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return (value - low) / (high - low) if high > low else 0.5

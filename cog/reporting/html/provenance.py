@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import cog.reporting.html.charts as charts
+import cog.reporting.figures.search as search
 from cog.reporting.html.facts import Facts, OwnModel
 from cog.reporting.html.markup import date, duration, esc, scroll, table
-from cog.results import search_history
 from cog.results.cells import RUNS, Run, SeedAverage, dataset_key
 from cog.results.diagnostics import OTHER_SETTINGS, PROTOCOL
 from cog.results.labels import shots_title
@@ -157,35 +156,33 @@ def render_searches(facts: Facts) -> str:
     total = sum(1 for model in facts.own for cell in model.cells if model.source == RUNS)
     if not total:
         return ""
-    most = budget = _MAX_SEARCHES if len(facts.own) <= _MANY_MODELS else _MAX_SEARCHES_OF_MANY
-    parts = []
+    most = _MAX_SEARCHES if len(facts.own) <= _MANY_MODELS else _MAX_SEARCHES_OF_MANY
+    chosen: list[tuple[OwnModel, SeedAverage, search.SearchPage]] = []
     for model in facts.own:
-        if model.source != RUNS:
-            continue
-        drawn = []
         # All images first: those are what most readers look at.
         for cell in sorted(model.cells, key=lambda c: (c.n_shot != 0, dataset_key(c.dataset), c.n_shot)):
-            if budget <= 0:
-                break
             runs = [run for run in model.runs if (run.dataset, run.n_shot) == (cell.dataset, cell.n_shot)]
-            figure = _search(cell, runs)
-            if figure:
-                drawn.append(figure)
-                budget -= 1
-        if drawn:
-            parts.append(
-                f"<details class='searches'><summary><h3>{esc(model.label)}</h3> <span "
-                f"class='of'>{len(drawn)} results</span></summary><div "
-                f"class='grid-of-searches'>{''.join(drawn)}</div></details>"
-            )
-    if not parts:
+            if runs:
+                chosen.append((model, cell, search.pages(runs)[0]))
+    figures: dict[str, list[str]] = {}
+    for (model, cell, _), drawing in zip(
+        chosen, search.strips((page for *_, page in chosen), most), strict=False
+    ):
+        if drawing:
+            figures.setdefault(model.label, []).append(_search(cell, drawing))
+    if not figures:
         return ""
+    parts = [
+        f"<details class='searches'><summary><h3>{esc(label)}</h3> <span class='of'>{len(drawn)} results</span>"
+        f"</summary>{''.join(drawn)}</details>"
+        for label, drawn in figures.items()
+    ]
     text = (
         "<p>Per result, all seeds together. First: trials of the search; the more a dot stands out from the "
         "page, the better it did on the held-out part; ○ the pairs used for the final trainings, × "
         "diverged. Second: best validation accuracy so far. Third: test accuracy over the final training.</p>"
     )
-    if budget <= 0 and total > most:
+    if sum(map(len, figures.values())) == most < total:
         text += (
             f"<p>The first {most} of {total:,} results are drawn, to keep this page small; "
             "<code>print_results.py --diagnostics DIR</code> draws all.</p>"
@@ -193,23 +190,9 @@ def render_searches(facts: Facts) -> str:
     return text + "".join(parts)
 
 
-def _search(cell: SeedAverage, runs: Sequence[Run]) -> str:
-    trials = [(search_history.trials_of(run), run.lr, run.wd) for run in runs]
-    settings = runs[0].details.settings if runs else {}
-    drawings = [
-        charts.search(trials, intervals=(settings.get("lr_interval"), settings.get("wd_interval"))),
-        charts.lines(
-            [charts.best_so_far(found) for found, _, _ in trials],
-            x_label="trial",
-            y_label="best validation (%)",
-        ),
-        charts.lines(
-            [search_history.curve_of(run) for run in runs], x_label="epoch", y_label="test top-1 (%)"
-        ),
-    ]
-    if not any(drawings):
-        return ""
+def _search(cell: SeedAverage, drawing: str) -> str:
+    caption = f"{esc(cell.dataset)}, {esc(shots_title(cell.n_shot))}"
     return (
-        f"<figure class='search'><figcaption>{esc(cell.dataset)}, {esc(shots_title(cell.n_shot))}</figcaption>"
-        f"<div class='charts'>{''.join(drawings)}</div></figure>"
+        f"<figure class='search'><figcaption>{caption}</figcaption><div class='scroll picture wide' role='group' "
+        f"tabindex='0' aria-label='Search, {caption}'>{drawing}</div></figure>"
     )
