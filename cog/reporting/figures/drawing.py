@@ -142,7 +142,8 @@ def settle(figure: Figure, feet: float, rows: float, row_height: float) -> None:
     figure.set_layout_engine("none")
     # The last digits of a solution depend on the order in which its equations lie in memory.
     for axes in figure.axes:
-        axes.set_position([round(part, 4) for part in axes.get_position(original=True).bounds])
+        left, bottom, width, height = (round(part, 4) for part in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def curve_id(panel: Panel, order: int) -> str:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from cog.errors import CogError
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.cells import SeedAverage
@@ -35,7 +37,7 @@ class Picture:
     """
 
     caption: str
-    svg: str
+    svg: Markup
     wide: bool
 
 
@@ -69,7 +71,7 @@ def draw(
                 cells, published, measures=measures, analyses=analyses, which=[which], singles=False
             ):
                 svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
-                pictures.append(Picture(chart.caption, svg, _points_wide(svg) > _WIDE_POINTS))
+                pictures.append(Picture(chart.caption, Markup(svg), _points_wide(svg) > _WIDE_POINTS))
         except CogError as error:  # too few results for this one
             reason = reason or f"There are no figures: {error}."
     return pictures, "" if pictures else reason
