@@ -267,7 +267,7 @@ def test_the_first_screen_holds_the_rank_on_every_level_and_its_span(browser, pa
         assert sum("–" in text for text, *_ in boxes) > 3  # spans such as 12–13
         for text, left, right, bottom in boxes:
             assert int(text.split()[0].split("/")[0]) > 0
-            assert 0 <= left and right <= width and bottom <= 800, text
+            assert left >= 0 and right <= width and bottom <= 800, text
 
 
 @pytest.mark.parametrize("dark", [False, True])
