@@ -13,6 +13,7 @@ from typing import Any
 
 import cog.reporting.figures.curves as curve_sorting
 import cog.reporting.figures.points as points
+from cog.analysis.knn import neighbor_metric
 from cog.errors import CogError
 from cog.reporting.figures.chart import Chart, Panel, Point, std_of
 from cog.reporting.figures.curves import BASELINE, Curve
@@ -322,7 +323,7 @@ def nearest_neighbours(found: ExperimentCurves) -> Chart:
     """
     votes: dict[str, dict[int, Key]] = {}
     for key in found.numbers():
-        one = metric_info.neighbours(key[1]) if key[0] == "knn" else None
+        one = neighbor_metric(key[1]) if key[0] == "knn" else None
         if one is not None and one.metric == "top1":
             votes.setdefault(one.vote, {})[one.k] = key
     if not votes:
