@@ -150,7 +150,7 @@ def _check_drawings(request: OutputRequest) -> None:
         from cog.reporting import figures
 
         for flag, values, known in (
-            ("--figure_names", names, figures.FIGURES),
+            ("--figure_names", names, figures.names()),
             ("--figure_formats", formats, figures.FORMATS),
         ):
             for value in values or ():

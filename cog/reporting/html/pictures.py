@@ -16,7 +16,7 @@ from cog.results.measures import LOGREG
 # The others repeat these for every model or data set, and are large; --figures writes all.
 _WHICH = ("fig3", "fig4", "drop")
 
-# Of other experiments; those left out repeat these.
+# Of other experiments, before any more that are declared; those left out repeat these.
 _EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn", "distance")
 
 # With more own models than this every figure is crowded and large: the first must do.
@@ -59,12 +59,16 @@ def draw(
         The figures; and a hint for the reader: why there are none, or "".
     """
     from cog.reporting import figures
+    from cog.reporting.figures.experiments import LEVEL_FIGURES
 
     pictures = []
     reason = ""
     many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
     experiments = any(measure.evaluation != LOGREG for measure in measures)
-    wanted = (_WHICH[:1] if many else _WHICH) + (_EXPERIMENTS if experiments and not many else ())
+    wanted = _WHICH[:1] if many else _WHICH
+    if experiments and not many:
+        declared = (name for name, one in LEVEL_FIGURES.items() if one.on_page)
+        wanted = tuple(dict.fromkeys((*wanted, *_EXPERIMENTS, *declared)))
     for which in wanted:
         try:
             for chart in figures.charts(
