@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import cog.reporting.figures.style as style
 from cog.reporting.figures.drawing import INK, LABEL, PAGE, TICK, add_notes, fill, new_figure, settle
-from cog.results.search_history import SearchRecord
+from cog.results.search_history import SearchRecord, SearchTrial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _GREY = "#888888"
+
+# A trial that diverged.
+_CROSS: dict[str, Any] = {"marker": "x", "s": 14, "linewidths": 0.9, "color": "#c0392b", "zorder": 2.5}
 
 _UPPER, _LOWER, _STRIP = 2.05, 1.45, 1.5
 
@@ -34,9 +37,12 @@ def draw(title: str, searches: Sequence[SearchRecord]) -> Figure:
     figure.suptitle(title, x=0.012, ha="left", fontsize=LABEL + 1, fontweight="bold", color=INK)
     _draw_plane(figure.add_subplot(places[0, :3]), searches)
     _draw_best(figure.add_subplot(places[0, 3:]), searches)
-    _draw_curves(figure.add_subplot(places[1, :2]), searches, "loss", "(c) Loss", "cross-entropy")
-    _draw_curves(figure.add_subplot(places[1, 2:4]), searches, "top1", "(d) Top-1 accuracy (%)", "")
-    _draw_rate(figure.add_subplot(places[1, 4:]), searches)
+    for place, title, y_label, keys in (
+        (places[1, :2], "(c) Loss", "cross-entropy", ("train/loss", "test/loss")),
+        (places[1, 2:4], "(d) Top-1 accuracy (%)", "", ("train/top1", "test/top1")),
+        (places[1, 4:], "(e) Learning rate", "", ("lr",)),
+    ):
+        _draw_curves(figure.add_subplot(place), searches, title, y_label, keys)
     feet = add_notes(figure, _notes(searches))
     settle(figure, feet + _add_legend(figure, searches, feet), (_UPPER + _LOWER) / _LOWER, _LOWER)
     return figure
@@ -52,7 +58,7 @@ def draw_strip(searches: Sequence[SearchRecord]) -> Figure:
     panels = figure.subplots(1, 3)
     _draw_small_plane(panels[0], searches)
     _draw_best(panels[1], searches, dots=False)
-    _draw_curves(panels[2], searches, "top1", "(c) Test top-1 (%)", "", parts=("test",), most=40)
+    _draw_curves(panels[2], searches, "(c) Test top-1 (%)", "", ("test/top1",), most=40)
     for axes in panels:
         axes.tick_params(length=0)
     for axes in panels[1:]:
@@ -83,93 +89,68 @@ def _say(axes: Axes, text: str) -> None:
 
 # ---- (a) ---------------------------------------------------------------------------------------------
 def _draw_plane(axes: Axes, searches: Sequence[SearchRecord]) -> None:
-    """Trials over log10 of both hyper-parameters."""
+    """Draw trials over log10 of both hyper-parameters."""
     from matplotlib.colors import Normalize
 
-    scored = [t for s in searches for t in s.trials if not (t.diverged or t.pruned or math.isnan(t.val_top1))]
-    top = max((t.val_top1 for t in scored), default=0.0)
-    low = min((t.val_top1 for t in scored), default=0.0)
+    top1 = [t.val_top1 for s in searches for t in s.trials if _is_scored(t)]
+    top, low = max(top1, default=0.0), min(top1, default=0.0)
     floor = max(low, top - _COLOUR_RANGE)
     norm = Normalize(floor, top if top > floor else floor + 1)
     _interval_lines(axes, searches)
     for position, search in enumerate(searches):
         colour, marker, _ = _seed_style(position)
         # The best are on top.
-        trials = [t for t in search.trials if t.lr > 0 and t.wd > 0]
-        trials.sort(key=lambda t: -1.0 if math.isnan(t.val_top1) else t.val_top1)
-        groups = {
-            "scored": [t for t in trials if not (t.diverged or t.pruned or math.isnan(t.val_top1))],
-            "diverged": [t for t in trials if t.diverged],
-            "pruned": [t for t in trials if t.pruned and not t.diverged],
-        }
-        if groups["scored"]:
-            axes.scatter(
-                _log([t.lr for t in groups["scored"]]),
-                _log([t.wd for t in groups["scored"]]),
-                c=[t.val_top1 for t in groups["scored"]],
-                cmap=_colours(),
-                norm=norm,
-                marker=marker,
-                s=15,
-                linewidths=0.3,
-                edgecolors="#333333",
-                zorder=3,
-                gid=f"trials.{search.seed}",
-            )
-        for kind, symbol, size in (("diverged", "x", 14), ("pruned", "_", 16)):
-            if groups[kind]:
-                axes.scatter(
-                    _log([t.lr for t in groups[kind]]),
-                    _log([t.wd for t in groups[kind]]),
-                    marker=symbol,
-                    s=size,
-                    linewidths=0.9,
-                    color="#c0392b" if kind == "diverged" else _GREY,
-                    zorder=2.5,
-                    gid=f"{kind}.{search.seed}",
-                )
-        if search.lr > 0 and search.wd > 0:
-            x, y = math.log10(search.lr), math.log10(search.wd)
-            axes.scatter(
-                [x],
-                [y],
-                s=70,
-                facecolors="none",
-                edgecolors=colour,
-                linewidths=1.3,
-                zorder=4,
-                gid=f"chosen.{search.seed}",
-            )
+        scored = sorted(filter(_is_scored, search.trials), key=lambda t: t.val_top1)
+        scored = [t for t in scored if t.lr > 0 and t.wd > 0]
+        _scatter(
+            axes, scored, f"trials.{search.seed}", c=[t.val_top1 for t in scored], cmap=_colours(), norm=norm,
+            marker=marker, s=15, linewidths=0.3, edgecolors="#333333", zorder=3,
+        )  # fmt: skip
+        diverged = [t for t in search.trials if t.diverged]
+        _scatter(axes, diverged, f"diverged.{search.seed}", **_CROSS)
+        pruned = [t for t in search.trials if t.pruned and not t.diverged]
+        _scatter(
+            axes, pruned, f"pruned.{search.seed}", marker="_", s=16, linewidths=0.9, color=_GREY, zorder=2.5
+        )
+        ring: dict[str, Any] = {"facecolors": "none", "edgecolors": colour, "linewidths": 1.3}
+        _scatter(axes, [search], f"chosen.{search.seed}", s=70, zorder=4, **ring)
     _log_limits(axes, searches)
     _finish(axes, "(a) Trials and chosen pair", "learning rate", "weight decay")
-    if scored:
+    if top1:
         _draw_colour_bar(axes, norm, clipped=low < floor)
     if not axes.collections:
         _say(axes, _why_no_trials(searches))
 
 
 def _draw_small_plane(axes: Axes, searches: Sequence[SearchRecord]) -> None:
-    """The same for all seeds together; the better a trial, the more it stands out from the paper."""
+    """Draw the same for all seeds together; the better a trial, the more it stands out from the paper."""
     from matplotlib import colormaps
 
     trials = [t for s in searches for t in s.trials if t.lr > 0 and t.wd > 0]
-    # The best are on top. All points are inside: a clipped one takes three times as much text.
     scored = sorted((t for t in trials if not t.diverged), key=lambda t: t.val_top1)
-    if scored:
-        top = scored[-1].val_top1
-        axes.scatter(
-            _log([t.lr for t in scored]), _log([t.wd for t in scored]), c=[t.val_top1 for t in scored], s=13,
-            cmap=colormaps["viridis_r"].resampled(6), vmin=max(scored[0].val_top1, top - _COLOUR_RANGE), vmax=top,
-            linewidths=0, clip_on=False, zorder=3,
+    top1 = [t.val_top1 for t in scored]
+    # All points are inside: a clipped one takes three times as much text.
+    if top1:
+        _scatter(
+            axes, scored, "trials", c=top1, cmap=colormaps["viridis_r"].resampled(6), vmax=top1[-1],
+            vmin=max(top1[0], top1[-1] - _COLOUR_RANGE), s=13, linewidths=0, clip_on=False, zorder=3,
         )  # fmt: skip
-    diverged = [t for t in trials if t.diverged]
-    lr, wd = _log([t.lr for t in diverged]), _log([t.wd for t in diverged])
-    axes.scatter(lr, wd, marker="x", s=12, linewidths=0.9, color="#c0392b", clip_on=False)
-    chosen = [s for s in searches if s.lr > 0 and s.wd > 0]
-    lr, wd = _log([s.lr for s in chosen]), _log([s.wd for s in chosen])
-    axes.scatter(lr, wd, s=60, facecolors="none", edgecolors=INK, linewidths=1.0, clip_on=False, zorder=4)
+    _scatter(axes, [t for t in trials if t.diverged], "diverged", clip_on=False, **_CROSS)
+    ring: dict[str, Any] = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.0}
+    _scatter(axes, searches, "chosen", s=60, zorder=4, clip_on=False, **ring)
     _log_limits(axes, searches)
     _finish(axes, "(a) Trials and chosen pairs", "learning rate", "weight decay")
+
+
+def _is_scored(trial: SearchTrial) -> bool:
+    return not (trial.diverged or trial.pruned or math.isnan(trial.val_top1))
+
+
+def _scatter(axes: Axes, pairs: Sequence[SearchTrial | SearchRecord], gid: str, **look: Any) -> None:
+    """Draw the pairs that have a place on logarithmic axes, if there are any."""
+    placed = [(math.log10(pair.lr), math.log10(pair.wd)) for pair in pairs if pair.lr > 0 and pair.wd > 0]
+    if placed:
+        axes.scatter([x for x, _ in placed], [y for _, y in placed], gid=gid, **look)
 
 
 def _colours() -> Any:
@@ -254,20 +235,13 @@ def _draw_best(axes: Axes, searches: Sequence[SearchRecord], *, dots: bool = Tru
         kept = [i for i, value in enumerate(best) if dots or i in (0, last) or value != best[i - 1]]
         x, y = [numbers[i] for i in kept], [best[i] for i in kept]
         axes.plot(x, y, color=colour, linewidth=1.2, drawstyle="steps-post", gid=f"best.{search.seed}")
-        scored = [
-            (n, t.val_top1) for n, t in zip(numbers, search.trials, strict=True) if dots and not t.diverged
-        ]
-        axes.plot(
-            [n for n, _ in scored],
-            [value for _, value in scored],
-            linestyle="none",
-            marker=marker,
-            markersize=2.6,
-            markerfacecolor="white",
-            markeredgecolor=colour,
-            markeredgewidth=0.6,
-            gid=f"scores.{search.seed}",
-        )
+        if dots:
+            scored = [(n, t.val_top1) for n, t in zip(numbers, search.trials, strict=True) if not t.diverged]
+            axes.plot(
+                [n for n, _ in scored], [value for _, value in scored], linestyle="none", marker=marker,
+                markersize=2.6, markerfacecolor="white", markeredgecolor=colour, markeredgewidth=0.6,
+                gid=f"scores.{search.seed}",
+            )  # fmt: skip
         lows.append(min(value for value in best if math.isfinite(value)))
         highs.append(max(value for value in best if math.isfinite(value)))
     title = "Validation top-1 of trials, best so far (%)" if dots else "Best validation top-1 so far (%)"
@@ -299,54 +273,28 @@ def _whole_ticks(axes: Axes) -> None:
 def _draw_curves(
     axes: Axes,
     searches: Sequence[SearchRecord],
-    name: str,
     title: str,
     y_label: str,
-    parts: Sequence[str] = ("train", "test"),
+    keys: Sequence[str],
     most: int = 10_000,
 ) -> None:
+    """Draw curves of the final training by epoch, at most ``most`` points each; those of training are dashed."""
     drawn = False
     for position, search in enumerate(searches):
-        colour, _, _ = _seed_style(position)
-        for part in parts:
-            values = search.curves.get(f"{part}/{name}")
-            if values:
-                drawn = True
-                # At most so many points, the first and the last among them.
-                steps = min(len(values), most) - 1
-                epochs = [round(index * (len(values) - 1) / max(1, steps)) for index in range(steps + 1)]
-                axes.plot(
-                    [epoch + 1 for epoch in epochs],
-                    [values[epoch] for epoch in epochs],
-                    color=colour,
-                    linestyle="-" if part == "test" else (0, (2.4, 1.2)),
-                    linewidth=0.9,
-                    marker="o" if len(values) == 1 else None,
-                    markersize=3,
-                    gid=f"{part}-{name}.{search.seed}",
-                )
-    _finish_curves(axes, title, y_label, drawn=drawn)
-
-
-def _draw_rate(axes: Axes, searches: Sequence[SearchRecord]) -> None:
-    drawn = False
-    for position, search in enumerate(searches):
-        values = search.curves.get("lr")
-        if values:
+        for key in keys:
+            values = search.curves.get(key)
+            if not values:
+                continue
             drawn = True
+            # The first point and the last are among them.
+            steps = min(len(values), most) - 1
+            epochs = [round(index * (len(values) - 1) / max(1, steps)) for index in range(steps + 1)]
             axes.plot(
-                range(1, len(values) + 1),
-                values,
-                color=_seed_style(position)[0],
-                linewidth=0.9,
-                marker="o" if len(values) == 1 else None,
-                markersize=3,
-                gid=f"lr.{search.seed}",
-            )
-    _finish_curves(axes, "(e) Learning rate", "", drawn=drawn)
-
-
-def _finish_curves(axes: Axes, title: str, y_label: str, *, drawn: bool) -> None:
+                [epoch + 1 for epoch in epochs], [values[epoch] for epoch in epochs],
+                color=_seed_style(position)[0], linestyle=(0, (2.4, 1.2)) if key.startswith("train") else "-",
+                linewidth=0.9, marker="o" if len(values) == 1 else None, markersize=3,
+                gid=f"{key.replace('/', '-')}.{search.seed}",
+            )  # fmt: skip
     _finish(axes, title, "epoch of the final training", y_label)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
