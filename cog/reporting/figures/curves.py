@@ -62,8 +62,7 @@ class CurveSelection:
     def baseline_label(self) -> str:
         """The baseline as the paper calls it."""
         assert self.baseline is not None
-        row = published.MODELS.get(self.baseline)
-        return row.label if row is not None else shorten(printable(self.baseline))
+        return model_label(self.baseline)
 
     def found(self, part: int) -> set:
         """Return the data sets (0) or shots (1) that have a cell."""
@@ -226,6 +225,12 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
             )
         )
     return tuple(curves)
+
+
+def model_label(model: str) -> str:
+    """Return the paper's name of a model; others as they are, short enough for a figure."""
+    row = published.MODELS.get(model)
+    return row.label if row is not None else shorten(printable(model))
 
 
 def shorten(text: str, length: int = _LABEL_LENGTH, *, head: float = 0.6) -> str:

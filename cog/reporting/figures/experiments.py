@@ -22,7 +22,6 @@ from cog.results import measures, metric_info
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.cells import RUNS, SeedAverage, dataset_key
 from cog.results.measures import LOGREG
-from cog.results.published import MODELS
 from cog.runtime.json_fields import number
 
 Key = tuple[str, str, int]
@@ -422,7 +421,7 @@ def distance(found: ExperimentCurves, analyses: Iterable[AnalysisRecord]) -> Cha
         title=title,
         caption=f"{title}: means over concepts of similar similarity. Error bars: standard error over these concepts.",
         of_protocol=False,
-        grid=_rows(panels),
+        grid=points.in_rows(panels, 3),
         single=len(panels) == 1,
         notes=tuple(lines),
     )
@@ -460,13 +459,6 @@ def _correlation(curve: Curve, measure: SeedAverage) -> str:
     if ends[0] is not None and ends[1] is not None:
         text += f" [{ends[0].value:.2f}, {ends[1].value:.2f}]"
     return text.replace("-", "\N{MINUS SIGN}")
-
-
-def _rows(made: Sequence[Panel | None]) -> tuple[tuple[Panel | None, ...], ...]:
-    """Arrange panels three in a row."""
-    n = max(1, min(3, len(made)))
-    padded = [*made, *([None] * (-len(made) % n))]
-    return tuple(tuple(padded[start : start + n]) for start in range(0, len(padded), n))
 
 
 def _by_dataset(
@@ -510,16 +502,15 @@ def _by_dataset(
 
     above = panels(points.absolute, "absolute", found.curves)
     below: list[Panel | None] = []
-    base = _first(found.curves, found.baseline)
-    if relative and base is not None:
-        kept = [curve for curve in found.curves if curve.model != found.baseline or curve is base]
+    if relative and any(curve.model == found.baseline for curve in found.curves):
+        kept = points.without_own_zero(found.curves, found.baseline)
         below = [
             panel
             for panel in panels(_difference(found), "relative", kept)
             if panel is not None and any(not series.baseline for series in panel.series)
         ]
     title = f"{what} on {', '.join(map(dataset_label, datasets))}"
-    label = _label(found.baseline) if below else ""
+    label = curve_sorting.model_label(found.baseline) if below and found.baseline else ""
     return Chart(
         figure=figure,
         stem=stem,
@@ -527,7 +518,7 @@ def _by_dataset(
         caption=f"{title}{f', absolute and relative to {label}' if below else ''}. Error bars: standard deviation over "
         "seeds.",
         of_protocol=False,
-        grid=(*_rows(above), *_rows(below)),
+        grid=(*points.in_rows(above, 3), *points.in_rows(below, 3)),
         single=len(above) == 1 and not below,
         notes=_notes([*above, *below]),
     )
@@ -547,16 +538,6 @@ def _difference(found: ExperimentCurves) -> Value:
         return None
 
     return value
-
-
-def _first(curves: Sequence[Curve], model: str | None) -> Curve | None:
-    return next((curve for curve in curves if curve.model == model), None)
-
-
-def _label(model: str | None) -> str:
-    if model is None:
-        return ""
-    return MODELS[model].label if model in MODELS else curve_sorting.shorten(model)
 
 
 def _notes(panels: Iterable[Panel | None]) -> tuple[str, ...]:
