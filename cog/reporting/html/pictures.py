@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,9 +20,6 @@ _EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn
 
 # With more own models than this every figure is crowded and large: the first must do.
 _MANY_MODELS = 8
-
-# A text column of a paper is 240 points wide.
-_WIDE_POINTS = 300
 
 
 @dataclass(frozen=True)
@@ -75,13 +71,7 @@ def draw(
                 cells, published, measures=measures, analyses=analyses, which=[which], singles=False
             ):
                 svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
-                pictures.append(Picture(chart.caption, Markup(svg), _points_wide(svg) > _WIDE_POINTS))
+                pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single))
         except CogError as error:  # too few results for this one
             reason = reason or f"There are no figures: {error}."
     return pictures, "" if pictures else reason
-
-
-def _points_wide(svg: str) -> float:
-    """The width that the view box of a drawing gives, in points."""
-    found = re.search(r'viewBox="\S+ \S+ (\S+) ', svg)
-    return float(found[1]) if found else 0.0
