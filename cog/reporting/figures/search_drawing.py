@@ -61,6 +61,9 @@ def draw_strip(searches: Sequence[SearchRecord]) -> Figure:
     _draw_curves(panels[2], searches, "(c) Test top-1 (%)", "", ("test/top1",), most=40)
     for axes in panels:
         axes.tick_params(length=0)
+        # Fixed, so that they are not measured.
+        axes.xaxis.set_label_coords(0.5, -0.13)
+        axes.yaxis.set_label_coords(-0.2, 0.5)
     for axes in panels[1:]:
         axes.locator_params(nbins=4)
     return figure

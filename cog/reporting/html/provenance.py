@@ -45,7 +45,7 @@ class Provenance:
     varying: Sequence[str]
     features: Sequence[tuple[str, dict[str, str | CheckpointNote]]]
     run_titles: Sequence[str]
-    runs: Sequence[tuple[str, Sequence[Sequence[str]]]]
+    runs: Sequence[tuple[str, Sequence[Markup]]]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _feature_columns(made: FeatureDescription) -> dict[str, str | CheckpointNote
     }
 
 
-def _runs(model: OwnModel) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
+def _runs(model: OwnModel) -> tuple[list[str], list[tuple[str, list[Markup]]]]:
     """Return the columns of the table of runs, and its rows."""
     groups: dict[tuple[str, int], list[Run]] = {}
     for run in model.runs:
@@ -171,9 +171,9 @@ def _runs(model: OwnModel) -> tuple[list[str], list[tuple[str, list[list[str]]]]
         if not same_epochs:
             columns["Epochs"] = each([run.n_epochs for run in runs], "d")
         if not none_diverged:
-            columns["Diverged"] = ["yes" if run.diverged else "no" for run in runs]
+            columns["Diverged"] = [Markup("<b>yes</b>") if run.diverged else "no" for run in runs]
         titles = list(columns)
-        rows.append((f"{key[0]}, {shots_title(key[1])}", list(columns.values())))
+        rows.append((f"{key[0]}, {shots_title(key[1])}", list(map(Markup("<br>").join, columns.values()))))
     return titles, rows
 
 

@@ -52,7 +52,9 @@ def environment() -> jinja2.Environment:
 
 
 def _finalize(value: Any) -> Any:
-    return value if isinstance(value, Markup | int | float) else printable(str(value))
+    if type(value) is str:  # nearly always
+        return printable(value)
+    return value if isinstance(value, (Markup, int, float)) else printable(str(value))
 
 
 def prose(text: str) -> Markup:
