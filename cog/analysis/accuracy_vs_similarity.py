@@ -27,6 +27,8 @@ from cog.analysis.saved_runs import SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
 from cog.results.analysis_records import Number
+from cog.results.cells import natural_key
+from cog.results.metric_info import PERCENT, Metric, companion_of, declare
 from cog.runtime import files
 
 logger = logging.getLogger(__name__)
@@ -180,6 +182,48 @@ ANALYSIS = Analysis(
     plan,
     uses=(*PROBE_FLAGS, "levels_csv", "n_resamples"),
     in_all=False,
+)
+
+
+def _metric(variant: str, quantity: str) -> Metric | None:
+    rest = f", {variant}" if variant else ""
+    if quantity == "spearman":
+        return Metric(
+            group="distance",
+            label="Spearman correlation of accuracy per concept with its similarity to IN-1K" + rest,
+            decimals=2,
+            better=0,
+            headline=not variant,
+            order=(5, natural_key(variant), 0),
+            short="accuracy ~ similarity, Spearman",
+        )
+    if quantity in ("nearest_accuracy", "farthest_accuracy"):
+        which = quantity.removesuffix("_accuracy")
+        where = {"nearest": "nearest to", "farthest": "farthest from"}[which]
+        return Metric(
+            group="distance",
+            label=f"accuracy on the tenth of the concepts {where} IN-1K{rest}",
+            unit=PERCENT,
+            decimals=1,
+            headline=which == "farthest" and not variant,
+            order=(5, natural_key(variant), 1 + (which == "farthest")),
+            short=f"{which} tenth of the concepts",
+        )
+    if quantity.startswith("spearman_") and companion_of(quantity) is None:  # of all levels, within one
+        level = quantity.removeprefix("spearman_")
+        return Metric(
+            group="distance",
+            label=f"Spearman correlation of accuracy per concept with its similarity to IN-1K within {level}{rest}",
+            decimals=2,
+            better=0,
+            headline=False,
+            order=(5, natural_key(variant), 3, natural_key(level)),
+        )
+    return None
+
+
+declare(
+    "distance", _metric, title=lambda variant: f"accuracy and distance{f', {variant}' if variant else ''}"
 )
 
 

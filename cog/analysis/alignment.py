@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from cog.analysis.rows import FeatureRows, count_zero_rows
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
+from cog.results.measures import RATIO_TO_IN1K
+from cog.results.metric_info import Metric, declare
 from cog.runtime import files, signals
 from cog.runtime.progress import Progress
 
@@ -32,6 +34,34 @@ CLASSES_FILE = "alignment_per_class.csv"
 
 #: Rows and columns of a block of pairs: 16 MB of float32 distances.
 _BLOCK = 2048
+
+
+# Label, direction, whether in overviews.
+_METRICS = {
+    "alignment": ("alignment, distance of images of a class", -1, True),
+    "uniformity": ("uniformity, of all images", 0, True),
+    "uniformity_v1": ("uniformity with the sign of the paper's first version", 0, False),
+    "alignment_by_uniformity": ("alignment divided by uniformity (with v1's sign)", -1, True),
+}
+
+
+def _metric(_: str, quantity: str) -> Metric | None:
+    base = quantity.removesuffix(f"_{RATIO_TO_IN1K}")
+    if base not in _METRICS:
+        return None
+    label, better, headline = _METRICS[base]
+    ratio = base != quantity
+    return Metric(
+        group="alignment",
+        label=f"{base.replace('_', ' ')}, relative to the model's own on IN-1K" if ratio else label,
+        better=0 if ratio else better,
+        headline=headline and not ratio,
+        order=(4, ratio, list(_METRICS).index(base)),
+        short=base.replace("_", " "),
+    )
+
+
+declare("alignment", _metric)
 
 
 def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:

@@ -11,6 +11,7 @@ of the weights.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.data import datasets
 from cog.errors import CogError
 from cog.results.analysis_records import Number
+from cog.results.cells import natural_key
+from cog.results.metric_info import PERCENT, Metric, by_name, declare
 from cog.runtime import files
 from cog.runtime.resume_dir import sample_sha256
 
@@ -98,6 +101,38 @@ ANALYSIS = Analysis(
     ),
     in_all=False,
 )
+
+
+def _metric(trained_on: str, quantity: str) -> Metric | None:
+    if quantity == "confident_percent":
+        return Metric(
+            group="cross",
+            label=f"classifier of {trained_on} on other test images: confident",
+            unit=PERCENT,
+            decimals=2,
+            better=0,
+            order=(5.5, natural_key(trained_on), 0),
+            short=f"{trained_on} classifier confident here",
+        )
+    if quantity == "auroc":
+        return Metric(
+            group="cross",
+            label=f"classifier of {trained_on}: its own test images more confident than others, AUROC",
+            unit=PERCENT,
+            decimals=1,
+            order=(5.5, natural_key(trained_on), 1),
+            short=f"{trained_on} classifier, AUROC own/here",
+        )
+    if quantity == "n_confident":  # a mean over seeds
+        return dataclasses.replace(by_name(f"cross_{trained_on}", quantity), decimals=1)
+    if quantity.startswith("own_"):
+        kind = by_name(f"cross_{trained_on}", quantity.removeprefix("own_"))
+        label = kind.label.replace(" on other test images: ", " on its own test images: ", 1)
+        return dataclasses.replace(kind, label=label)
+    return None
+
+
+declare("cross", _metric, title=lambda data: f"classifier of {data} on other test images" if data else "")
 
 
 def _find_runs(request: AnalysisRequest) -> tuple[list[SavedRun], str | None]:

@@ -11,6 +11,7 @@ from cog.analysis.state_file import StateFile
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.errors import CogError
 from cog.results.analysis_records import Number
+from cog.results.metric_info import NONE, UNIT, Metric, declare
 from cog.runtime import files, signals
 from cog.runtime.resume_dir import ResumeFolder
 
@@ -23,6 +24,39 @@ logger = logging.getLogger(__name__)
 
 #: Centers of the best repetition and the clusters of the test images, beside results.json.
 CLUSTERS_FILE = "clusters.npz"
+
+
+_NOTE = (
+    "k-means: of several initialisations the one with the lowest inertia; "
+    "±: standard deviation over all of them."
+)
+
+# Label, short label, unit, direction, whether in overviews.
+_METRICS: dict[str, tuple[str, str, str, int, bool]] = {
+    "purity": ("purity, largest class of each cluster", "purity", UNIT, 1, True),
+    "purity_v1": (
+        "purity as in the paper's first version, largest cluster of each class",
+        "purity (v1's)",
+        UNIT,
+        1,
+        True,
+    ),
+    "ami": ("AMI", "AMI", UNIT, 1, True),
+    "nmi": ("NMI", "NMI", UNIT, 1, False),
+    "ari": ("ARI", "ARI", UNIT, 1, False),
+    "inertia": ("inertia", "inertia", NONE, 0, False),
+}
+
+declare(
+    "kmeans",
+    {
+        name: Metric(
+            group="kmeans", label=f"k-means {label}", unit=unit, better=better, headline=headline, note=_NOTE,
+            order=(3, place), short=f"k-means {short}",
+        )
+        for place, (name, (label, short, unit, better, headline)) in enumerate(_METRICS.items())
+    },
+)  # fmt: skip
 
 
 def nearest_centers(rows: FeatureRows, centers: torch.Tensor) -> torch.Tensor:

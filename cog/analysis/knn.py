@@ -8,16 +8,19 @@ the nearer neighbor, of classes with equal votes the lower label is predicted (a
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
 from cog.analysis.rows import FeatureRows, load_both_splits
 from cog.analysis.state_file import SAVE_SECONDS, StateFile
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.results.analysis_records import Number
+from cog.results.labels import METRIC_LABELS
+from cog.results.metric_info import PERCENT, Metric, declare
 from cog.runtime import signals
 from cog.runtime.progress import Progress
 
@@ -31,6 +34,41 @@ _TEST_BLOCK, _TRAIN_BLOCK = 1024, 16384
 
 #: Test images whose votes are counted at a time (a table with all classes each).
 _VOTE_BLOCK = 2048
+
+
+_METRIC = re.compile(r"(?P<metric>top1|top5)_k(?P<k>\d{1,9})_(?P<vote>[a-z]+)")
+
+
+class NeighborMetric(NamedTuple):
+    """Which number of the k-nearest-neighbour analysis one is."""
+
+    k: int
+    vote: str
+    metric: str
+
+
+def neighbor_metric(quantity: str) -> NeighborMetric | None:
+    """Return what the name of a number of the k-nearest-neighbour analysis tells; None for others."""
+    match = _METRIC.fullmatch(quantity)
+    return None if match is None else NeighborMetric(int(match["k"]), match["vote"], match["metric"])
+
+
+def _metric(_: str, quantity: str) -> Metric | None:
+    found = neighbor_metric(quantity)
+    if found is None:
+        return None
+    return Metric(
+        group="knn",
+        label=f"kNN, k={found.k}, {found.vote}, {METRIC_LABELS[found.metric]}",
+        unit=PERCENT,
+        decimals=1,
+        headline=found.k == 20 and found.vote == "weighted" and found.metric == "top1",
+        order=(1, found.metric, found.vote != "weighted", found.vote, found.k),
+        short=f"kNN, k={found.k}",
+    )
+
+
+declare("knn", _metric)
 
 
 def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:

@@ -8,6 +8,7 @@ below 0.05 by chance.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.errors import CogError
 from cog.paths import ModelDir
 from cog.results.analysis_records import Number
+from cog.results.cells import natural_key
+from cog.results.metric_info import Metric, by_name, declare
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,34 @@ ANALYSIS = Analysis(
     uses=(*PROBE_FLAGS, "against", "top_n", "wordnet_dir"),
     in_all=False,
 )
+
+
+def _title(other: str) -> str:
+    return f"concept by concept against {other}" if other else ""
+
+
+def _metric(other: str, quantity: str) -> Metric | None:
+    ahead = {"n_surely_better": "better", "n_surely_worse": "worse"}.get(quantity)
+    if quantity == "p_sign_test":
+        return dataclasses.replace(
+            by_name(f"winners_{other}", quantity),
+            label=f"{_title(other) or 'winners'}: p-value of the sign test over images",
+            decimals=2,
+            significant=True,
+        )
+    if ahead is None:
+        return None
+    return Metric(
+        group="winners",
+        label=f"concepts {ahead} than {other}, beyond chance",
+        decimals=0,
+        better=1 if ahead == "better" else -1,
+        order=(5.6, natural_key(other), ahead == "worse"),
+        short=f"concepts surely {ahead} than {other}",
+    )
+
+
+declare("winners", _metric, title=_title)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ On l2-normalized features, in two ways: ``euclidean`` compares with the means as
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,33 @@ from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest
 from cog.analysis.rows import SMALL_BLOCK, FeatureRows, load_both_splits
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.results.analysis_records import Number
+from cog.results.labels import METRIC_LABELS
+from cog.results.metric_info import PERCENT, Metric, declare
 
 if TYPE_CHECKING:
     import torch
+
+
+_METRIC = re.compile(r"(?P<metric>top1|top5)(?:_(?P<distance>[a-z]+))?")
+
+
+def _metric(_: str, quantity: str) -> Metric | None:
+    match = _METRIC.fullmatch(quantity)
+    if match is None:
+        return None
+    distance = f", {match['distance']}" if match["distance"] else ""
+    return Metric(
+        group="ncm",
+        label=f"nearest class mean{distance}, {METRIC_LABELS[match['metric']]}",
+        unit=PERCENT,
+        decimals=1,
+        headline=match["metric"] == "top1" and match["distance"] in (None, "cosine"),
+        order=(2, match["metric"], match["distance"] or ""),
+        short="nearest class mean",
+    )
+
+
+declare("ncm", _metric)
 
 
 def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:

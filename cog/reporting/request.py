@@ -125,10 +125,15 @@ def check_outputs(request: OutputRequest) -> OutputPaths:
     if request.label is not None and request.export is None:
         raise CogError("--label names the runs in an exported file; add --export FILE")
     _check_drawings(request)
+
+    def file(flag: str) -> Path | None:
+        name = getattr(request, flag)
+        return None if name is None else check_file(name, flag=f"--{flag}", overwrite=request.overwrite)
+
     paths = OutputPaths(
-        table=_check_file(request, "output"),
-        export=_check_file(request, "export"),
-        report=_check_file(request, "report"),
+        table=file("output"),
+        export=file("export"),
+        report=file("report"),
         figures=_check_folder(request, "figures"),
         diagnostics=_check_folder(request, "diagnostics"),
     )
@@ -150,7 +155,7 @@ def _check_drawings(request: OutputRequest) -> None:
         from cog.reporting import figures
 
         for flag, values, known in (
-            ("--figure_names", names, figures.FIGURES),
+            ("--figure_names", names, figures.names()),
             ("--figure_formats", formats, figures.FORMATS),
         ):
             for value in values or ():
@@ -158,22 +163,29 @@ def _check_drawings(request: OutputRequest) -> None:
                     raise CogError(f"{flag} {value} is not known, expected some of {', '.join(known)}")
 
 
-def _check_file(request: OutputRequest, flag: str) -> Path | None:
-    name = getattr(request, flag)
-    if name is None:
-        return None
+def check_file(name: str | os.PathLike[str], *, flag: str, overwrite: bool) -> Path:
+    """Return where a file is written.
+
+    Args:
+        name: what the user gave.
+        flag: how the user gave it, for messages.
+        overwrite: whether an existing file may be replaced.
+
+    Raises:
+        CogError: when it cannot be written there.
+    """
     path = Path(os.path.realpath(name))  # atomic replacement would turn a link into a file
     if path.is_dir():
-        raise CogError(f"--{flag} {name} is a folder, expected a file")
+        raise CogError(f"{flag} {name} is a folder, expected a file")
     if not path.parent.is_dir():
-        raise CogError(f"the folder of --{flag} {name} does not exist; create it first")
+        raise CogError(f"the folder of {flag} {name} does not exist; create it first")
     if path.exists():
         if not stat.S_ISREG(path.stat().st_mode):
-            raise CogError(f"--{flag} {name} is not a regular file")
-        if not request.overwrite:
-            raise CogError(f"--{flag} {name} exists; remove it or add --overwrite")
+            raise CogError(f"{flag} {name} is not a regular file")
+        if not overwrite:
+            raise CogError(f"{flag} {name} exists; remove it or add --overwrite")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise CogError(f"cannot write --{flag} {name}: no permission to create files in its folder")
+        raise CogError(f"cannot write {flag} {name}: no permission to create files in its folder")
     return path
 
 

@@ -218,6 +218,21 @@ def curve_of(run: Run) -> tuple[float, ...]:
     return tuple(value for value in curve if value is not None and 0 <= value <= 101)
 
 
+def outline(run: Run) -> SearchRecord:
+    """Read a run's trials and test accuracy as far as they can be read; nothing is raised."""
+    curve = curve_of(run)
+    settings = run.details.settings
+    return SearchRecord(
+        seed=run.seed,
+        trials=trials_of(run),
+        lr=math.nan if run.lr is None else run.lr,
+        wd=math.nan if run.wd is None else run.wd,
+        lr_interval=_interval(settings.get("lr_interval")),
+        wd_interval=_interval(settings.get("wd_interval")),
+        curves={"test/top1": curve} if curve else {},
+    )
+
+
 def plain(value: Any) -> str | None:
     """Return a number, text, truth value, interval or list of numbers as it is shown; None for all else."""
     if isinstance(value, bool):

@@ -14,6 +14,7 @@ from experiment_records import folder_of, write_record, write_runs
 from result_folders import make_record, make_seed_folder
 
 from cog import constants
+from cog.analysis.knn import neighbor_metric
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.results import exchange, find, measures, metric_info, published
@@ -722,8 +723,8 @@ def test_descriptions_and_names():
     assert metric_info.classifier("logreg_pca256_max732") == metric_info.ClassifierName("logreg", 256, 732)
     assert metric_info.classifier("mlp_noact").type == "mlp_noact"
     assert metric_info.classifier("kmeans") is None and metric_info.classifier("logreg2") is None
-    assert metric_info.neighbours("top1_k20_weighted") == (20, "weighted", "top1")
-    assert metric_info.neighbours("inertia") is None
+    assert neighbor_metric("top1_k20_weighted") == (20, "weighted", "top1")
+    assert neighbor_metric("inertia") is None
     assert metric_info.describe("cross_in1k", "x").label == "classifier of in1k on other test images: x"
     assert metric_info.companion_of("spearman_low") == "spearman" and metric_info.companion_of("low") is None
     assert constants.IN1K_BLURRED == "in1k_blurred"

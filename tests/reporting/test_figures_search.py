@@ -11,6 +11,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from report_runs import make_run
 from result_folders import make_seed_folder
 from test_figures import check_layout
 
@@ -176,7 +177,7 @@ def test_what_is_drawn(pages):
     drawn = artists(figure)
     places = [(math.log10(lr), math.log10(wd)) for lr, wd, *_ in TRIALS]
     for seed in SEEDS:
-        assert drawn[f"trials.{seed}"] == [places[i] for i in (0, 2, 3, 5)]
+        assert drawn[f"trials.{seed}"] == [places[i] for i in (0, 2, 5, 3)]  # the best on top
         assert drawn[f"diverged.{seed}"] == [places[1]]
         assert drawn[f"pruned.{seed}"] == [places[4]]
         assert drawn[f"chosen.{seed}"] == [places[3]]
@@ -191,7 +192,7 @@ def test_what_is_drawn(pages):
     }
     assert {-1.0, 2.0, -12.0, -4.0} <= ends  # the interval's ends
     (scatter,) = (c for c in plane.collections if c.get_gid() == "trials.22")
-    assert list(scatter.get_array()) == [40, 55, 61, 60]
+    assert list(scatter.get_array()) == [40, 55, 60, 61]
     assert (scatter.norm.vmin, scatter.norm.vmax) == (51, 61)  # ten points below the best
 
 
@@ -261,14 +262,46 @@ def test_diverged_final_training(tmp_path):
     assert [row["train/loss"] for row in rows] == ["1.0", "", "", ""]
 
 
-def test_inline_svg(pages):
-    texts = [search.svg(page, prefix=f"search-{index}") for index, page in enumerate(pages.values())]
+def test_strips_of_a_page(pages):
+    texts = search.strips(pages.values(), most=3)
+    assert len(texts) == 3
     ids = [found for text in texts for found in re.findall(r' id="([^"]*)"', text)]
     assert len(ids) == len(set(ids))
     for text in texts:
         root = ElementTree.fromstring(text)
         assert not any(element.tag.endswith(("image", "style", "script")) for element in root.iter())
         assert "Chosen: seed 22: lr 1" in root.attrib["aria-label"]
+
+
+def test_nothing_is_drawn_of_runs_without_records(tmp_path):
+    run = make_run(path=tmp_path)
+    assert search.strips(search.pages([run]), most=3) == [""]
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [],
+        [(1.0, 0.0, 50.0, False)],
+        [(1.0, 1e-5, 50.0, False)],
+        [(1e-300, 1e300, 0.0, True)] * 3,
+        [(1e-9, 1e-9, 100.0, False), (1e9, 1.0, 0.0, False)],
+    ],
+)
+def test_strips_of_odd_searches(trials):
+    from cog.reporting.figures import inline, search_drawing
+
+    made = tuple(search_history.SearchTrial(n, *trial, False, math.nan) for n, trial in enumerate(trials))
+    for interval in (None, (1e-12, 1e-4)):
+        record = search_history.SearchRecord(
+            22, made, 1e-200, 1e200, interval, interval, {"test/top1": (50.0,)}
+        )
+        with saving.drawing():
+            figure = search_drawing.draw_strip([record])
+            drawn = inline.from_figure(figure, prefix="x", description="", tooltips={})
+            if max(trials, default=(1e300,))[0] < 1e3:  # axes over hundreds of decades have long labels
+                check_layout(figure)
+        assert "nan" not in drawn and "inf" not in drawn
 
 
 @pytest.mark.slow

@@ -243,6 +243,33 @@ def test_nothing_sticks_out_sideways(browser, page, width, dark):
     assert browser.complaints() == []
 
 
+@pytest.fixture(scope="module")
+def page_of_one(tmp_path_factory):
+    root = tmp_path_factory.mktemp("one")
+    runs = runs_of(root, "my_net", 1.5, n_trials_diverged=4)
+    cells = find.summarise(runs, constants.SEEDS)
+    html.write(root / "one.html", runs=runs, cells=cells, published=published.cells(), root="/models")
+    return root / "one.html"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_first_screen_holds_the_rank_on_every_level_and_its_span(browser, page, page_of_one, width):
+    for path, places in (
+        (page_of_one, "Array.from(document.querySelectorAll('.standing tbody tr'), r => r.cells[2])"),
+        (page, "Array.from(document.querySelector('.overview tbody tr').cells).slice(2, 8)"),
+    ):
+        browser.open(path.as_uri(), width=width)
+        boxes = browser.evaluate(
+            f"{places}.map(c => [c.querySelector('b'), c]).map(([b, c]) => [c.innerText, b.getBoundingClientRect().x, "
+            "b.getBoundingClientRect().right, c.getBoundingClientRect().bottom])"
+        )
+        assert len(boxes) == 6
+        assert sum("–" in text for text, *_ in boxes) > 3  # spans such as 12–13
+        for text, left, right, bottom in boxes:
+            assert int(text.split()[0].split("/")[0]) > 0
+            assert left >= 0 and right <= width and bottom <= 800, text
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_contrast(browser, page, dark):
     """Every text has the contrast to its background that WCAG 2.1 AA asks for: 4.5, or 3 for large text."""

@@ -10,7 +10,7 @@ import pytest
 from report_runs import make_cell, make_run, published_cell
 
 from cog import constants
-from cog.reporting.html import charts, facts
+from cog.reporting.html import facts
 from cog.results import diagnostics, find, official, published, ranking, search_history
 from cog.results.cells import Problem, of_metric
 from cog.results.official import Match
@@ -466,26 +466,3 @@ def test_records_that_are_none(tmp_path, content):
         assert (made.n_images, made.checkpoint_sha256, made.seconds, made.preprocessing) == (None,) * 4
         assert made.versions == {}
     report_facts([run])
-
-
-def test_drawings_of_odd_searches():
-    def trial(lr, wd, top1, diverged):
-        return search_history.SearchTrial(0, lr, wd, top1, diverged, False, math.nan)
-
-    assert charts.search([([], None, None)], intervals=None) == ""
-    assert charts.search([([trial(1.0, 0.0, 50.0, False)], 1.0, 0.0)], intervals=(None, None)) == ""
-    for trials in (
-        [trial(1.0, 1e-5, 50.0, False)],
-        [trial(1e-300, 1e300, 0.0, True)] * 3,
-        [trial(1e-9, 1e-9, 100.0, False), trial(1e9, 1.0, 0.0, False)],
-    ):
-        for intervals in (None, ("a", 3), ([0.1, 100.0], [1e-12, 1e-4]), ([1.0, 1.0], [-1, 0])):
-            drawn = charts.search([(trials, 1e-200, 1e200)], intervals=intervals)
-            assert "nan" not in drawn and "inf" not in drawn
-    assert charts.lines([[], [50.0]], x_label="epoch", y_label="top-1")
-    assert charts.lines([[]], x_label="epoch", y_label="top-1") == ""
-    assert charts.best_so_far([trial(1, 1, 5.0, False), trial(1, 1, 9.0, True), trial(1, 1, 7.0, False)]) == [
-        5,
-        5,
-        7,
-    ]

@@ -250,6 +250,7 @@ def test_the_same_results_give_the_same_page(write):
     assert write(runs=study())[0] == write(runs=study())[0]
 
 
+@pytest.mark.slow
 def test_page_of_31_published_models_and_one_own_is_small(write, tmp_path):
     runs = []
     for run in study(shots=(0, *constants.SHOTS)):
@@ -263,8 +264,8 @@ def test_page_of_31_published_models_and_one_own_is_small(write, tmp_path):
         runs.append(make_run(run.model, run.dataset, run.n_shot, run.seed, run.top1, path=folder))
     text, page = write(runs=runs)
     assert len(runs) == 270
-    assert page.tags["polyline"] == 270  # best so far
-    assert len(text) < 1_000_000
+    assert page.tags["figure"] == 54  # searches
+    assert len(text) < 1_500_000
 
 
 # ---- where it is written ----------------------------------------------------------------------------

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("cog")
 
-__all__ = ["FIGURES", "FORMATS", "charts", "svg", "write"]
+__all__ = ["FORMATS", "charts", "names", "svg", "write"]
 
 _VIEWS: dict[str, Callable[[curves.CurveSelection], Chart]] = {
     "fig3": views.levels,
@@ -56,23 +56,23 @@ _VIEWS: dict[str, Callable[[curves.CurveSelection], Chart]] = {
 }
 
 _EXPERIMENTS: dict[str, Callable[[experiments.ExperimentCurves], Chart]] = {
-    "v1_fig5": experiments.purity,
-    "v1_fig6": experiments.alignment_ratio,
     "v1_fig8": experiments.pca,
-    "v1_fig9": experiments.clustering,
     "v1_fig10": experiments.alignment,
-    "mlp": experiments.mlp,
-    "fig6": experiments.fine_tuned,
     "knn": experiments.nearest_neighbours,
 }
 
-#: Names of the figures.
-FIGURES = (*_VIEWS, *_EXPERIMENTS, "distance")
+#: Names of the figures, in the order in which they are drawn.
+_ORDER = (*_VIEWS, "v1_fig5", "v1_fig6", "v1_fig8", "v1_fig9", "v1_fig10", "mlp", "fig6", "knn", "distance")
 
 # Their panels are readable at the width of a text column, so each is written alone too.
 _WITH_SINGLES = ("fig3", "fig4", "drop")
 
 _FEW_SHOT = ("fig4", "fig10", "fig11")
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the figures, those of the papers first."""
+    return tuple(dict.fromkeys((*_ORDER, *experiments.LEVEL_FIGURES)))
 
 
 def charts(
@@ -100,7 +100,7 @@ def charts(
         others: not shown, but there to compare with: of the baseline, and on IN-1K for the drop.
         measures: numbers of all experiments, with what is derived among them (:func:`cog.results.measures.derive`).
         analyses: results of analyses, for what is not in their numbers.
-        which: some of ``FIGURES``; None: all for which there are data.
+        which: some of :func:`names`; None: all for which there are data.
         shots: training images per class to show, 0 = all; None: those of each figure.
         datasets: data sets to show; None: those of each figure.
         baseline: model that differences are taken to; None: sup_resnet50 if there are results of it,
@@ -114,10 +114,10 @@ def charts(
     Raises:
         CogError: unknown figure or metric, no cell to draw, a figure asked for that cannot be drawn.
     """
-    unknown = [name for name in which or () if name not in FIGURES]
+    unknown = [name for name in which or () if name not in names()]
     if unknown:
-        raise CogError(f"figure {', '.join(unknown)} is not known, expected some of {', '.join(FIGURES)}")
-    wanted = dict.fromkeys(which or FIGURES)
+        raise CogError(f"figure {', '.join(unknown)} is not known, expected some of {', '.join(names())}")
+    wanted = dict.fromkeys(which or names())
     found: list[Chart] = []
     cells, published, measures = list(cells), list(published), list(measures)
     drawn, refused = official.split(cells, published)
@@ -142,7 +142,9 @@ def charts(
             LOG.info("%s left out: there is one number of shots", name)
             continue
         try:
-            if name in _EXPERIMENTS:
+            if name in experiments.LEVEL_FIGURES:
+                chart = experiments.over_levels(source, name, experiments.LEVEL_FIGURES[name])
+            elif name in _EXPERIMENTS:
                 chart = _EXPERIMENTS[name](source)
             elif name == "distance":
                 chart = experiments.distance(source, analyses)
@@ -201,7 +203,7 @@ def write(
         others: to compare with.
         measures: numbers of all experiments.
         analyses: results of analyses.
-        which: some of ``FIGURES``.
+        which: some of :func:`names`.
         formats: some of ``FORMATS``.
         shots: training images per class.
         datasets: data sets.

@@ -130,7 +130,7 @@ class Chart:
     """One figure.
 
     Attributes:
-        figure: its name, one of :data:`cog.reporting.figures.FIGURES`.
+        figure: its name, one of :func:`cog.reporting.figures.names`.
         stem: of its files.
         title: one line, for a heading or as a short description.
         caption: what is to be seen, in words.

@@ -62,8 +62,7 @@ class CurveSelection:
     def baseline_label(self) -> str:
         """The baseline as the paper calls it."""
         assert self.baseline is not None
-        row = published.MODELS.get(self.baseline)
-        return row.label if row is not None else shorten(printable(self.baseline))
+        return model_label(self.baseline)
 
     def found(self, part: int) -> set:
         """Return the data sets (0) or shots (1) that have a cell."""
@@ -228,12 +227,18 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
     return tuple(curves)
 
 
-def shorten(text: str, length: int = _LABEL_LENGTH) -> str:
-    """Cut the middle out of what is too long for a legend: the ends of names tell most."""
+def model_label(model: str) -> str:
+    """Return the paper's name of a model; others as they are, short enough for a figure."""
+    row = published.MODELS.get(model)
+    return row.label if row is not None else shorten(printable(model))
+
+
+def shorten(text: str, length: int = _LABEL_LENGTH, *, head: float = 0.6) -> str:
+    """Cut the middle out of a text that is too long for a legend; ``head`` is the part kept of its beginning."""
     if len(text) <= length:
         return text
-    head = (length - 1) * 3 // 5
-    return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
+    first = int((length - 1) * head)
+    return f"{text[:first]}…{text[len(text) - (length - 1 - first) :]}"
 
 
 def _unique(name: str, suffix: str, taken: set[str]) -> str:

@@ -1,6 +1,6 @@
 """Charts of other experiments than the protocol's: the remaining figures of the first version, and what it lacks.
 
-Each function takes all numbers (:class:`ExperimentCurves`) and raises CogError when its own are not among them.
+Most are declared (:data:`LEVEL_FIGURES`), the others are functions; without their numbers CogError is raised.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import cog.reporting.figures.curves as curve_sorting
 import cog.reporting.figures.points as points
+from cog.analysis.knn import neighbor_metric
 from cog.errors import CogError
 from cog.reporting.figures.chart import Chart, Panel, Point, std_of
 from cog.reporting.figures.curves import BASELINE, Curve
@@ -21,7 +22,6 @@ from cog.results import measures, metric_info
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.cells import RUNS, SeedAverage, dataset_key
 from cog.results.measures import LOGREG
-from cog.results.published import MODELS
 from cog.runtime.json_fields import number
 
 Key = tuple[str, str, int]
@@ -73,153 +73,141 @@ def source(
     return ExperimentCurves(curves, baseline, None if datasets is None else tuple(datasets))
 
 
-def purity(found: ExperimentCurves) -> Chart:
-    """Fig. 5 of the first version: purity of k-means clusters."""
-    return _levels_chart(
-        found,
-        [("kmeans", "purity_v1", 0), ("kmeans", "purity", 0)],
-        figure="v1_fig5",
-        stem="v1_fig5_purity",
-        what="Purity of k-means clusters",
-        titles=["Largest cluster of a class", "Largest class of a cluster"],
-        y_labels=["purity", "purity"],
-    )
+@dataclass(frozen=True)
+class LevelPanel:
+    """One number over the data sets."""
+
+    key: Key
+    title: str
+    y_label: str
 
 
-def clustering(found: ExperimentCurves) -> Chart:
-    """Fig. 9 of the first version: AMI, NMI and ARI of k-means clusters."""
-    return _levels_chart(
-        found,
-        [("kmeans", name, 0) for name in ("ami", "nmi", "ari")],
-        figure="v1_fig9",
-        stem="v1_fig9_clustering",
-        what="Agreement of k-means clusters with the classes",
-        titles=["AMI", "NMI", "ARI"],
-        y_labels=["agreement (0 to 1)"] * 3,
-    )
+@dataclass(frozen=True)
+class LevelFigure:
+    """A figure of numbers over the data sets, a panel for each.
+
+    Attributes:
+        stem: of its files.
+        what: what is shown, for title and caption.
+        panels: in their order; those without a number are left out.
+        quantity: ``absolute`` or ``relative``.
+        unit: of relative numbers.
+        share_y: whether panels share their y axis.
+        absolute: metrics that are absolute all the same.
+        on_page: whether the report shows it; the others repeat what is there.
+    """
+
+    stem: str
+    what: str
+    panels: tuple[LevelPanel, ...]
+    quantity: str = "absolute"
+    unit: str = ""
+    share_y: bool = False
+    absolute: tuple[str, ...] = ()
+    on_page: bool = True
 
 
-def alignment_ratio(found: ExperimentCurves) -> Chart:
-    """Fig. 6 of the first version: the ratio of alignment and uniformity relative to IN-1K; and each of them."""
-    shown = ("alignment_by_uniformity", "alignment", "uniformity")
-    return _levels_chart(
-        found,
-        [("alignment", f"{name}_{measures.RATIO_TO_IN1K}", 0) for name in shown],
-        figure="v1_fig6",
-        stem="v1_fig6_alignment_ratio",
-        what="Alignment and uniformity relative to IN-1K",
-        titles=["Alignment / uniformity", "Alignment", "Uniformity"],
-        y_labels=["relative to IN-1K"] * 3,
-    )
+def _panels(evaluation: str, y_label: str, **titles: str) -> tuple[LevelPanel, ...]:
+    return tuple(LevelPanel((evaluation, metric, 0), title, y_label) for metric, title in titles.items())
 
 
-def alignment(found: ExperimentCurves) -> Chart:
-    """Fig. 10 of the first version: alignment, uniformity, and both in a plane."""
-    # As in the paper, where a higher number is a more uniform distribution.
-    signed = ("alignment", "uniformity_v1", 0)
-    keys: list[Key] = [
-        ("alignment", "alignment", 0),
-        signed if signed in found.numbers() else ("alignment", "uniformity", 0),
-    ]
-    chart = _levels_chart(
-        found,
-        keys,
-        figure="v1_fig10",
-        stem="v1_fig10_alignment",
-        what="Alignment and uniformity",
-        titles=["Alignment", "Uniformity"],
-        y_labels=["", ""],
-    )
-    plane = _plane(found, x_key=keys[1], y_key=keys[0])
-    note = (
-        "The paper's first version gives ranges of uniformity over the six data sets, as positive numbers: "
-        "ResNet50 1.8-1.9, SwAV 1.9-2.1, the five others 2.6-3.1."
-    )
-    panels = [panel for row in chart.grid for panel in row]
-    return dataclasses.replace(chart, grid=((*panels, plane),), single=False, notes=(*chart.notes, note))
-
-
-def mlp(found: ExperimentCurves) -> Chart:
-    """Table 3 of the first version: MLPs relative to logistic regression."""
-    return _levels_chart(
-        found,
-        [(name, measures.RELATIVE_TO_LOGREG, 0) for name in ("mlp", "mlp_noact")],
-        figure="mlp",
-        stem="mlp",
-        what="MLPs relative to logistic regression",
-        titles=["MLP", "MLP without activation"],
-        y_labels=["change of top-1 (%)", "change of top-1 (%)"],
+#: Figures that are nothing but numbers over the data sets: one more is one entry here.
+LEVEL_FIGURES = {
+    # Figs. 5, 6 and 9 and Table 3 of the first version
+    "v1_fig5": LevelFigure(
+        "v1_fig5_purity",
+        "Purity of k-means clusters",
+        _panels(
+            "kmeans", "purity", purity_v1="Largest cluster of a class", purity="Largest class of a cluster"
+        ),
+    ),
+    "v1_fig6": LevelFigure(
+        "v1_fig6_alignment_ratio",
+        "Alignment and uniformity relative to IN-1K",
+        tuple(
+            LevelPanel(("alignment", f"{name}_{measures.RATIO_TO_IN1K}", 0), title, "relative to IN-1K")
+            for name, title in (
+                ("alignment_by_uniformity", "Alignment / uniformity"),
+                ("alignment", "Alignment"),
+                ("uniformity", "Uniformity"),
+            )
+        ),
+        on_page=False,
+    ),
+    "v1_fig9": LevelFigure(
+        "v1_fig9_clustering",
+        "Agreement of k-means clusters with the classes",
+        _panels("kmeans", "agreement (0 to 1)", ami="AMI", nmi="NMI", ari="ARI"),
+    ),
+    "mlp": LevelFigure(
+        "mlp",
+        "MLPs relative to logistic regression",
+        tuple(
+            LevelPanel((name, measures.RELATIVE_TO_LOGREG, 0), title, "change of top-1 (%)")
+            for name, title in (("mlp", "MLP"), ("mlp_noact", "MLP without activation"))
+        ),
         quantity="relative",
         unit="percent of the LogReg score",
         share_y=True,
-    )
-
-
-def fine_tuned(found: ExperimentCurves) -> Chart:
-    """Fig. 6 of the final version: logistic regression on frozen features relative to the fine-tuned network."""
-    return _levels_chart(
-        found,
-        [("finetune", measures.LOGREG_RELATIVE, 0), ("finetune", "top1", 0)],
-        figure="fig6",
-        stem="fig6_finetune",
-        what="Frozen features and fine-tuning",
-        titles=["Frozen, relative to fine-tuned", "Fine-tuned"],
-        y_labels=["change of top-1 (%)", "top-1 accuracy (%)"],
+    ),
+    # Fig. 6 of the final version
+    "fig6": LevelFigure(
+        "fig6_finetune",
+        "Frozen features and fine-tuning",
+        (
+            LevelPanel(
+                ("finetune", measures.LOGREG_RELATIVE, 0),
+                "Frozen, relative to fine-tuned",
+                "change of top-1 (%)",
+            ),
+            LevelPanel(("finetune", "top1", 0), "Fine-tuned", "top-1 accuracy (%)"),
+        ),
         quantity="relative",
         unit="percent of the fine-tuned score",
         absolute=("top1",),
-    )
+    ),
+}
 
 
-def _levels_chart(
-    found: ExperimentCurves,
-    keys: Sequence[Key],
-    *,
-    figure: str,
-    stem: str,
-    what: str,
-    titles: Sequence[str],
-    y_labels: Sequence[str],
-    quantity: str = "absolute",
-    unit: str = "",
-    share_y: bool = False,
-    absolute: Sequence[str] = (),
-) -> Chart:
-    """Draw numbers over the data sets, a panel for each that is there.
+def over_levels(found: ExperimentCurves, name: str, declared: LevelFigure) -> Chart:
+    """Return a declared figure.
 
     Raises:
-        CogError: when none is there.
+        CogError: when none of its numbers is there.
     """
-    datasets = found.on(keys)
+    datasets = found.on([one.key for one in declared.panels])
     panels: list[Panel | None] = []
-    for key, title, y_label in zip(keys, titles, y_labels, strict=True):
-        places = [(float(x), dataset, key) for x, dataset in enumerate(datasets)]
+    for one in declared.panels:
+        places = [(float(x), dataset, one.key) for x, dataset in enumerate(datasets)]
         series = points.series(found.curves, places, points.absolute, found.baseline)
         if not series:
             continue
-        kind = quantity if key[1] not in absolute else "absolute"
+        kind = declared.quantity if one.key[1] not in declared.absolute else "absolute"
         panels.append(
             Panel(
-                key=f"{key[0]}_{key[1]}",
-                title=title,
+                key=f"{one.key[0]}_{one.key[1]}",
+                title=one.title,
                 quantity=kind,
-                unit=unit if kind != "absolute" and unit else metric_info.describe(*key).unit,
-                y_label=y_label,
+                unit=declared.unit
+                if kind != "absolute" and declared.unit
+                else metric_info.describe(*one.key).unit,
+                y_label=one.y_label,
                 x_label="",
                 ticks=tuple(place[0] for place in places),
                 tick_labels=tuple(map(dataset_label, datasets)),
                 series=series,
-                y_group=kind if share_y else f"{key[0]}_{key[1]}",
+                y_group=kind if declared.share_y else f"{one.key[0]}_{one.key[1]}",
             )
         )
     if not panels:
-        raise CogError(f"there is no number of {' or '.join(dict.fromkeys(key[0] for key in keys))} to draw")
+        evaluations = dict.fromkeys(one.key[0] for one in declared.panels)
+        raise CogError(f"there is no number of {' or '.join(evaluations)} to draw")
     if len(panels) == 1:
         panels = [dataclasses.replace(panel, title="") for panel in panels if panel is not None]
-    title = f"{what} on {', '.join(map(dataset_label, datasets))}"
+    title = f"{declared.what} on {', '.join(map(dataset_label, datasets))}"
     return Chart(
-        figure=figure,
-        stem=stem,
+        figure=name,
+        stem=declared.stem,
         title=title,
         caption=f"{title}. Error bars: standard deviation over seeds, where there are several.",
         of_protocol=False,
@@ -227,6 +215,23 @@ def _levels_chart(
         single=len(panels) == 1,
         notes=_notes(panels),
     )
+
+
+def alignment(found: ExperimentCurves) -> Chart:
+    """Fig. 10 of the first version: alignment, uniformity, and both in a plane."""
+    # As in the paper, where a higher number is a more uniform distribution.
+    signed = ("alignment", "uniformity_v1", 0) in found.numbers()
+    uniformity = "uniformity_v1" if signed else "uniformity"
+    panels = _panels("alignment", "", **{"alignment": "Alignment", uniformity: "Uniformity"})
+    declared = LevelFigure("v1_fig10_alignment", "Alignment and uniformity", panels)
+    chart = over_levels(found, "v1_fig10", declared)
+    plane = _plane(found, x_key=panels[1].key, y_key=panels[0].key)
+    note = (
+        "The paper's first version gives ranges of uniformity over the six data sets, as positive numbers: "
+        "ResNet50 1.8-1.9, SwAV 1.9-2.1, the five others 2.6-3.1."
+    )
+    drawn = [panel for row in chart.grid for panel in row]
+    return dataclasses.replace(chart, grid=((*drawn, plane),), single=False, notes=(*chart.notes, note))
 
 
 def _plane(found: ExperimentCurves, *, x_key: Key, y_key: Key) -> Panel | None:
@@ -322,7 +327,7 @@ def nearest_neighbours(found: ExperimentCurves) -> Chart:
     """
     votes: dict[str, dict[int, Key]] = {}
     for key in found.numbers():
-        one = metric_info.neighbours(key[1]) if key[0] == "knn" else None
+        one = neighbor_metric(key[1]) if key[0] == "knn" else None
         if one is not None and one.metric == "top1":
             votes.setdefault(one.vote, {})[one.k] = key
     if not votes:
@@ -416,7 +421,7 @@ def distance(found: ExperimentCurves, analyses: Iterable[AnalysisRecord]) -> Cha
         title=title,
         caption=f"{title}: means over concepts of similar similarity. Error bars: standard error over these concepts.",
         of_protocol=False,
-        grid=_rows(panels),
+        grid=points.in_rows(panels, 3),
         single=len(panels) == 1,
         notes=tuple(lines),
     )
@@ -454,13 +459,6 @@ def _correlation(curve: Curve, measure: SeedAverage) -> str:
     if ends[0] is not None and ends[1] is not None:
         text += f" [{ends[0].value:.2f}, {ends[1].value:.2f}]"
     return text.replace("-", "\N{MINUS SIGN}")
-
-
-def _rows(made: Sequence[Panel | None]) -> tuple[tuple[Panel | None, ...], ...]:
-    """Arrange panels three in a row."""
-    n = max(1, min(3, len(made)))
-    padded = [*made, *([None] * (-len(made) % n))]
-    return tuple(tuple(padded[start : start + n]) for start in range(0, len(padded), n))
 
 
 def _by_dataset(
@@ -504,16 +502,15 @@ def _by_dataset(
 
     above = panels(points.absolute, "absolute", found.curves)
     below: list[Panel | None] = []
-    base = _first(found.curves, found.baseline)
-    if relative and base is not None:
-        kept = [curve for curve in found.curves if curve.model != found.baseline or curve is base]
+    if relative and any(curve.model == found.baseline for curve in found.curves):
+        kept = points.without_own_zero(found.curves, found.baseline)
         below = [
             panel
             for panel in panels(_difference(found), "relative", kept)
             if panel is not None and any(not series.baseline for series in panel.series)
         ]
     title = f"{what} on {', '.join(map(dataset_label, datasets))}"
-    label = _label(found.baseline) if below else ""
+    label = curve_sorting.model_label(found.baseline) if below and found.baseline else ""
     return Chart(
         figure=figure,
         stem=stem,
@@ -521,7 +518,7 @@ def _by_dataset(
         caption=f"{title}{f', absolute and relative to {label}' if below else ''}. Error bars: standard deviation over "
         "seeds.",
         of_protocol=False,
-        grid=(*_rows(above), *_rows(below)),
+        grid=(*points.in_rows(above, 3), *points.in_rows(below, 3)),
         single=len(above) == 1 and not below,
         notes=_notes([*above, *below]),
     )
@@ -543,16 +540,6 @@ def _difference(found: ExperimentCurves) -> Value:
     return value
 
 
-def _first(curves: Sequence[Curve], model: str | None) -> Curve | None:
-    return next((curve for curve in curves if curve.model == model), None)
-
-
-def _label(model: str | None) -> str:
-    if model is None:
-        return ""
-    return MODELS[model].label if model in MODELS else curve_sorting.shorten(model)
-
-
 def _notes(panels: Iterable[Panel | None]) -> tuple[str, ...]:
     """Name what is incomplete."""
     incomplete: dict[str, set[str]] = {}
@@ -566,18 +553,3 @@ def _notes(panels: Iterable[Panel | None]) -> tuple[str, ...]:
     listed = [f"{label} ({', '.join(sorted(where))})" for label, where in incomplete.items()]
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return (f"Seeds are missing: {', '.join(listed[:3])}{more}; see the CSV file.",)
-
-
-__all__ = [
-    "ExperimentCurves",
-    "alignment",
-    "alignment_ratio",
-    "clustering",
-    "distance",
-    "fine_tuned",
-    "mlp",
-    "nearest_neighbours",
-    "pca",
-    "purity",
-    "source",
-]

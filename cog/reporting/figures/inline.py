@@ -8,8 +8,9 @@ generic sans-serif and a view box.
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
@@ -99,7 +100,7 @@ def _declaration(text: str) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".") if abs(value) >= 0.005 else "0"
+    return f"{value:.1f}".removesuffix(".0") if abs(value) >= 0.05 else "0"
 
 
 def _compact(root: ElementTree.Element) -> None:
@@ -115,7 +116,7 @@ def _compact(root: ElementTree.Element) -> None:
             children += list(child)
         elif len(child) or child.tag not in (group, definitions):
             children.append(child)
-    root[:] = children
+    root[:] = _grouped(children)
     drawn = [child for child in root if child.tag not in (f"{{{_SVG}}}title", definitions)]
     styles = {child.attrib.get("style") for child in drawn}
     if root.tag == group and len(drawn) > 1 and len(styles) == 1 and "style" not in root.attrib:
@@ -124,6 +125,23 @@ def _compact(root: ElementTree.Element) -> None:
             root.attrib["style"] = style
             for child in drawn:
                 del child.attrib["style"]
+
+
+def _grouped(children: Iterable[ElementTree.Element]) -> list[ElementTree.Element]:
+    """Put points that follow each other in one style into a group: it says the style once."""
+    result: list[ElementTree.Element] = []
+    for (tag, style), members in itertools.groupby(
+        children, key=lambda one: (one.tag, one.attrib.get("style"))
+    ):
+        run = list(members)
+        if tag == f"{{{_SVG}}}use" and style is not None and len(run) > 2:
+            for child in run:
+                del child.attrib["style"]
+            group = ElementTree.Element(f"{{{_SVG}}}g", {"style": style})
+            group.extend(run)
+            run = [group]
+        result += run
+    return result
 
 
 def _tooltips(root: ElementTree.Element, tooltips: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import cog.reporting.figures.style as style
 from cog import constants
-from cog.reporting.figures.chart import Point, Series, std_of
+from cog.reporting.figures.chart import Panel, Point, Series, std_of
 from cog.reporting.figures.curves import Curve, CurveSelection, shorten
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
@@ -124,10 +124,17 @@ def columns(selection: CurveSelection, curves: Sequence[Curve]) -> list[tuple[st
     return columns or [("models", "Models", list(curves))]
 
 
-def without_own_zero(selection: CurveSelection, curves: Sequence[Curve]) -> list[Curve]:
+def without_own_zero(curves: Sequence[Curve], baseline: str | None) -> list[Curve]:
     """Leave one zero line in a relative panel: the first baseline's that is there."""
-    first = next((c for c in curves if c.model == selection.baseline), None)
-    return [c for c in curves if c.model != selection.baseline or c is first]
+    first = next((c for c in curves if c.model == baseline), None)
+    return [c for c in curves if c.model != baseline or c is first]
+
+
+def in_rows(panels: Sequence[Panel | None], most: int) -> tuple[tuple[Panel | None, ...], ...]:
+    """Arrange panels in rows of at most ``most``; the last row is filled up with None."""
+    n = max(1, min(most, len(panels)))
+    padded = [*panels, *([None] * (-len(panels) % n))]
+    return tuple(tuple(padded[start : start + n]) for start in range(0, len(padded), n))
 
 
 def dataset_label(dataset: str) -> str:

@@ -116,19 +116,29 @@ def write(
     return saving.write_all(folder, made, formats=formats, overwrite=overwrite)
 
 
-def svg(page: SearchPage, *, prefix: str | None = None) -> str:
-    """Return a page as an ``<svg>`` element for an HTML page, see :func:`cog.reporting.figures.svg`.
+def strips(found: Iterable[SearchPage], most: int) -> list[str]:
+    """Return trials and test accuracy of each page as an ``<svg>`` element, see :func:`cog.reporting.figures.svg`.
 
-    Raises:
-        CogError: a run is gone.
+    Files that cannot be read are left out; "" stands for a page without any trial or curve. After ``most``
+    elements the list ends.
     """
     from cog.reporting.figures import inline, search_drawing
 
-    searches = read(page)
+    drawn: list[str] = []
     with saving.drawing():
-        figure = search_drawing.draw(page.title, searches)
-        name = re.sub(r"[^A-Za-z0-9_.-]", "-", prefix or page.stem)
-        return inline.from_figure(figure, prefix=name, description=describe(page, searches), tooltips={})
+        for page in found:
+            if sum(map(bool, drawn)) == most:
+                break
+            searches = [search_history.outline(run) for run in page.runs]
+            if not any(search.trials or search.curves for search in searches):
+                drawn.append("")
+                continue
+            figure = search_drawing.draw_strip(searches)
+            text = describe(page, searches)
+            drawn.append(
+                inline.from_figure(figure, prefix=f"search-{len(drawn)}", description=text, tooltips={})
+            )
+    return drawn
 
 
 def describe(page: SearchPage, searches: Sequence[search_history.SearchRecord]) -> str:

@@ -1,4 +1,4 @@
-"""One page of search diagnostics drawn with matplotlib; lengths are inches."""
+"""Search diagnostics drawn with matplotlib: a page as a file, and a strip of three panels for the report."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import cog.reporting.figures.style as style
-from cog.reporting.figures.legend import text_width, wrap
-from cog.results.search_history import SearchRecord
+from cog.reporting.figures.drawing import INK, LABEL, PAGE, TICK, add_notes, fill, new_figure, settle
+from cog.results.search_history import SearchRecord, SearchTrial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH = 7.0
-_LABEL = 7.0
-_TICK = 6.4
-_NOTE = 5.8
-_INK = "#222222"
 _GREY = "#888888"
+
+# A trial that diverged.
+_CROSS: dict[str, Any] = {"marker": "x", "s": 14, "linewidths": 0.9, "color": "#c0392b", "zorder": 2.5}
+
+_UPPER, _LOWER, _STRIP = 2.05, 1.45, 1.5
 
 # Most good trials lie within a few points of the best; lower ones share one colour.
 _COLOUR_RANGE = 10.0
@@ -31,47 +31,41 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def draw(title: str, searches: Sequence[SearchRecord]) -> Figure:
-    """Return the page; call inside :func:`cog.reporting.figures.saving.drawing`."""
+    """Return the page of a file; call inside :func:`cog.reporting.figures.saving.drawing`."""
+    figure = new_figure(PAGE, _UPPER + _LOWER)
+    places = figure.add_gridspec(2, 6, height_ratios=[_UPPER, _LOWER])
+    figure.suptitle(title, x=0.012, ha="left", fontsize=LABEL + 1, fontweight="bold", color=INK)
+    _draw_plane(figure.add_subplot(places[0, :3]), searches)
+    _draw_best(figure.add_subplot(places[0, 3:]), searches)
+    for place, title, y_label, keys in (
+        (places[1, :2], "(c) Loss", "cross-entropy", ("train/loss", "test/loss")),
+        (places[1, 2:4], "(d) Top-1 accuracy (%)", "", ("train/top1", "test/top1")),
+        (places[1, 4:], "(e) Learning rate", "", ("lr",)),
+    ):
+        _draw_curves(figure.add_subplot(place), searches, title, y_label, keys)
+    feet = add_notes(figure, _notes(searches))
+    settle(figure, feet + _add_legend(figure, searches, feet), (_UPPER + _LOWER) / _LOWER, _LOWER)
+    return figure
+
+
+def draw_strip(searches: Sequence[SearchRecord]) -> Figure:
+    """Return trials, best so far and test accuracy side by side, small and without a legend, for the report."""
     from matplotlib.figure import Figure
 
-    notes = [line for note in _notes(searches) for line in wrap(note, _NOTE, _WIDTH - 0.2)]
-    legend = _legend_entries(searches)
-    legend_rows = _rows(legend)
-    bottom = 0.08 + 0.11 * len(notes) + 0.13 * len(legend_rows) + 0.06
-    upper, lower = 2.05, 1.45
-    height = bottom + 0.34 + lower + 0.56 + upper + 0.42
-    figure = Figure(figsize=(_WIDTH, height))
-
-    def axes(left: float, base: float, width: float, tall: float) -> Axes:
-        return figure.add_axes((left / _WIDTH, base / height, width / _WIDTH, tall / height))
-
-    lower_base = bottom + 0.34
-    upper_base = lower_base + lower + 0.56
-    figure.text(
-        0.08 / _WIDTH,
-        1 - 0.1 / height,
-        title,
-        fontsize=_LABEL + 1,
-        fontweight="bold",
-        va="top",
-        color=_INK,
-    )
-    _draw_plane(axes(0.52, upper_base, 2.75, upper), lambda: axes(3.34, upper_base, 0.09, upper), searches)
-    _draw_best(axes(4.3, upper_base, 2.62, upper), searches)
-    _draw_curves(axes(0.52, lower_base, 1.8, lower), searches, "loss", "(c) Loss", "cross-entropy")
-    _draw_curves(axes(2.85, lower_base, 1.8, lower), searches, "top1", "(d) Top-1 accuracy (%)", "")
-    _draw_rate(axes(5.17, lower_base, 1.75, lower), searches)
-    y = bottom - 0.08
-    for row in legend_rows:
-        x = 0.08
-        for text, artist in row:
-            x = _draw_entry(figure, x, y, text, artist)
-        y -= 0.13
-    for line in notes:
-        figure.text(
-            0.08, y, line, transform=figure.dpi_scale_trans, fontsize=_NOTE, color="#444444", va="center"
-        )
-        y -= 0.11
+    # A report has dozens of these: their labels are alike, so the layout is fixed, and there are few ticks.
+    figure = Figure(figsize=(PAGE, _STRIP))
+    figure.subplots_adjust(left=0.075, right=0.995, top=0.9, bottom=0.2, wspace=0.16)
+    panels = figure.subplots(1, 3)
+    _draw_small_plane(panels[0], searches)
+    _draw_best(panels[1], searches, dots=False)
+    _draw_curves(panels[2], searches, "(c) Test top-1 (%)", "", ("test/top1",), most=40)
+    for axes in panels:
+        axes.tick_params(length=0)
+        # Fixed, so that they are not measured.
+        axes.xaxis.set_label_coords(0.5, -0.13)
+        axes.yaxis.set_label_coords(-0.2, 0.5)
+    for axes in panels[1:]:
+        axes.locator_params(nbins=4)
     return figure
 
 
@@ -82,91 +76,84 @@ def _seed_style(position: int) -> tuple[str, str, Any]:
 
 
 def _finish(axes: Axes, title: str, x_label: str, y_label: str) -> None:
-    axes.set_title(title, fontsize=_LABEL, loc="left", pad=3.0, color=_INK)
-    axes.set_xlabel(x_label, fontsize=_LABEL, labelpad=1.5, color=_INK)
-    axes.set_ylabel(y_label, fontsize=_LABEL, labelpad=1.5, color=_INK)
-    axes.tick_params(labelsize=_TICK)
+    axes.set_title(title, fontsize=LABEL, loc="left", y=1.0, pad=3.0, color=INK)
+    axes.set_xlabel(x_label, fontsize=LABEL, labelpad=1.5, color=INK)
+    axes.set_ylabel(y_label, fontsize=LABEL, labelpad=1.5, color=INK)
+    axes.tick_params(labelsize=TICK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
 def _say(axes: Axes, text: str) -> None:
-    width = axes.get_position().width * _WIDTH
     axes.text(
-        0.5,
-        0.5,
-        "\n".join(wrap(text, _TICK, width * 0.8)),
-        transform=axes.transAxes,
-        ha="center",
-        va="center",
-        fontsize=_TICK,
-        color="#555555",
-    )
+        0.5, 0.5, fill(text, 1.6), transform=axes.transAxes, ha="center", va="center", fontsize=TICK, color="#555555"
+    )  # fmt: skip
 
 
 # ---- (a) ---------------------------------------------------------------------------------------------
-def _draw_plane(axes: Axes, colour_bar_axes: Any, searches: Sequence[SearchRecord]) -> None:
-    """Trials over log10 of both hyper-parameters."""
+def _draw_plane(axes: Axes, searches: Sequence[SearchRecord]) -> None:
+    """Draw trials over log10 of both hyper-parameters."""
     from matplotlib.colors import Normalize
 
-    scored = [t for s in searches for t in s.trials if not (t.diverged or t.pruned or math.isnan(t.val_top1))]
-    top = max((t.val_top1 for t in scored), default=0.0)
-    low = min((t.val_top1 for t in scored), default=0.0)
+    top1 = [t.val_top1 for s in searches for t in s.trials if _is_scored(t)]
+    top, low = max(top1, default=0.0), min(top1, default=0.0)
     floor = max(low, top - _COLOUR_RANGE)
     norm = Normalize(floor, top if top > floor else floor + 1)
     _interval_lines(axes, searches)
     for position, search in enumerate(searches):
         colour, marker, _ = _seed_style(position)
-        trials = [t for t in search.trials if t.lr > 0 and t.wd > 0]
-        groups = {
-            "scored": [t for t in trials if not (t.diverged or t.pruned or math.isnan(t.val_top1))],
-            "diverged": [t for t in trials if t.diverged],
-            "pruned": [t for t in trials if t.pruned and not t.diverged],
-        }
-        if groups["scored"]:
-            axes.scatter(
-                _log([t.lr for t in groups["scored"]]),
-                _log([t.wd for t in groups["scored"]]),
-                c=[t.val_top1 for t in groups["scored"]],
-                cmap=_colours(),
-                norm=norm,
-                marker=marker,
-                s=15,
-                linewidths=0.3,
-                edgecolors="#333333",
-                zorder=3,
-                gid=f"trials.{search.seed}",
-            )
-        for kind, symbol, size in (("diverged", "x", 14), ("pruned", "_", 16)):
-            if groups[kind]:
-                axes.scatter(
-                    _log([t.lr for t in groups[kind]]),
-                    _log([t.wd for t in groups[kind]]),
-                    marker=symbol,
-                    s=size,
-                    linewidths=0.9,
-                    color="#c0392b" if kind == "diverged" else _GREY,
-                    zorder=2.5,
-                    gid=f"{kind}.{search.seed}",
-                )
-        if search.lr > 0 and search.wd > 0:
-            x, y = math.log10(search.lr), math.log10(search.wd)
-            axes.scatter(
-                [x],
-                [y],
-                s=70,
-                facecolors="none",
-                edgecolors=colour,
-                linewidths=1.3,
-                zorder=4,
-                gid=f"chosen.{search.seed}",
-            )
+        # The best are on top.
+        scored = sorted(filter(_is_scored, search.trials), key=lambda t: t.val_top1)
+        scored = [t for t in scored if t.lr > 0 and t.wd > 0]
+        _scatter(
+            axes, scored, f"trials.{search.seed}", c=[t.val_top1 for t in scored], cmap=_colours(), norm=norm,
+            marker=marker, s=15, linewidths=0.3, edgecolors="#333333", zorder=3,
+        )  # fmt: skip
+        diverged = [t for t in search.trials if t.diverged]
+        _scatter(axes, diverged, f"diverged.{search.seed}", **_CROSS)
+        pruned = [t for t in search.trials if t.pruned and not t.diverged]
+        _scatter(
+            axes, pruned, f"pruned.{search.seed}", marker="_", s=16, linewidths=0.9, color=_GREY, zorder=2.5
+        )
+        ring: dict[str, Any] = {"facecolors": "none", "edgecolors": colour, "linewidths": 1.3}
+        _scatter(axes, [search], f"chosen.{search.seed}", s=70, zorder=4, **ring)
     _log_limits(axes, searches)
     _finish(axes, "(a) Trials and chosen pair", "learning rate", "weight decay")
-    if scored:
-        _draw_colour_bar(colour_bar_axes(), norm, clipped=low < floor)
-    elif not axes.collections:
+    if top1:
+        _draw_colour_bar(axes, norm, clipped=low < floor)
+    if not axes.collections:
         _say(axes, _why_no_trials(searches))
+
+
+def _draw_small_plane(axes: Axes, searches: Sequence[SearchRecord]) -> None:
+    """Draw the same for all seeds together; the better a trial, the more it stands out from the paper."""
+    from matplotlib import colormaps
+
+    trials = [t for s in searches for t in s.trials if t.lr > 0 and t.wd > 0]
+    scored = sorted((t for t in trials if not t.diverged), key=lambda t: t.val_top1)
+    top1 = [t.val_top1 for t in scored]
+    # All points are inside: a clipped one takes three times as much text.
+    if top1:
+        _scatter(
+            axes, scored, "trials", c=top1, cmap=colormaps["viridis_r"].resampled(6), vmax=top1[-1],
+            vmin=max(top1[0], top1[-1] - _COLOUR_RANGE), s=13, linewidths=0, clip_on=False, zorder=3,
+        )  # fmt: skip
+    _scatter(axes, [t for t in trials if t.diverged], "diverged", clip_on=False, **_CROSS)
+    ring: dict[str, Any] = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.0}
+    _scatter(axes, searches, "chosen", s=60, zorder=4, clip_on=False, **ring)
+    _log_limits(axes, searches)
+    _finish(axes, "(a) Trials and chosen pairs", "learning rate", "weight decay")
+
+
+def _is_scored(trial: SearchTrial) -> bool:
+    return not (trial.diverged or trial.pruned or math.isnan(trial.val_top1))
+
+
+def _scatter(axes: Axes, pairs: Sequence[SearchTrial | SearchRecord], gid: str, **look: Any) -> None:
+    """Draw the pairs that have a place on logarithmic axes, if there are any."""
+    placed = [(math.log10(pair.lr), math.log10(pair.wd)) for pair in pairs if pair.lr > 0 and pair.wd > 0]
+    if placed:
+        axes.scatter([x for x, _ in placed], [y for _, y in placed], gid=gid, **look)
 
 
 def _colours() -> Any:
@@ -178,17 +165,14 @@ def _colours() -> Any:
 
 def _draw_colour_bar(axes: Axes, norm: Any, *, clipped: bool) -> None:
     from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
 
-    figure = axes.figure
-    assert isinstance(figure, Figure)
-    bar = figure.colorbar(
-        ScalarMappable(norm=norm, cmap=_colours()), cax=axes, extend="min" if clipped else "neither"
+    bar = axes.get_figure().colorbar(  # type: ignore[union-attr]
+        ScalarMappable(norm=norm, cmap=_colours()), ax=axes, extend="min" if clipped else "neither", pad=0.02
     )
     if bar.solids is not None:
         bar.solids.set_edgecolor("face")  # else white seams show between the steps
-    bar.set_label("validation top-1 (%)", fontsize=_TICK, labelpad=2, color=_INK)
-    bar.ax.tick_params(labelsize=_TICK - 0.4)
+    bar.set_label("validation top-1 (%)", fontsize=TICK, labelpad=2, color=INK)
+    bar.ax.tick_params(labelsize=TICK - 0.4)
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
 
 
@@ -212,7 +196,7 @@ def _log_limits(axes: Axes, searches: Sequence[SearchRecord]) -> None:
         air = max(0.05 * (high - low), (_DECADES - (high - low)) / 2)
         limit(low - air, high + air)
         decades = range(math.ceil(low - air), math.floor(high + air) + 1)
-        step = max(1, -(-len(decades) // 7))
+        step = max(1, -(-len(decades) // (7 if len(decades) < 60 else 3)))
         shown = [exponent for exponent in decades if exponent % step == 0]
         ticks(shown, [_power(exponent) for exponent in shown])
 
@@ -239,7 +223,7 @@ def _why_no_trials(searches: Sequence[SearchRecord]) -> str:
 
 
 # ---- (b) ---------------------------------------------------------------------------------------------
-def _draw_best(axes: Axes, searches: Sequence[SearchRecord]) -> None:
+def _draw_best(axes: Axes, searches: Sequence[SearchRecord], *, dots: bool = True) -> None:
     drawn = False
     lows, highs = [], []
     for position, search in enumerate(searches):
@@ -249,24 +233,22 @@ def _draw_best(axes: Axes, searches: Sequence[SearchRecord]) -> None:
             continue
         drawn = True
         numbers = [trial.number + 1 for trial in search.trials]
-        axes.plot(
-            numbers, best, color=colour, linewidth=1.2, drawstyle="steps-post", gid=f"best.{search.seed}"
-        )
-        dots = [(n, t.val_top1) for n, t in zip(numbers, search.trials, strict=True) if not t.diverged]
-        axes.plot(
-            [n for n, _ in dots],
-            [value for _, value in dots],
-            linestyle="none",
-            marker=marker,
-            markersize=2.6,
-            markerfacecolor="white",
-            markeredgecolor=colour,
-            markeredgewidth=0.6,
-            gid=f"scores.{search.seed}",
-        )
+        # Of a strip only the steps: it says the same in a third of the text.
+        last = len(best) - 1
+        kept = [i for i, value in enumerate(best) if dots or i in (0, last) or value != best[i - 1]]
+        x, y = [numbers[i] for i in kept], [best[i] for i in kept]
+        axes.plot(x, y, color=colour, linewidth=1.2, drawstyle="steps-post", gid=f"best.{search.seed}")
+        if dots:
+            scored = [(n, t.val_top1) for n, t in zip(numbers, search.trials, strict=True) if not t.diverged]
+            axes.plot(
+                [n for n, _ in scored], [value for _, value in scored], linestyle="none", marker=marker,
+                markersize=2.6, markerfacecolor="white", markeredgecolor=colour, markeredgewidth=0.6,
+                gid=f"scores.{search.seed}",
+            )  # fmt: skip
         lows.append(min(value for value in best if math.isfinite(value)))
         highs.append(max(value for value in best if math.isfinite(value)))
-    _finish(axes, "(b) Validation top-1 of trials, best so far (%)", "trial", "")
+    title = "Validation top-1 of trials, best so far (%)" if dots else "Best validation top-1 so far (%)"
+    _finish(axes, f"(b) {title}", "trial", "")
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
     if not drawn:
@@ -291,46 +273,31 @@ def _whole_ticks(axes: Axes) -> None:
 
 
 # ---- (c)-(e) -----------------------------------------------------------------------------------------
-def _draw_curves(axes: Axes, searches: Sequence[SearchRecord], name: str, title: str, y_label: str) -> None:
+def _draw_curves(
+    axes: Axes,
+    searches: Sequence[SearchRecord],
+    title: str,
+    y_label: str,
+    keys: Sequence[str],
+    most: int = 10_000,
+) -> None:
+    """Draw curves of the final training by epoch, at most ``most`` points each; those of training are dashed."""
     drawn = False
     for position, search in enumerate(searches):
-        colour, _, _ = _seed_style(position)
-        for part, line in (("train", (0, (2.4, 1.2))), ("test", "-")):
-            values = search.curves.get(f"{part}/{name}")
-            if values:
-                drawn = True
-                axes.plot(
-                    range(1, len(values) + 1),
-                    values,
-                    color=colour,
-                    linestyle=line,
-                    linewidth=0.9,
-                    marker="o" if len(values) == 1 else None,
-                    markersize=3,
-                    gid=f"{part}-{name}.{search.seed}",
-                )
-    _finish_curves(axes, title, y_label, drawn=drawn)
-
-
-def _draw_rate(axes: Axes, searches: Sequence[SearchRecord]) -> None:
-    drawn = False
-    for position, search in enumerate(searches):
-        values = search.curves.get("lr")
-        if values:
+        for key in keys:
+            values = search.curves.get(key)
+            if not values:
+                continue
             drawn = True
+            # The first point and the last are among them.
+            steps = min(len(values), most) - 1
+            epochs = [round(index * (len(values) - 1) / max(1, steps)) for index in range(steps + 1)]
             axes.plot(
-                range(1, len(values) + 1),
-                values,
-                color=_seed_style(position)[0],
-                linewidth=0.9,
-                marker="o" if len(values) == 1 else None,
-                markersize=3,
-                gid=f"lr.{search.seed}",
-            )
-    _finish_curves(axes, "(e) Learning rate", "", drawn=drawn)
-
-
-def _finish_curves(axes: Axes, title: str, y_label: str, *, drawn: bool) -> None:
+                [epoch + 1 for epoch in epochs], [values[epoch] for epoch in epochs],
+                color=_seed_style(position)[0], linestyle=(0, (2.4, 1.2)) if key.startswith("train") else "-",
+                linewidth=0.9, marker="o" if len(values) == 1 else None, markersize=3,
+                gid=f"{key.replace('/', '-')}.{search.seed}",
+            )  # fmt: skip
     _finish(axes, title, "epoch of the final training", y_label)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
@@ -359,7 +326,7 @@ def _legend_entries(searches: Sequence[SearchRecord]) -> list[tuple[str, dict[st
                 },
             )
         )
-    plain: dict[str, Any] = {"linestyle": "none", "color": _INK}
+    plain: dict[str, Any] = {"linestyle": "none", "color": INK}
     trials = [trial for search in searches for trial in search.trials]
     ring = plain | {"marker": "o", "markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
     entries.append(("chosen", ring))
@@ -371,44 +338,27 @@ def _legend_entries(searches: Sequence[SearchRecord]) -> list[tuple[str, dict[st
         entries.append(("stopped early", plain | {"marker": "_", "color": _GREY, "markersize": 5}))
     if any(search.trials and (search.lr_interval or search.wd_interval) for search in searches):
         entries.append(("end of the interval", {"color": _GREY, "linewidth": 0.8, "dashes": (4, 2)}))
-    entries.append(("training", {"color": _INK, "linewidth": 0.9, "dashes": (2.4, 1.2)}))
-    entries.append(("test", {"color": _INK, "linewidth": 0.9}))
+    entries.append(("training", {"color": INK, "linewidth": 0.9, "dashes": (2.4, 1.2)}))
+    entries.append(("test", {"color": INK, "linewidth": 0.9}))
     return entries
 
 
-def _entry_width(text: str) -> float:
-    return 0.25 + 0.05 + text_width(text, _TICK) + 0.16
-
-
-def _rows(entries: Sequence[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
-    rows: list[list[tuple[str, dict[str, Any]]]] = [[]]
-    used = 0.0
-    for entry in entries:
-        width = _entry_width(entry[0])
-        if rows[-1] and used + width > _WIDTH - 0.16:
-            rows.append([])
-            used = 0.0
-        rows[-1].append(entry)
-        used += width
-    return rows
-
-
-def _draw_entry(figure: Figure, x: float, y: float, text: str, artist: dict[str, Any]) -> float:
+def _add_legend(figure: Figure, searches: Sequence[SearchRecord], bottom: float) -> float:
+    """Add the legend in as few rows as the width allows; returns its height."""
     from matplotlib.lines import Line2D
 
-    figure.add_artist(
-        Line2D(
-            [x, x + 0.125, x + 0.25],
-            [y, y, y],
-            markevery=[1],
-            transform=figure.dpi_scale_trans,
-            **artist,
-        )
-    )
-    figure.text(
-        x + 0.3, y, text, transform=figure.dpi_scale_trans, fontsize=_TICK, va="center_baseline", color=_INK
-    )
-    return x + _entry_width(text)
+    handles = [Line2D([], [], label=text, **artist) for text, artist in _legend_entries(searches)]
+    for columns in range(len(handles), 0, -1):
+        legend = figure.legend(
+            handles=handles, ncols=columns, fontsize=TICK, loc="lower left", frameon=False, borderpad=0,
+            borderaxespad=0, columnspacing=1.2, labelspacing=0.3, bbox_to_anchor=(0.05, bottom),
+            bbox_transform=figure.dpi_scale_trans,
+        )  # fmt: skip
+        extent = legend.get_window_extent()
+        if extent.width / figure.dpi < PAGE - 0.1:
+            break
+        legend.remove()
+    return extent.height / figure.dpi + 0.1
 
 
 def _notes(searches: Sequence[SearchRecord]) -> list[str]:

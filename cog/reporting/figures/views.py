@@ -60,7 +60,10 @@ def levels(selection: CurveSelection) -> Chart:
         narrow = _panel(places, tuple(tick_labels[index] for index in kept), x_label="")
         for key, title, curves in points.columns(selection, selection.curves):
             series = points.series(
-                points.without_own_zero(selection, curves), places, value, baseline=selection.baseline
+                points.without_own_zero(curves, selection.baseline),
+                places,
+                value,
+                baseline=selection.baseline,
             )
             if any(not one.baseline for one in series):
                 relative.append(
@@ -86,7 +89,7 @@ def levels(selection: CurveSelection) -> Chart:
         + ". Error bars: standard deviation over seeds.",
         of_protocol=True,
         lead=absolute if relative else None,
-        grid=_grid(relative) if relative else ((absolute,),),
+        grid=points.in_rows(relative, 2) if relative else ((absolute,),),
         single=not relative,
         notes=_notes(selection, [absolute, *relative]),
     )
@@ -142,7 +145,7 @@ def drop(selection: CurveSelection) -> Chart:
         caption=f"{title}, in percent of each model's own IN-1K score. Error bars: standard deviation over seeds.",
         of_protocol=True,
         lead=together if panels else None,
-        grid=_grid(panels) if panels else ((together,),),
+        grid=points.in_rows(panels, 2) if panels else ((together,),),
         single=not panels,
         notes=_notes(selection, [together]),
     )
@@ -164,7 +167,7 @@ def few_shot(selection: CurveSelection) -> Chart:
         shots -= {1}  # Sec. 4.2.2 starts at two images per class
     rows = [_few_shot_row(selection, curves, datasets, shots, points.absolute, relative=False)]
     if selection.baseline is not None:
-        kept = points.without_own_zero(selection, curves)
+        kept = points.without_own_zero(curves, selection.baseline)
         row = _few_shot_row(selection, kept, datasets, shots, points.relative(selection), relative=True)
         if any(not s.baseline for panel in row if panel for s in panel.series):
             rows.append(row)
@@ -249,7 +252,7 @@ def few_shot_all(selection: CurveSelection, *, relative: bool) -> Chart:
     for dataset in datasets:
         row: list[Panel | None] = []
         for key, title, curves in columns:
-            kept = points.without_own_zero(selection, curves) if relative else curves
+            kept = points.without_own_zero(curves, selection.baseline) if relative else curves
             panel = _few_shot_panel(selection, kept, dataset, shots, value, relative=relative)
             if panel is not None:
                 unit = (
@@ -293,9 +296,7 @@ def _side_by_side(panels: Sequence[Panel]) -> list[tuple[Panel | None, ...]]:
         named.append(
             dataclasses.replace(panel, title=dataset_label(dataset), y_label=panel.y_label.split("\n")[1])
         )
-    n = min(3, len(named))
-    named += [None] * (-len(named) % n)
-    return [tuple(named[start : start + n]) for start in range(0, len(named), n)]
+    return list(points.in_rows(named, 3))
 
 
 def singles(chart: Chart) -> list[Chart]:
@@ -342,14 +343,6 @@ def _panel(places: Sequence[tuple[float, str, int]], tick_labels: tuple[str, ...
         series=(),
         y_group="",
     )
-
-
-def _grid(panels: Sequence[Panel]) -> tuple[tuple[Panel | None, ...], ...]:
-    """Two columns beside the lead; one when there is a single panel."""
-    if len(panels) == 1:
-        return ((panels[0],),)
-    padded = [*panels, *([None] * (len(panels) % 2))]
-    return tuple(tuple(padded[start : start + 2]) for start in range(0, len(padded), 2))
 
 
 def _score_label(selection: CurveSelection) -> str:

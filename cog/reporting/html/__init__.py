@@ -7,42 +7,15 @@ those. What comes from folders and files is escaped. ``facts`` holds everything 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cog
-from cog.errors import CogError
+from cog.reporting.request import check_file
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.cells import Problem, Run, SeedAverage
 from cog.runtime import files
 from cog.runtime.provenance import now
-
-
-def check_output(path: str | os.PathLike[str], *, overwrite: bool, flag: str = "--report") -> Path:
-    """Return where to write, before any work is done.
-
-    Args:
-        path: what the user gave.
-        overwrite: whether an existing file may be replaced.
-        flag: how the user gave it, for messages.
-
-    Raises:
-        CogError: when it cannot be written there.
-    """
-    target = Path(os.path.realpath(path))  # atomic replacement would turn a link into a file
-    if target.is_dir():
-        raise CogError(f"{flag} {path} is a folder, expected a file such as report.html")
-    if not target.parent.is_dir():
-        raise CogError(f"the folder of {flag} {path} does not exist; create it first")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise CogError(f"cannot write into the folder of {flag} {path}; check its permissions")
-    if target.exists():
-        if not stat.S_ISREG(target.stat().st_mode):
-            raise CogError(f"{flag} {path} is not a regular file")
-        if not overwrite:
-            raise CogError(f"{flag} {path} exists; remove it or add --overwrite")
-    return target
 
 
 def write(
@@ -84,7 +57,7 @@ def write(
     from cog.reporting.html.experiments import Experiments
     from cog.results.published import MODELS
 
-    target = check_output(path, overwrite=overwrite)
+    target = check_file(path, flag="--report", overwrite=overwrite)
     experiments = Experiments(measures, analyses, variants or {})
     if experiments.present and not cells:  # the published classifiers are not what this is about
         published = ()

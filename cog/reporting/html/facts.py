@@ -14,7 +14,7 @@ from cog.results import comparison, diagnostics, official, ranking, search_histo
 from cog.results.cells import RUNS, Problem, Run, SeedAverage, dataset_key, natural_key, of_metric
 from cog.results.comparison import Difference
 from cog.results.diagnostics import Evidence, Notice
-from cog.results.official import Verdict
+from cog.results.official import Match, Verdict
 from cog.results.published import SOURCES
 from cog.results.ranking import Place
 from cog.results.search_history import FeatureDescription
@@ -53,6 +53,15 @@ class OwnModel:
     places: Mapping[tuple[str, int], Place]
     sentences: tuple[str, ...]
 
+    def cell(self, dataset: str, n_shot: int) -> SeedAverage | None:
+        """Return its top-1 accuracy on a data set."""
+        return next((c for c in self.cells if (c.dataset, c.n_shot) == (dataset, n_shot)), None)
+
+    @property
+    def has_all_images(self) -> bool:
+        """Whether there is a result with all images."""
+        return any(cell.n_shot == 0 for cell in self.cells)
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -79,6 +88,17 @@ class Facts:
     notices: tuple[Notice, ...]
     problems: tuple[Problem, ...]
     experiments: Experiments = field(default_factory=Experiments)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether an own result has fewer seeds than expected."""
+        return any(cell.missing_seeds for model in self.own for cell in model.cells)
+
+    @property
+    def counts_unknown(self) -> bool:
+        """Whether the official data are assumed for an own result."""
+        verdicts = (verdict for model in self.own for verdict in model.counts.values())
+        return any(verdict.match is Match.UNKNOWN for verdict in verdicts)
 
 
 def collect(

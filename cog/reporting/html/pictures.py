@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from cog.errors import CogError
 from cog.results.analysis_records import AnalysisRecord
@@ -14,14 +15,11 @@ from cog.results.measures import LOGREG
 # The others repeat these for every model or data set, and are large; --figures writes all.
 _WHICH = ("fig3", "fig4", "drop")
 
-# Of other experiments; those left out repeat these.
+# Of other experiments, before any more that are declared; those left out repeat these.
 _EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn", "distance")
 
 # With more own models than this every figure is crowded and large: the first must do.
 _MANY_MODELS = 8
-
-# A text column of a paper is 240 points wide.
-_WIDE_POINTS = 300
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Picture:
     """
 
     caption: str
-    svg: str
+    svg: Markup
     wide: bool
 
 
@@ -57,25 +55,23 @@ def draw(
         The figures; and a hint for the reader: why there are none, or "".
     """
     from cog.reporting import figures
+    from cog.reporting.figures.experiments import LEVEL_FIGURES
 
     pictures = []
     reason = ""
     many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
     experiments = any(measure.evaluation != LOGREG for measure in measures)
-    wanted = (_WHICH[:1] if many else _WHICH) + (_EXPERIMENTS if experiments and not many else ())
+    wanted = _WHICH[:1] if many else _WHICH
+    if experiments and not many:
+        declared = (name for name, one in LEVEL_FIGURES.items() if one.on_page)
+        wanted = tuple(dict.fromkeys((*wanted, *_EXPERIMENTS, *declared)))
     for which in wanted:
         try:
             for chart in figures.charts(
                 cells, published, measures=measures, analyses=analyses, which=[which], singles=False
             ):
                 svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
-                pictures.append(Picture(chart.caption, svg, _points_wide(svg) > _WIDE_POINTS))
+                pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single))
         except CogError as error:  # too few results for this one
             reason = reason or f"There are no figures: {error}."
     return pictures, "" if pictures else reason
-
-
-def _points_wide(svg: str) -> float:
-    """The width that the view box of a drawing gives, in points."""
-    found = re.search(r'viewBox="\S+ \S+ (\S+) ', svg)
-    return float(found[1]) if found else 0.0

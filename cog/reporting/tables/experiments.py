@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cog import constants
+from cog.analysis.knn import neighbor_metric
 from cog.errors import CogError
 from cog.reporting.tables.layout import (
     Row,
@@ -22,7 +23,7 @@ from cog.results import measures, metric_info, published
 from cog.results.cells import RUNS, SeedAverage, dataset_key, natural_key
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.measures import LOGREG
-from cog.results.metric_info import Kind
+from cog.results.metric_info import Metric
 
 #: Kinds of variants of the classifier, as ``--variants`` takes them.
 VARIANTS = ("mlp", "pca", "balanced", "blurred", "finetune")
@@ -149,7 +150,7 @@ def of_analyses(
             continue
         if key[1].split("_")[0] in hidden:
             continue
-        found = metric_info.neighbours(key[1]) if key[0].split("_")[0] == "knn" else None
+        found = neighbor_metric(key[1]) if key[0].split("_")[0] == "knn" else None
         if found is None:
             made.by_dataset(key)
         else:
@@ -296,7 +297,9 @@ class _Tables:
             low = ", lower is better" if kind.better < 0 else ""
             self.table(f"{kind.title}{low}", columns, kind)
 
-    def table(self, title: str, columns: Sequence[Column], kind: Kind, *, notes: Sequence[Note] = ()) -> None:
+    def table(
+        self, title: str, columns: Sequence[Column], kind: Metric, *, notes: Sequence[Note] = ()
+    ) -> None:
         """Add a table of the rows that have any of these numbers."""
         lines: list[tuple[Row, list[SeedAverage | None]]] = []
         for row in self.numbers.rows:
