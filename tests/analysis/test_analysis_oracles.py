@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from marks import first_quick
 
 from cog.analysis import alignment, clustering_metrics, kmeans, knn, lloyd, ncm, ranked_classes, seeding
 from cog.analysis.rows import FeatureRows
@@ -247,7 +248,7 @@ def test_agreement_ignores_the_numbers_of_clusters():
 # Alignment and uniformity
 
 
-@pytest.mark.parametrize(("alpha", "t"), [(2.0, 2.0), (1.0, 0.5), (3.0, 30.0)])
+@pytest.mark.parametrize(("alpha", "t"), first_quick(1, [(2.0, 2.0), (1.0, 0.5), (3.0, 30.0)]))
 def test_alignment_and_uniformity_are_their_definitions(monkeypatch, alpha, t):
     monkeypatch.setattr(alignment, "_BLOCK", 300)
     features = clouds(2000, 32, 7)

@@ -236,6 +236,7 @@ def test_another_shell_is_told(repository):
         assert done.stderr == f"error: run it with bash: bash {script}\n"
 
 
+@pytest.mark.slow
 def test_scripts_are_found_through_links(repository, python, tmp_path):
     (tmp_path / "folder").symlink_to(repository / "bash-scripts")
     (tmp_path / "logreg").symlink_to(repository / "bash-scripts/logreg.sh")

@@ -289,6 +289,7 @@ def with_root(argv, root):
     return argv
 
 
+@pytest.mark.slow
 def test_processed_layout_is_explained(check, workshop, tmp_path, caplog):
     from cog.errors import CogError
 

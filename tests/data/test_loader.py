@@ -93,6 +93,7 @@ class Counting(Decoder):
         return super().__call__(row, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_no_more_is_decoded_ahead_than_promised(images, n_workers):
     decoder = Counting(images, **SIZE)

@@ -697,6 +697,7 @@ def published(real_counts, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_published_selection_and_sizes(published):
     report = json.loads((published / "report.json").read_text())
     assert report["selection"]["concepts"] == 21_841
@@ -719,6 +720,7 @@ def test_published_selection_and_sizes(published):
 DIGESTS = ["f5456283223c84d4", "17678e28d53d7835", "12475eaf7d5ce327", "785513da66e0851f", "3d24c53be2c10257"]
 
 
+@pytest.mark.slow
 def test_published_levels_never_change(published):
     """Digest of the sorted ids of each level, so that it does not depend on the order within a level."""
     levels = read_levels(published / constants.LEVELS_FILE)

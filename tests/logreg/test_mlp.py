@@ -94,6 +94,7 @@ def test_initial_layers_are_torchs():
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODULES)
 def test_bfloat16_gives_the_same_accuracy(sets, kind):
     scores = {}
@@ -223,6 +224,7 @@ def test_zero_features_and_zero_vectors():
     assert math.isfinite(outcome.classifier.history.logs["train/loss"][-1])
 
 
+@pytest.mark.slow
 def test_the_plan_counts_the_operations_that_are_done():
     """Against PyTorch's own count of matrix products over a whole run; and it can be described."""
     settings = Settings(

@@ -65,6 +65,7 @@ def test_operations_at_full_scale():
     assert operations == pytest.approx(22.6e15, rel=0.01)
 
 
+@pytest.mark.slow
 def test_described_in_three_lines(monkeypatch):
     monkeypatch.setattr(plan, "_MOMENT", 0)
     data, engine = prepared()

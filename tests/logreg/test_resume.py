@@ -14,6 +14,7 @@ import time
 import pytest
 import tiny
 import torch
+from marks import first_quick
 from test_logreg import command
 from test_staging import Killed, Steps
 from test_study import FOLDERS, assert_same, complete, contents, study_command
@@ -77,6 +78,7 @@ def final_weights(out):
 # Signals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_interrupted_after_epochs_of_search_and_final_training(
     feature_folders, tmp_path, uninterrupted, signalled, caplog, number
@@ -220,7 +222,7 @@ def revive(out):
         path.unlink()
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("overwrite", first_quick(1, [True, False]))
 def test_killed_at_every_step_of_publication(feature_folders, tmp_path, overwrite):
     """With an old result: that or the new one is there, and after the same command again it is the new one."""
     pairs = ["CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2"]

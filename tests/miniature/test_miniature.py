@@ -101,6 +101,7 @@ def test_a_long_chain_of_hypernyms_needs_no_recursion():
 # Concepts -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_data_sets_are_trees_of_the_same_shape(wordnet):
     chosen = concepts.choose_concepts(wordnet, seed=0)
     assert len(chosen.seen) == 24 and len(chosen.unseen) == 120

@@ -402,6 +402,7 @@ def test_command_line_ends_with_a_table(server, tmp_path, monkeypatch, capsys):
         main(["download", "--all", "--", ""])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["prepare_cutmix.sh", "prepare_sup.sh", "all.sh"])
 def test_scripts_take_the_root_and_run_from_anywhere(repository, tmp_path, python, name):
     environment = {**os.environ, "COG_PYTHON": python}

@@ -22,7 +22,7 @@ from cog.runtime.device import exact_float32
 TOLERANCE = 1e-4
 
 #: One model per schema and container that is quick to write; the others are slow.
-QUICK = ("nat_m4", "deit_small_distilled", "dino_resnet50")
+QUICK = ("nat_m4", "dino_resnet50")
 
 
 def error(features: torch.Tensor, name: str, suffix: str = "", seed: str = "A") -> float:

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
+from marks import first_quick
 
 from cog.errors import CogError
 from cog.reporting import figures
@@ -461,7 +462,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", first_quick(2, LAYOUTS))
 def test_nothing_overlaps_in_odd_cases(name):
     cells, wanted = LAYOUTS[name]
     of_paper = [] if name in ("one", "odd_shots") else published.cells()
@@ -474,6 +475,7 @@ def test_nothing_overlaps_in_odd_cases(name):
             assert min(axes.get_position().width for axes in figure.axes) > (0.5 if chart.single else 0.12)
 
 
+@pytest.mark.slow
 def test_legends_have_every_curve_once(paper):
     with saving.drawing():
         for stem in ("fig3_levels", "fig3_levels_absolute", "fig4_fewshot", "fig11_fewshot_relative"):
@@ -493,6 +495,7 @@ def written(tmp_path_factory):
     return folder, paths
 
 
+@pytest.mark.slow
 def test_files(written):
     folder, paths = written
     assert [path.name for path in paths] == [f"fig3_levels.{fmt}" for fmt in ("pdf", "png", "svg", "csv")]
@@ -616,6 +619,7 @@ def page(paper):
     return [figures.svg(chart, prefix=f"figure-{chart.figure}") for chart in made]
 
 
+@pytest.mark.slow
 def test_inline_svg_stands_alone(page):
     for text in page:
         root = ElementTree.fromstring(text)  # well-formed

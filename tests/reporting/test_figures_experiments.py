@@ -257,6 +257,7 @@ def test_requests_that_cannot_be_met():
     assert [c.figure for c in figures.charts([], [], measures=own(), datasets=["cog_l1"])] == list(OWN)
 
 
+@pytest.mark.slow
 def test_files_and_a_page(tmp_path, ours):
     files = figures.write([], [], tmp_path, measures=own(), formats=["svg"])
     names = {path.name for path in files}

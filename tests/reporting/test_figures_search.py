@@ -278,6 +278,7 @@ def test_nothing_is_drawn_of_runs_without_records(tmp_path):
     assert search.strips(search.pages([run]), most=3) == [""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trials",
     [

@@ -221,6 +221,7 @@ def test_top5_is_shown_for_own_results_only(write):
     assert view[: view.index("</table>")].count("<tr") == 2
 
 
+@pytest.mark.slow
 def test_figures_are_inside_and_safe(tmp_path):
     cells = find.summarise(study(model=f"a_{HOSTILE}"), constants.SEEDS)
     cells += [

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from marks import n_examples
+from marks import first_quick, n_examples
 
 from cog.errors import CogError, UnsafeFileError
 from cog.runtime import safe_load, safe_pickle
@@ -544,7 +544,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", first_quick(12, HOSTILE))
 def test_hostile_files_end_soon_in_one_line(tmp_path, python, repository, name):
     # in a process of its own: its memory is measured, and hashing cannot be interrupted
     path = tmp_path / "data.pkl"

@@ -146,6 +146,7 @@ def test_a_publication_killed_at_any_step_is_finished_or_undone(tmp_path, monkey
     assert seen.count("new") >= (9 if old else 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 40, 3))
 def test_a_repetition_killed_as_well(tmp_path, monkeypatch, first):
     """Killed in publication, then at every step of the start after it."""
