@@ -448,6 +448,7 @@ def test_embedding(toy, capsys):
     assert "have none" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_rerank_keeps_the_concepts(toy):
     given = toy.root / "given.pkl"
     pool = [wnid(n) for n in (*range(11, 16), *range(40, 45))]

@@ -165,6 +165,7 @@ def real(shared_dir):
     return graph, graph.indices(concepts, "IN-21K"), graph.indices(sorted(seen), "IN-1K")
 
 
+@pytest.mark.slow
 def test_real_taxonomy_has_the_published_size(real):
     graph, concepts, _ = real
     taxonomy = build_taxonomy(graph, concepts)

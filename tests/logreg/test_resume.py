@@ -154,6 +154,7 @@ def test_a_real_signal_to_a_real_process(feature_folders, tmp_path, python, repo
     assert_same(contents(out), resumed)
 
 
+@pytest.mark.slow
 def test_a_study_interrupted_in_the_middle(feature_folders, tmp_path, signalled):
     root = tmp_path / "results"
     arguments = study_command(feature_folders, root, "CLF.N_TRIALS", "2")

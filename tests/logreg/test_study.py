@@ -178,6 +178,7 @@ def test_complete_runs_are_skipped_and_the_rest_is_done(feature_folders, tmp_pat
     assert tiny.snapshot(root) == again
 
 
+@pytest.mark.slow
 def test_one_folder_in_the_way_stops_everything_before_it_begins(feature_folders, tmp_path):
     root = tmp_path / "results"
     logreg.main(command(feature_folders, root / "out_N4/seed-37", "EVAL.SEED", "37", "CLF.N_SHOT", "4"))

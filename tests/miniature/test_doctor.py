@@ -55,6 +55,7 @@ def test_a_machine_that_works(capsys):
     assert measured["memory"]["level"] == 4 * 32 * 1_150_000
 
 
+@pytest.mark.slow
 def test_a_page_of_text(capsys):
     assert command.main(["--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -97,6 +98,7 @@ def test_features_that_are_wrong(capsys, monkeypatch):
     assert "do not use FT_EXTRACT.PRECISION fp32" in texts(shown, PROBLEM)["extraction"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "subject"),
     [(Engine, "fit", "classifiers"), (Extractor, "stream", "extraction"), (loader, "batches", "extraction")],
@@ -111,6 +113,7 @@ def test_any_failure_is_a_finding(capsys, monkeypatch, owner, name, subject):
     assert texts(shown, PROBLEM) == {subject: "RuntimeError: CUDA error: unspecified launch failure"}
 
 
+@pytest.mark.slow
 def test_decoders_that_give_other_pixels(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "load_rgb", lambda path: doctor.Image.new("RGB", (500, 375)))
     code, shown = run(capsys)
@@ -118,6 +121,7 @@ def test_decoders_that_give_other_pixels(capsys, monkeypatch):
     assert "JPEG is decoded to other pixels" in texts(shown, PROBLEM)["decoders"]
 
 
+@pytest.mark.slow
 def test_without_wordnet_levels_alone_are_missing(capsys, monkeypatch):
     def missing():
         raise CogError("WordNet 3.0 was not found")

@@ -74,7 +74,7 @@ def test_the_models_of_the_paper():
     } == SCRIPTS
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", first_quick(12, MODELS))
 class TestEveryModel:
     """Holds for each row: a new one is tested by being declared."""
 
@@ -472,6 +472,7 @@ def test_drift_is_seen(monkeypatch):
         main(["docs"])
 
 
+@pytest.mark.slow
 def test_check(tmp_path, capsys):
     good = tmp_path / "dino" / "resnet50"
     bad = tmp_path / "swav" / "resnet50"

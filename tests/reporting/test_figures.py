@@ -359,6 +359,7 @@ def same(a, b):
     return len(a) == len(b) and all((math.isnan(x) and math.isnan(y)) or x == y for x, y in zip(a, b))
 
 
+@pytest.mark.slow
 def test_artists_carry_the_data(drawn):
     assert [chart.figure for chart, _ in drawn] == ["fig3", "fig4", "fig10", "fig11", "drop"]
     for chart, figure in drawn:
@@ -388,6 +389,7 @@ def test_artists_carry_the_data(drawn):
             assert all(low <= value <= high for value in values if not math.isnan(value))
 
 
+@pytest.mark.slow
 def test_own_curves_are_on_top(drawn):
     for chart, figure in drawn:
         lines = lines_by_gid(figure)
@@ -439,6 +441,7 @@ def check_layout(figure):
         assert not overlap(one, other)
 
 
+@pytest.mark.slow
 def test_nothing_overlaps(drawn):
     with saving.drawing():
         for _, figure in drawn:
@@ -462,7 +465,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(2, LAYOUTS))
+@pytest.mark.parametrize("name", first_quick(1, LAYOUTS))
 def test_nothing_overlaps_in_odd_cases(name):
     cells, wanted = LAYOUTS[name]
     of_paper = [] if name in ("one", "odd_shots") else published.cells()

@@ -145,6 +145,7 @@ def test_figures_of_ones_own_numbers(ours):
     }
 
 
+@pytest.mark.slow
 def test_alignment_and_uniformity_in_a_plane(ours):
     plane = ours["v1_fig10"].grid[0][2]
     assert plane.title == "Alignment (y), uniformity (x)", "the axes have no other names"

@@ -54,6 +54,7 @@ def test_order_and_failures(tmp_path, caplog):
     assert "t0: not begun, since e0 failed" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_others_work_on_waits(tmp_path, caplog, monkeypatch):
     """One is being done before it begins, one is taken by another process at the same moment, one fails by itself."""
     caplog.set_level("INFO", logger="cog")
