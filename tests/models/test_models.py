@@ -74,7 +74,7 @@ def test_the_models_of_the_paper():
     } == SCRIPTS
 
 
-@pytest.mark.parametrize("name", first_quick(12, MODELS))
+@pytest.mark.parametrize("name", first_quick(8, MODELS))
 class TestEveryModel:
     """Holds for each row: a new one is tested by being declared."""
 

@@ -120,12 +120,14 @@ def test_pages_hold_the_seeds_of_one_cell(pages):
     assert pages["search_my_net_cog_l3_N8"].title == "my_net, L3, 8 training images per class"
 
 
+@pytest.mark.slow
 def test_files(written, pages):
     folder, paths = written
     names = {f"{stem}{end}" for stem in pages for end in (".svg", ".csv", "_curves.csv")}
     assert {path.name for path in paths} == set(os.listdir(folder)) == names
 
 
+@pytest.mark.slow
 def test_trials_are_written_as_recorded(written):
     rows = read_csv(written[0] / "search_my_net_cog_l3.csv")
     assert tuple(rows[0]) == search.TRIAL_COLUMNS
@@ -140,6 +142,7 @@ def test_trials_are_written_as_recorded(written):
     assert [row["best_so_far"] for row in rows[:6]] == ["40.0", "40.0", "55.0", "61.0", "61.0", "61.0"]
 
 
+@pytest.mark.slow
 def test_curves_are_those_of_the_logs(written, root):
     rows = read_csv(written[0] / "search_my_net_cog_l3_curves.csv")
     assert [(row["seed"], row["epoch"]) for row in rows] == [
@@ -221,6 +224,7 @@ def test_what_is_missing_is_said(pages):
     assert (old.lr, old.wd, old.trials) == (12.0, 1e-7, ())
 
 
+@pytest.mark.slow
 def test_study_is_never_unpickled(written, root):
     """study.pkl of these folders is not a pickle: reading it would have failed."""
     assert (root / "my/net/cog_l3/eval_logreg/seed-22/study.pkl").read_bytes() == b"not to be opened"
@@ -313,6 +317,7 @@ def test_same_bytes_again(written, runs, tmp_path):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_errors(written, runs, tmp_path):
     with pytest.raises(CogError, match="no run whose search"):
         search.write([], tmp_path / "out")
