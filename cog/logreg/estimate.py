@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cog.errors import CogError
+from cog.logreg import gram
 from cog.logreg.matrix import FeatureMatrix, HostMatrix, MappedMatrix
 from cog.logreg.metrics import CPU_CHUNK, score
 from cog.logreg.sgd import TrainedClassifier, TrainSpec
@@ -174,6 +175,10 @@ def rows_of(counts: Sequence[int], settings: Settings) -> Rows:
     return Rows(search, sum(held_out), final) if settings.n_trials else Rows(0, 0, final)
 
 
+def _largest(rows: Rows) -> int:
+    return max(rows.search_train, rows.final_train)
+
+
 def estimate_flops(rows: Rows, settings: Settings, *, n_test: int, dim: int, n_classes: int) -> float:
     """Return the floating-point operations of a run's matrix products."""
     forward, step = _per_row(settings, dim, n_classes)
@@ -203,6 +208,12 @@ class Speed:
     A step takes a time that is linear in its rows: what does not depend on them (the update of the weights, calls) is
     most of a few-shot run.
 
+    Args:
+        data: data set ready for training.
+        study: runs that share everything but seed and shots.
+        engine: does the training.
+        largest: rows of the largest training; they decide whether it is done in the span of its rows.
+
     Attributes:
         full: rows of a full step.
         full_step: seconds of a full step of one classifier.
@@ -211,6 +222,7 @@ class Speed:
 
     def __init__(self, data: Data, study: Sequence[Settings], engine: Engine, largest: int) -> None:
         self._data, self._engine, self._settings = data, engine, study[0]
+        self._in_span = gram.applies(largest, data.features.dim)
         self.full = min(largest, self._settings.batch_size)
         self.full_step, self._setup = self._step(self.full)
         small = max(1, self.full // 16)
@@ -243,14 +255,17 @@ class Speed:
         from cog.logreg.protocol import sgd_config
 
         config = sgd_config(self._settings, len(self._data.labels))
-        spec = TrainSpec(torch.arange(n_rows), [(0.0, 0.0)], init_seed=0, order_seed=0)
+        # One batch alone may be few enough rows for their span, where the training has too many for it.
+        n_steps = 1 if self._in_span else self._data.features.dim // (2 * n_rows) + 1
+        spec = TrainSpec(torch.arange(n_rows).repeat(n_steps), [(0.0, 0.0)], init_seed=0, order_seed=0)
 
         def train(epochs: int) -> None:
             self._engine.fit(
                 self._data, spec, dataclasses.replace(config, n_epochs=epochs, batch_size=n_rows)
             )
 
-        return self._timed(train)
+        epoch, setup = self._timed(train)
+        return epoch / n_steps, setup
 
     def _score(self) -> float:
         """Time the scoring of a row."""
@@ -338,10 +353,14 @@ def describe(data: Data, study: Sequence[Settings], engine: Engine, *, at_once: 
     if operations < _MOMENT:
         expected, measured = "seconds", ""
     else:
-        speed = Speed(data, study, engine, max(max(part.search_train, part.final_train) for part in rows))
-        seconds = sum(speed.run(part, settings) for part, settings in zip(rows, study, strict=True))
+        seconds, speeds = 0.0, {}
+        for part, settings in sorted(zip(rows, study, strict=True), key=lambda pair: -_largest(pair[0])):
+            in_span = gram.applies(_largest(part), dim)
+            if in_span not in speeds:
+                speeds[in_span] = Speed(data, study, engine, _largest(part))
+            seconds += speeds[in_span].run(part, settings)
         expected = f"about {_time(seconds)}"
-        measured = f", {speed.operations_per_second / 1e9:.3g} GFLOP/s measured"
+        measured = f", {speeds[min(speeds)].operations_per_second / 1e9:.3g} GFLOP/s measured"
     return [
         f"plan: {runs} of {search}, {first.n_epochs} epochs, {n_classes} classes, {_flop(operations)} of matrix "
         f"products{side}",

@@ -290,7 +290,7 @@ def _full_scale(data: Data, engine: Engine, sizes: Sizes) -> dict[str, float]:
     """Measure a step, and scale a run of the protocol on a whole level from it."""
     n_train, n_classes, n_test = _LEVEL
     settings = Settings(seed=22, batch_size=sizes.batch_size)
-    speed = estimate.Speed(data, [settings], engine, sizes.batch_size)
+    speed = estimate.Speed(data, [settings], engine, n_train)
     rows = estimate.rows_of([n_train // n_classes] * n_classes, settings)
     more_scored = settings.n_epochs * (n_test - data.test.n)
     return {

@@ -109,7 +109,8 @@ def test_measuring_changes_no_result(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("n", "d", "n_classes", "n_shot"), [(408, 1280, 17, 0), (408, 1280, 17, 2), (6000, 128, 50, 0)]
+    ("n", "d", "n_classes", "n_shot"),
+    [(408, 1280, 17, 0), (408, 1280, 17, 2), (6000, 128, 50, 0), (6000, 2048, 50, 0)],
 )
 def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
     """Processor time, as the tests' machine has other things to do; about a factor of 1.3 when it is quiet."""
@@ -128,6 +129,28 @@ def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
     start = time.process_time()
     protocol.run_protocol(data, settings, engine)
     assert 1 / 4 < estimate / (time.process_time() - start) < 4
+
+
+@pytest.mark.parametrize(("largest", "form", "n_steps"), [(40, "span", 1), (41, "dense", 3)])
+def test_the_form_that_will_run_is_measured(monkeypatch, largest, form, n_steps):
+    """Batches of 16 rows of 80 features: few enough for their span, but not what they are batches of."""
+    n, d = 60, 80
+    sets = (FeatureSet(torch.randn(n, d), torch.arange(n) % 3, "random") for _ in range(2))
+    engine = Engine(CPU)
+    data = protocol.prepare(*sets, engine)
+    fit, measured = engine.fit, []
+
+    def recorded(data, spec, config):
+        (trained,) = fit(data, spec, config)
+        measured.append(trained.arithmetic["form"])
+        return [trained]
+
+    clock = iter(range(1000))
+    monkeypatch.setattr(engine, "fit", recorded)
+    monkeypatch.setattr(plan, "_clock", lambda: next(clock))  # one second for all steps of an epoch
+    speed = plan.Speed(data, [Settings(seed=1, batch_size=16)], engine, largest)
+    assert set(measured) == {form}
+    assert speed.full_step == pytest.approx(1 / n_steps)
 
 
 @pytest.mark.parametrize("n_shot", [0, 1, 3])
