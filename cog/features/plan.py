@@ -15,7 +15,7 @@ from cog.features import shards
 from cog.features.folder import FeatureFolder
 from cog.models.formats.detect import detect
 from cog.models.request import ModelRequest
-from cog.models.zoo import get_spec
+from cog.models.sources import find_spec
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.fingerprint import differences
@@ -202,7 +202,7 @@ class ExtractionPlan:
         fx = self.cfg.FT_EXTRACT if configured.ok else None
         dim = None
         if fx is not None and self.model.model_loader is None:
-            dim = get_spec(self.model.model).resolve(fx.PROFILE, fx.VARIANT).feature_dim
+            dim = find_spec(self.model.model).resolve(fx.PROFILE, fx.VARIANT).feature_dim
         _check_space(report, todo, dim, half=fx is not None and fx.PRECISION == "fp16")
         with report.step("device"):
             precision = "" if fx is None else fx.PRECISION
@@ -211,6 +211,12 @@ class ExtractionPlan:
 
     def _check_model(self, report: Report) -> None:
         checkpoint = self.model.checkpoint
+        library_model = self.model.library_model
+        if checkpoint is None and library_model is not None:
+            if library_model.address is None:
+                library_model.fetch(self.model.model_dir.checkpoint if self.model.model_dir else None)
+            report.ok("checkpoint", f"none; the weights would be those of {library_model.address}")
+            return
         if checkpoint is None:
             report.ok("checkpoint", f"none; {self.model.model_loader} does without")
             return
@@ -301,7 +307,8 @@ def _check_space(report: Report, todo: list[tuple[Path, int]], dim: int | None, 
     if dim is None:
         report.warn(
             "disk",
-            "not estimated: the number of features of a model of your own is not known before it is loaded",
+            "not estimated: the number of features of a model of your own, or of another library, is not known before "
+            "it is loaded",
         )
         return
     with report.step("disk"):

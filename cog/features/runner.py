@@ -72,8 +72,15 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     for job in jobs if plan.rank.leads else ():
         identity = extract_job.work_identity(job, plan, device=device, rows_per_pass=rows_per_pass)
         shards.check(job.folder.path, identity, overwrite=plan.overwrite)
+    backbone = plan.model.load(device, plan.cfg)
+    logger.info(
+        "%s: images of %d pixels (shortest side %d, bicubic), mean %s, std %s; %s features, %s parameters",
+        plan.model.model, fx.IMAGE_CROP_SIZE, fx.IMAGE_RESIZE_SIZE, _rounded(fx.IMAGE_NORM.MEAN),
+        _rounded(fx.IMAGE_NORM.STD), backbone.feature_dim or "the loader's",
+        f"{sum(parameter.numel() for parameter in backbone.parameters()):,}",
+    )  # fmt: skip
     return Extractor(
-        plan.model.load(device, plan.cfg),
+        backbone,
         resize=fx.IMAGE_RESIZE_SIZE,
         crop=fx.IMAGE_CROP_SIZE,
         mean=fx.IMAGE_NORM.MEAN,
@@ -86,3 +93,7 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
         load_truncated=fx.LOAD_TRUNCATED_IMAGES,
         start_method=fx.WORKER_START_METHOD or None,
     )
+
+
+def _rounded(values: Sequence[float]) -> str:
+    return "[" + ", ".join(f"{value:.4g}" for value in values) + "]"

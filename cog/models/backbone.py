@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from cog.constants import CHECKPOINT_FILE
 from cog.errors import CogError
 from cog.models.checkpoint import import_target, load_strictly, read_state_dict, remove_head
 from cog.models.formats.detect import require_checkpoint
+from cog.models.sources import LibraryModel, find_spec
 from cog.models.spec import ModelSpec
-from cog.models.zoo import get_spec
 from cog.paths import split_model_name
 from cog.runtime import files
 
@@ -92,20 +93,22 @@ def load_backbone(
     model_dir: str | os.PathLike[str] | None = None,
     profile: str = "authors",
     variant: str = "",
+    image_size: int | None = None,
 ) -> Backbone:
     """Load a model and freeze it.
 
     Args:
-        model_name: ``<model_title>_<architecture_name>``; one of :func:`cog.list_models` unless
-            ``loader`` is given.
+        model_name: ``<model_title>_<architecture_name>``; unless ``loader`` is given one of :func:`cog.list_models`, or
+            a model of a library of :data:`cog.models.sources.SOURCES`, such as timm_resnet18.
         ckpt_file: its checkpoint: a file, or the common prefix of a TensorFlow checkpoint's files. A custom
-            loader may do without (None).
+            loader may do without (None); without one, a library's model takes the library's download.
         device: device of the network, such as ``"cuda:0"``.
         loader: loader of a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
         model_dir: passed on to a custom loader (default: the folder of ``ckpt_file``).
         profile: "authors" (preprocessing that the weights were trained for) or "reference-code" (that of the original
             toolkit's code effectively computes); the rows in :mod:`cog.models.zoo` say where they differ.
         variant: another output or input of the same network, such as "trunk" of clip_resnet50.
+        image_size: side of the images that a library's model will get, in pixels (default: that of its weights).
 
     The weights need not be the published ones: a checkpoint in the same layout is enough.
 
@@ -116,12 +119,19 @@ def load_backbone(
         CogError: unknown model, profile or variant, missing, unsafe or unfitting checkpoint, failing loader.
     """
     if loader is None:
-        spec = get_spec(model_name).resolve(profile, variant)
-        if ckpt_file is None:
+        spec = find_spec(model_name).resolve(profile, variant)
+        if ckpt_file is not None:
+            require_checkpoint(ckpt_file, "--ckpt_file")
+        if isinstance(spec, LibraryModel):
+            path = None if model_dir is None else Path(model_dir, CHECKPOINT_FILE)
+            network = spec.load(Path(ckpt_file) if ckpt_file is not None else spec.fetch(path))
+            backbone = Backbone(network, name=spec.name)
+            backbone.feature_dim = _probe(backbone, image_size or spec.preprocess.crop)
+        elif ckpt_file is None:
             raise CogError(f"model {model_name} needs a checkpoint file")
-        path = Path(ckpt_file)
-        require_checkpoint(path, "--ckpt_file")
-        backbone = Backbone(load_network(spec, path), name=spec.name, feature_dim=spec.feature_dim)
+        else:
+            network = load_network(spec, Path(ckpt_file))
+            backbone = Backbone(network, name=spec.name, feature_dim=spec.feature_dim)
     else:
         split_model_name(model_name)
         backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir)
@@ -129,6 +139,22 @@ def load_backbone(
         return backbone.to(device)
     except (RuntimeError, AssertionError) as error:
         raise CogError(f"cannot use --device {device}: {str(error).splitlines()[0]}") from error
+
+
+def _probe(backbone: Backbone, size: int) -> int:
+    """Return the number of features of one gray image of ``size`` x ``size`` pixels.
+
+    Raises:
+        CogError: when the network does not take the image.
+    """
+    try:
+        with torch.no_grad():
+            return backbone(torch.zeros(1, 3, size, size)).shape[1]
+    except (RuntimeError, AssertionError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise CogError(
+            f"model {backbone.name} does not take images of {size} x {size} pixels ({type(error).__name__}: {first})"
+        ) from error
 
 
 def build_network(spec: ModelSpec, *, classifier: bool = False) -> nn.Module:

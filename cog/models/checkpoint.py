@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -234,7 +235,10 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
     # copying) is what lets the architecture be built on the meta device, without random weights.
     counters = {key: torch.zeros((), dtype=torch.int64) for key in parameters if key not in state}
     weights = {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
-    module.load_state_dict({**weights, **counters}, assign=True)
+    state_dict = OrderedDict({**weights, **counters})
+    # Some modules refuse parameters without the version that state_dict() writes; the names say which it is.
+    state_dict._metadata = parameters._metadata  # type: ignore[attr-defined]
+    module.load_state_dict(state_dict, assign=True)
 
 
 def remove_head(module: nn.Module, head: str) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from cog.errors import CogError
 from cog.models.formats.detect import checkpoint_files
-from cog.models.spec import ModelSpec
 from cog.runtime import files
+
+if TYPE_CHECKING:
+    from cog.models.sources import LibraryModel
+    from cog.models.spec import ModelSpec
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
@@ -24,7 +28,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
     return files.sha256(*parts)
 
 
-def is_published(spec: ModelSpec, digest: str) -> bool | None:
+def is_published(spec: ModelSpec | LibraryModel, digest: str) -> bool | None:
     """Return whether a checkpoint's SHA-256 is a declared one; None when none is declared."""
     known = spec.sha256_prefixes
     return any(digest.startswith(prefix) for prefix in known) if known else None

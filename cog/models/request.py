@@ -13,7 +13,8 @@ from cog import config
 from cog.errors import CogError
 from cog.models import hashes
 from cog.models.formats.detect import checkpoint_files, require_checkpoint
-from cog.models.zoo import MODELS, get_spec
+from cog.models.sources import LibraryModel, find_spec
+from cog.models.zoo import MODELS
 from cog.paths import ModelDir, split_model_name
 from cog.runtime import files
 
@@ -46,7 +47,7 @@ class ModelRequest:
         Raises:
             CogError: an unknown model, an unusable configuration.
         """
-        spec = MODELS.get(self.model) if self.model_loader else get_spec(self.model)
+        spec = MODELS.get(self.model) if self.model_loader else find_spec(self.model)
         return config.get_cfg(model=spec, model_name=self.model, config_file=config_file, opts=list(opts))
 
     def check_variant(self, cfg: CfgNode) -> None:
@@ -62,7 +63,7 @@ class ModelRequest:
 
     @cached_property
     def paths(self) -> tuple[Path | None, ModelDir | None]:
-        """Checkpoint (None: the loader does without) and model folder (None: not known).
+        """Checkpoint (None: the loader does without, or the library has one) and model folder (None: not known).
 
         Raises:
             CogError: missing flags, folders or files.
@@ -78,10 +79,10 @@ class ModelRequest:
         if self.ckpt_file is not None:
             checkpoint = Path(self.ckpt_file)
             require_checkpoint(checkpoint, "--ckpt_file")
-        elif checkpoint is None and self.model_loader is None:
+        elif checkpoint is None and self.model_loader is None and self.library_model is None:
             raise CogError("no checkpoint: give --ckpt_file, or --models_root_dir")
         elif checkpoint is not None and not checkpoint_files(checkpoint):
-            if self.model_loader is None:
+            if self.model_loader is None and self.library_model is None:
                 raise CogError(
                     f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it, or give "
                     "--ckpt_file"
@@ -91,9 +92,19 @@ class ModelRequest:
             files.require_file(self.model_loader.rpartition(":")[0], "--model_loader")
         return checkpoint, model_dir
 
+    @cached_property
+    def library_model(self) -> LibraryModel | None:
+        """The declaration of a model of another library; None for others.
+
+        Raises:
+            CogError: an unknown model, or a library that is not installed.
+        """
+        spec = None if self.model_loader else find_spec(self.model)
+        return spec if isinstance(spec, LibraryModel) else None
+
     @property
     def checkpoint(self) -> Path | None:
-        """The checkpoint; None: the loader does without."""
+        """The checkpoint; None: the loader does without, or the library has the weights."""
         return self.paths[0]
 
     @property
@@ -124,13 +135,15 @@ class ModelRequest:
             "loader": self.model_loader,
             "loader_sha256": files.sha256(loader_file) if loader_file else None,
         }
+        if self.library_model is not None and digest is None:
+            description["weights"] = self.library_model.address
         if self.model_loader is None:
             description["checkpoint_is_published"] = self._is_published(digest)
         return description
 
     def _is_published(self, digest: str | None) -> bool | None:
         """Return whether the checkpoint is the published file of its model; None when no SHA-256 was published."""
-        spec = get_spec(self.model)
+        spec = find_spec(self.model)
         published = None if digest is None else hashes.is_published(spec, digest)
         if published is False:
             known = " or ".join(map(hashes.abbreviated, spec.sha256_prefixes))
@@ -156,4 +169,5 @@ class ModelRequest:
             model_dir=self.model_dir.path if self.model_dir else None,
             profile=cfg.FT_EXTRACT.PROFILE,
             variant=cfg.FT_EXTRACT.VARIANT,
+            image_size=cfg.FT_EXTRACT.IMAGE_CROP_SIZE,
         )

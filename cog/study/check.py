@@ -33,14 +33,16 @@ def check_inputs(
         CogError: a model, or images, are missing.
     """
     from cog.models.formats.detect import checkpoint_files
-    from cog.models.zoo import get_spec
+    from cog.models.sources import LibraryModel, find_spec
 
     todo = plan.units(EXTRACT)
     for model in dict.fromkeys(unit.model for unit in todo):
         if model_loader is not None:
             files.require_file(model_loader.rpartition(":")[0], "--model_loader")
             continue
-        get_spec(model)
+        spec = find_spec(model)
+        if isinstance(spec, LibraryModel) and spec.address is not None:
+            continue  # the library's download will do
         checkpoint = paths.ModelDir(study.root, model).checkpoint
         if not checkpoint_files(checkpoint):
             raise CogError(

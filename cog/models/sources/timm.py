@@ -1,0 +1,93 @@
+"""Models of timm, ``timm_<name>`` or ``timm_<name>.<tag>``, without classifier and with timm's default pooling."""
+
+from __future__ import annotations
+
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import timm
+from timm.data import resolve_data_config
+from timm.models import get_pretrained_cfg
+from torch import nn
+
+from cog.errors import CogError
+from cog.models.sources import LibraryModel
+from cog.models.spec import Preprocess
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TimmModel(LibraryModel):
+    """A model of timm."""
+
+    def check_name(self) -> None:
+        """Check name and tag against timm's registers."""
+        tagged = timm.list_models(pretrained=True)
+        if not timm.is_model(self.architecture):
+            raise self.unknown([*timm.list_models(), *tagged])
+        try:
+            get_pretrained_cfg(self.architecture)
+        except RuntimeError:  # of another tag
+            model = self.architecture.partition(".")[0]
+            raise self.unknown([name for name in tagged if name.partition(".")[0] == model]) from None
+
+    @cached_property
+    def _cfg(self) -> dict[str, Any]:
+        cfg = get_pretrained_cfg(self.architecture)
+        return {} if cfg is None else cfg.to_dict(remove_source=False, remove_null=True)
+
+    @cached_property
+    def preprocess(self) -> Preprocess:
+        """Size, mean and standard deviation that timm resolves for the weights."""
+        config = resolve_data_config({}, pretrained_cfg=self._cfg or {"num_classes": 1000})
+        channels, height, width = config["input_size"]
+        if channels != 3 or height != width:
+            raise CogError(
+                f"model {self.name} takes inputs of {channels} x {height} x {width}, expected square RGB images"
+            )
+        return Preprocess(height, height, tuple(config["mean"]), tuple(config["std"]))
+
+    @property
+    def address(self) -> str | None:
+        """Link of the weights, at the Hugging Face hub where they are there."""
+        if repository := self._cfg.get("hf_hub_id"):
+            file = self._cfg.get("hf_hub_filename") or "model.safetensors"
+            return f"https://huggingface.co/{repository}/resolve/main/{file}"
+        return self._cfg.get("url") or None
+
+    def download(self) -> Path:
+        """Return the file in the cache of huggingface_hub or torch.hub."""
+        repository = self._cfg.get("hf_hub_id")
+        if not repository:
+            from timm.models import download_cached_file  # type: ignore[attr-defined]
+
+            return Path(download_cached_file(self._cfg["url"]))
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        file = self._cfg.get("hf_hub_filename") or "model.safetensors"
+        try:
+            return Path(hf_hub_download(repository, file))
+        except LocalEntryNotFoundError:  # no network
+            raise
+        except EntryNotFoundError:
+            if file != "model.safetensors":
+                raise
+            return Path(hf_hub_download(repository, "pytorch_model.bin"))
+
+    def build(self) -> tuple[nn.Module, tuple[str, ...]]:
+        """Build the network with ``num_classes=0``."""
+        network = timm.create_model(self.architecture, pretrained=False, num_classes=0)
+        layers = self._cfg.get("classifier") or ()
+        # Some classifiers have a normalization beside their layer, which goes with it: head.bn, head.linear.
+        return network, tuple(
+            {layer.partition(".")[0] for layer in ((layers,) if isinstance(layers, str) else layers)}
+        )
+
+    def rename(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
+        """Apply the function with which timm converts the authors' files of this family, if there is one."""
+        convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+        return state if convert is None else convert(state, network)

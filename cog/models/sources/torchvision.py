@@ -1,0 +1,89 @@
+"""Classifiers of torchvision without their last layer, ``torchvision_<name>`` or ``torchvision_<name>.<weights>``."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision.models as zoo
+from torch import nn
+
+from cog.models.checkpoint import remove_head
+from cog.models.sources import LibraryModel
+from cog.models.spec import Preprocess
+
+#: Classifiers in the middle of a network, used in training alone.
+_AUXILIARY = ("AuxLogits", "aux1", "aux2")
+
+_N_CLASSES = 1000
+
+#: Names in the files of DenseNets, which are from before torch 0.4.
+_DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)")
+
+
+class TorchvisionModel(LibraryModel):
+    """A classification model of torchvision; its weights are the default ones, or those that the name ends with."""
+
+    def check_name(self) -> None:
+        """Check name and weights against torchvision's registers."""
+        names = zoo.list_models(module=zoo)
+        model, _, tag = self.architecture.partition(".")
+        if model not in names:
+            raise self.unknown(names)
+        known = [weights.name for weights in zoo.get_model_weights(model)]
+        if tag and tag not in known:
+            raise self.unknown([f"{model}.{weights}" for weights in known])
+
+    @cached_property
+    def _weights(self) -> Any:
+        model, _, tag = self.architecture.partition(".")
+        register = zoo.get_model_weights(model)
+        return register[tag] if tag else register.DEFAULT
+
+    @cached_property
+    def preprocess(self) -> Preprocess:
+        """Crop size, mean and standard deviation of the weights' transforms."""
+        transforms = self._weights.transforms()
+        (crop,) = transforms.crop_size
+        return Preprocess(crop, crop, tuple(transforms.mean), tuple(transforms.std))
+
+    @property
+    def address(self) -> str | None:
+        """Link of the weights."""
+        return self._weights.url
+
+    def download(self) -> Path:
+        """Return the file in the cache of torch.hub; the digits in its name are those of its SHA-256."""
+        path = Path(torch.hub.get_dir()) / "checkpoints" / os.path.basename(self._weights.url)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            digits = path.stem.rpartition("-")[2]
+            torch.hub.download_url_to_file(self._weights.url, str(path), hash_prefix=digits, progress=False)
+        return path
+
+    def build(self) -> tuple[nn.Module, tuple[str, ...]]:
+        """Build the network as torchvision does for the weights; the last layer with 1000 outputs is the classifier."""
+        model = self.architecture.partition(".")[0]
+        builder = zoo.get_model_builder(model)
+        arguments: dict[str, Any] = {}
+        if model in ("inception_v3", "googlenet"):
+            # The weights are those of another framework and want pixels from -1 to 1, which the network sees to.
+            arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
+        elif model.startswith("vit_"):
+            arguments = {"image_size": self.preprocess.crop}
+        network = builder(weights=None, **arguments)
+        head = [
+            name
+            for name, module in network.named_modules()
+            if getattr(module, "out_features", getattr(module, "out_channels", None)) == _N_CLASSES
+        ][-1]
+        remove_head(network, head)
+        return network, (head, *_AUXILIARY)
+
+    def rename(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
+        """Rename the parameters of DenseNets, ``norm.1`` to ``norm1``, as torchvision does."""
+        return {_DENSENET.sub(r"\1\2", name): value for name, value in state.items()}

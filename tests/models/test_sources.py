@@ -1,0 +1,396 @@
+"""Models of other libraries by name: their own features, their own preprocessing, and one line for everything else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+import torchvision
+from hostile import Payload
+from PIL import Image
+from torchvision import transforms
+
+import cog
+from cog import constants
+from cog.commands import extract_features
+from cog.errors import CogError
+from cog.models.request import ModelRequest
+from cog.models.sources import SOURCES, find_spec
+from cog.models.spec import IMAGENET_MEAN
+
+try:
+    import timm
+except ImportError:
+    timm = None
+
+needs_timm = pytest.mark.skipif(timm is None, reason="timm is not installed (pip install '.[timm]')")
+
+#: Name, and side of the images in pixels.
+TIMM = {
+    "test_resnet": 64,
+    "test_efficientnet": 64,
+    "test_convnext": 64,
+    "test_vit": 160,
+    "test_vit3": 160,
+    "test_vit4": 160,
+    "test_byobnet": 64,
+    "mobilenetv3_small_050": 64,
+    "convnext_atto": 64,
+}
+TIMM_SLOW = {
+    "vit_tiny_patch16_224": 224,
+    "eva02_tiny_patch14_224": 224,
+    "swin_tiny_patch4_window7_224": 224,
+    "swinv2_tiny_window8_256": 256,
+    "vit_small_patch14_dinov2": 518,
+    "vit_small_patch14_reg4_dinov2": 518,
+    "vit_small_patch16_dinov3": 256,
+    "levit_128s": 224,  # two classifiers
+    "crossvit_9_240": 240,
+    "deit3_small_patch16_224": 224,
+    "beit_base_patch16_224": 224,
+}
+
+#: Classifier, and side of the images.
+TORCHVISION = {
+    "resnet18": ("fc", 64),
+    "mobilenet_v3_small": ("classifier.3", 64),
+    "shufflenet_v2_x0_5": ("fc", 64),
+    "mnasnet0_5": ("classifier.1", 64),
+    "regnet_y_400mf": ("fc", 64),
+}
+TORCHVISION_SLOW = {
+    "vit_b_32": ("heads.head", 224),
+    "swin_t": ("head", 224),
+    "convnext_tiny": ("classifier.2", 64),
+    "densenet121": ("classifier", 64),
+    "efficientnet_b0": ("classifier.1", 64),
+    "inception_v3": ("fc", 299),
+    "googlenet": ("fc", 224),
+    "vgg11": ("classifier.6", 224),
+    "maxvit_t": ("classifier.5", 224),
+}
+
+
+def cases(quick, slow):
+    return [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
+
+
+def randomize(network: torch.nn.Module) -> torch.nn.Module:
+    """Give every parameter and every average random values: many are initialized to zeros, which hide faults."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, value in network.state_dict().items():
+            if value.is_floating_point():
+                shift = 0.0 if name.endswith("running_var") else 0.5
+                value.add_(0.05 * (torch.rand(value.shape, generator=generator) - shift))
+    return network.eval()
+
+
+def write(root: Path, name: str, state: object) -> Path:
+    title, _, architecture = name.partition("_")
+    path = root / title / architecture / "model.ckpt"
+    path.parent.mkdir(parents=True)
+    torch.save(state, path)
+    return path
+
+
+def images(size: int) -> torch.Tensor:
+    return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(5)) * 2 - 1
+
+
+@needs_timm
+@pytest.mark.parametrize("name", cases(TIMM, TIMM_SLOW))
+def test_features_are_those_of_timm(name, tmp_path):
+    network = randomize(timm.create_model(name))
+    path = write(tmp_path, f"timm_{name}", network.state_dict())
+    network.reset_classifier(0)
+    x = images((TIMM | TIMM_SLOW)[name])
+    with torch.no_grad():
+        expected = network(x)
+        backbone = cog.load_backbone(f"timm_{name}", path, image_size=x.shape[-1])
+        assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
+    assert backbone.feature_dim == expected.shape[1]
+
+
+@pytest.mark.parametrize("name", cases(TORCHVISION, TORCHVISION_SLOW))
+def test_features_are_what_torchvisions_classifier_gets(name, tmp_path):
+    head, size = (TORCHVISION | TORCHVISION_SLOW)[name]
+    extra = {"init_weights": False, "transform_input": True} if name in ("inception_v3", "googlenet") else {}
+    network = randomize(torchvision.models.get_model(name, weights=None, **extra))
+    seen = []
+    network.get_submodule(head).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = images(size)
+    with torch.no_grad():
+        network(x)
+        path = write(tmp_path, f"torchvision_{name}", network.state_dict())
+        backbone = cog.load_backbone(f"torchvision_{name}", path, image_size=size)
+        assert torch.equal(backbone(x), seen[0]) and seen[0].std(0).max() > 0
+    assert backbone.feature_dim == seen[0].shape[1]
+
+
+def test_a_convolution_that_classifies(tmp_path):
+    network = randomize(torchvision.models.squeezenet1_1())
+    path = write(tmp_path, "torchvision_squeezenet1_1", network.state_dict())
+    x = images(64)
+    with torch.no_grad():
+        expected = network.features(x).mean((2, 3))  # the rectifier before it leaves nothing negative
+        features = cog.load_backbone("torchvision_squeezenet1_1", path)(x)
+    torch.testing.assert_close(features, expected)
+
+
+def test_sizes_of_torchvisions_weights():
+    assert find_spec("torchvision_vit_b_16").preprocess.crop == 224
+    swag = find_spec("torchvision_vit_b_16.IMAGENET1K_SWAG_E2E_V1")
+    assert swag.preprocess.crop == swag.preprocess.resize == 384
+    with torch.device("meta"):
+        network, heads = swag.build()
+    assert network.image_size == 384 and "heads.head" in heads
+    assert find_spec("torchvision_resnet50.IMAGENET1K_V1").address.endswith("resnet50-0676ba61.pth")
+    assert find_spec("torchvision_resnet50").address.endswith("resnet50-11ad3fa6.pth")
+
+
+def test_names_in_torchvisions_files_of_densenets():
+    names = ("features.denseblock1.denselayer2.norm.1.running_mean", "features.norm0.weight")
+    renamed = find_spec("torchvision_densenet121").rename(dict.fromkeys(names), torch.nn.Identity())
+    assert list(renamed) == ["features.denseblock1.denselayer2.norm1.running_mean", "features.norm0.weight"]
+
+
+@needs_timm
+def test_every_name_of_timm_can_name_a_folder():
+    names = [*timm.list_models(), *timm.list_models(pretrained=True)]
+    assert len(names) > 1000 and all(constants.is_model_name(f"timm_{name}") for name in names)
+
+
+@needs_timm
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: {"state_dict": state, "epoch": 3},
+        lambda state: {"state_dict": {}, "state_dict_ema": state},
+        lambda state: {f"module.{name}": value for name, value in state.items()},
+        lambda state: {name: value for name, value in state.items() if not name.startswith("fc.")},
+        lambda state: state | {"fc.weight": torch.zeros(7, 3), "fc.bias": torch.zeros(7)},
+    ],
+    ids=["training", "average", "parallel", "without classifier", "another classifier"],
+)
+def test_layouts(wrap, tmp_path):
+    state = randomize(timm.create_model("test_resnet")).state_dict()
+    path = write(tmp_path, "timm_test_resnet", wrap(state))
+    loaded = cog.load_backbone("timm_test_resnet", path).network.state_dict()
+    assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
+
+
+@needs_timm
+def test_original_names_are_converted_as_timm_does(tmp_path):
+    network = randomize(timm.create_model("test_vit"))
+    original = {name: value for name, value in network.state_dict().items() if not name.startswith("head.")}
+    path = write(tmp_path, "timm_test_vit", original | {"mask_token": torch.zeros(1, 1, 64)})  # of DINOv2
+    loaded = cog.load_backbone("timm_test_vit", path).network.state_dict()
+    assert all(torch.equal(value, original[name]) for name, value in loaded.items())
+
+
+@needs_timm
+@pytest.mark.parametrize(
+    "edit, said",
+    [
+        (lambda state: state.pop("norm.weight"), r"missing 1 \(norm.weight\)"),
+        (lambda state: state.update(extra=torch.zeros(3)), r"unexpected 1 \(extra\)"),
+        (lambda state: state.update({"norm.weight": torch.zeros(3)}), r"norm.weight \(3,\) instead of"),
+    ],
+)
+def test_checkpoints_must_fit(edit, said, tmp_path):
+    state = timm.create_model("test_vit").state_dict()
+    edit(state)
+    with pytest.raises(CogError, match=f"does not fit the architecture: .*{said}"):
+        cog.load_backbone("timm_test_vit", write(tmp_path, "timm_test_vit", state))
+
+
+@needs_timm
+def test_a_checkpoint_of_another_model(tmp_path):
+    path = write(tmp_path, "timm_test_vit", timm.create_model("test_resnet").state_dict())
+    with pytest.raises(CogError, match="does not fit the architecture: parameters missing"):
+        cog.load_backbone("timm_test_vit", path)
+
+
+def test_hostile_checkpoints(tmp_path):
+    marker = tmp_path / "marker"
+    path = write(tmp_path, "torchvision_resnet18", {"state_dict": Payload(marker)})
+    with pytest.raises(CogError):
+        cog.load_backbone("torchvision_resnet18", path)
+    assert not marker.exists()
+
+
+@needs_timm
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("timm_vit_base_patch14_dinov", "timm_vit_base_patch14_dinov2"),
+        ("timm_test_vit.r161_in1k", "timm_test_vit.r160_in1k"),
+    ],
+)
+def test_wrong_names_of_timm(name, near):
+    with pytest.raises(CogError, match="has no model") as error:
+        find_spec(name)
+    assert near in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("torchvision_resnt50", "torchvision_resnet50"),
+        ("torchvision_resnet50.IMAGENET_V2", "torchvision_resnet50.IMAGENET1K_V2"),
+        ("torchvision_fcn_resnet50", "torchvision_wide_resnet50_2"),  # segments
+    ],
+)
+def test_wrong_names_of_torchvision(name, near):
+    with pytest.raises(CogError, match="has no model") as error:
+        find_spec(name)
+    assert near in str(error.value) and "\n" not in str(error.value)
+
+
+def test_without_timm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.delitem(sys.modules, "cog.models.sources.timm", raising=False)
+    with pytest.raises(CogError, match="pip install timm") as error:
+        find_spec("timm_resnet18")
+    assert "\n" not in str(error.value)
+
+
+def test_no_title_of_the_zoo_is_that_of_a_source():
+    assert not {name.partition("_")[0] for name in cog.list_models()} & SOURCES.keys()
+
+
+def test_a_loader_of_the_users_comes_first(tmp_path):
+    loader = tiny.write_loader(tmp_path / "net.py")
+    request = ModelRequest(
+        "timm_nothing", models_root_dir=str(tmp_path), model_loader=f"{loader}:load_my_model"
+    )
+    assert request.checkpoint is None and request.library_model is None
+    assert list(request.config(None, ()).FT_EXTRACT.IMAGE_NORM.MEAN) == list(IMAGENET_MEAN)
+
+
+def test_images_of_a_size_that_the_network_refuses(tmp_path):
+    path = write(tmp_path, "torchvision_vit_b_32", {})
+    spec = find_spec("torchvision_vit_b_32")
+
+    class Refusing(torch.nn.Module):
+        def forward(self, x):
+            raise AssertionError("Wrong image height!\nExpected 224")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(spec), "load", lambda *_: Refusing())
+        with pytest.raises(
+            CogError, match=r"images of 96 x 96 pixels \(AssertionError: Wrong image height!\)"
+        ):
+            cog.load_backbone("torchvision_vit_b_32", path, image_size=96)
+
+
+# ---- weights of the libraries ---------------------------------------------------------------------------
+
+
+def test_torchvisions_own_weights(tmp_path, monkeypatch):
+    state = randomize(torchvision.models.resnet18()).state_dict()
+    cached = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
+    cached.parent.mkdir(parents=True)
+    torch.save(state, cached)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    network = cog.load_backbone("torchvision_resnet18", None).network
+    assert torch.equal(network.conv1.weight, state["conv1.weight"])
+
+
+@needs_timm
+def test_timms_own_weights(tmp_path, monkeypatch):
+    import huggingface_hub
+    from safetensors.torch import save_file
+
+    state = randomize(timm.create_model("test_resnet")).state_dict()
+    save_file(state, tmp_path / "model.safetensors")
+    asked = []
+
+    def download(*request):
+        asked.append(request)
+        return str(tmp_path / "model.safetensors")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    network = cog.load_backbone("timm_test_resnet", None).network
+    assert asked == [("timm/test_resnet.r160_in1k", "model.safetensors")]
+    assert torch.equal(network.conv1[0].weight, state["conv1.0.weight"])
+
+
+def test_without_a_network(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no route to host\nmore")
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
+    request = ModelRequest("torchvision_resnet18", models_root_dir=str(tmp_path))
+    assert request.description["weights"] == "https://download.pytorch.org/models/resnet18-f37072fd.pth"
+    with pytest.raises(CogError) as error:
+        request.load(torch.device("cpu"), request.config(None, ()))
+    line = str(error.value)
+    assert "no route to host" in line and "\n" not in line and request.description["weights"] in line
+    assert str(tmp_path / "torchvision/resnet18/model.ckpt") in line
+
+
+@needs_timm
+def test_models_without_weights(tmp_path):
+    request = ModelRequest("timm_test_maxvit", models_root_dir=str(tmp_path))
+    with pytest.raises(CogError, match=r"no weights of test_maxvit .*timm/test_maxvit/model\.ckpt"):
+        request.load(torch.device("cpu"), request.config(None, ()))
+
+
+# ---- extraction -----------------------------------------------------------------------------------------
+
+
+@needs_timm
+@pytest.mark.parametrize("explicit", [False, True])
+def test_extraction_takes_the_librarys_preprocessing(explicit, image_tree, tmp_path, caplog):
+    caplog.set_level("INFO", logger="cog")
+    network = randomize(timm.create_model("test_vit"))
+    path = write(tmp_path, "timm_test_vit.r160_in1k", network.state_dict())
+    network.reset_classifier(0)
+    mean = [0.4, 0.5, 0.6] if explicit else [0.5, 0.5, 0.5]
+    options = (
+        ["FT_EXTRACT.IMAGE_NORM.MEAN", str(mean), "FT_EXTRACT.IMAGE_RESIZE_SIZE", "180"] if explicit else []
+    )
+    command = [
+        "--model", "timm_test_vit.r160_in1k", "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split",
+        "test", "--images_root", str(image_tree), "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0",
+    ]  # fmt: skip
+    assert extract_features.main([*command, *options]) == 0
+    folder = path.parent / "birds/features_test"
+    record = json.loads((folder / "features.json").read_text())
+    preprocessing = record["preprocessing"]
+    assert preprocessing["mean"] == mean and preprocessing["std"] == [0.5, 0.5, 0.5]
+    assert (preprocessing["resize"], preprocessing["crop"]) == (180 if explicit else 160, 160)
+    assert record["checkpoint"] == str(path) and record["checkpoint_sha256"] and "weights" not in record
+    assert "images of 160 pixels" in caplog.text and "std [0.5, 0.5, 0.5]; 64 features, " in caplog.text
+
+    stored = torch.load(folder / "X_Y.pth", weights_only=True)
+    transform = transforms.Compose(
+        [
+            transforms.Resize(preprocessing["resize"], interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(160),
+            transforms.ToTensor(),
+            transforms.Normalize(mean, [0.5, 0.5, 0.5]),
+        ]
+    )
+    files = (folder / "image_paths.txt").read_text().splitlines()
+    x = torch.stack([transform(Image.open(image_tree / "test" / file).convert("RGB")) for file in files])
+    with torch.no_grad():
+        torch.testing.assert_close(stored["X"], network(x), rtol=1e-5, atol=1e-5)
+
+
+def test_check_says_which_weights_would_be_loaded(image_tree, tmp_path, capsys):
+    command = [
+        "--model", "torchvision_resnet18", "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split",
+        "test", "--images_root", str(image_tree), "--device", "cpu", "--check",
+    ]  # fmt: skip
+    assert extract_features.main(command) == 0
+    assert "none; the weights would be those of https://download.pytorch.org/" in capsys.readouterr().out
+    assert not (tmp_path / "torchvision").exists()
