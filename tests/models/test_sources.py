@@ -290,6 +290,15 @@ def test_images_of_a_size_that_the_network_refuses(tmp_path):
             cog.load_backbone("torchvision_vit_b_32", path, image_size=96)
 
 
+@needs_timm
+def test_the_size_on_the_command_line_is_tried_before_extraction(tmp_path):
+    write(tmp_path, "timm_test_vit", timm.create_model("test_vit").state_dict())
+    request = ModelRequest("timm_test_vit", models_root_dir=str(tmp_path))
+    assert request.load(torch.device("cpu"), request.config(None, ())).feature_dim == 64
+    with pytest.raises(CogError, match=r"images of 100 x 100 pixels \(AssertionError: "):
+        request.load(torch.device("cpu"), request.config(None, ("FT_EXTRACT.IMAGE_CROP_SIZE", "100")))
+
+
 # ---- weights of the libraries ---------------------------------------------------------------------------
 
 
