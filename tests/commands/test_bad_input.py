@@ -923,7 +923,12 @@ def untouched(root, before):
 
 def is_progress(line):
     """Whether a line reports the start of the work; the error may come later."""
-    return re.match(r"(tiny_net on |tiny_net_birds_\w+: \d+ x \d+ training |plan: |trial )", line) is not None
+    return (
+        re.match(
+            r"(tiny_net on |tiny_net: images of |tiny_net_birds_\w+: \d+ x \d+ training |plan: |trial )", line
+        )
+        is not None
+    )
 
 
 def test_there_are_cases_for_every_script():
