@@ -10,6 +10,7 @@ from cog.errors import CogError, FailedImagesError
 from cog.features import extract_job, shards
 from cog.features.extract import Extractor, pass_sizes
 from cog.features.plan import ExtractionPlan, ExtractJob
+from cog.models.sources import is_library_model
 from cog.runtime import signals
 from cog.runtime.device import require_precision, resolve_device
 
@@ -73,12 +74,13 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
         identity = extract_job.work_identity(job, plan, device=device, rows_per_pass=rows_per_pass)
         shards.check(job.folder.path, identity, overwrite=plan.overwrite)
     backbone = plan.model.load(device, plan.cfg)
-    logger.info(
-        "%s: images of %d pixels (shortest side %d, bicubic), mean %s, std %s; %s features, %s parameters",
-        plan.model.model, fx.IMAGE_CROP_SIZE, fx.IMAGE_RESIZE_SIZE, _rounded(fx.IMAGE_NORM.MEAN),
-        _rounded(fx.IMAGE_NORM.STD), backbone.feature_dim or "the loader's",
-        f"{sum(parameter.numel() for parameter in backbone.parameters()):,}",
-    )  # fmt: skip
+    if is_library_model(plan.model.model):
+        logger.info(
+            "%s: images of %d pixels (shortest side %d, bicubic), mean %s, std %s; %s features, %s parameters",
+            plan.model.model, fx.IMAGE_CROP_SIZE, fx.IMAGE_RESIZE_SIZE, _rounded(fx.IMAGE_NORM.MEAN),
+            _rounded(fx.IMAGE_NORM.STD), backbone.feature_dim or "the loader's",
+            f"{sum(parameter.numel() for parameter in backbone.parameters()):,}",
+        )  # fmt: skip
     return Extractor(
         backbone,
         resize=fx.IMAGE_RESIZE_SIZE,
