@@ -97,6 +97,18 @@ def shared_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def wordnet():
+    """WordNet 3.0 as a graph; tests that need it are skipped where it is not installed."""
+    from cog.errors import CogError
+    from cog.levels.wordnet import load_wordnet
+
+    try:
+        return load_wordnet()
+    except CogError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
 def python() -> str:
     """The interpreter for child processes."""
     return sys.executable

@@ -46,11 +46,24 @@ import tiny  # noqa: E402
 OPERATIONS = ("fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir", "utime", "open")
 
 #: Entries of JSON files that tell how a run went: when, how long, with how many interruptions.
-_TIMES = {"started", "finished", "seconds", "images_per_second", "sessions"}
+_TIMES = {"created", "started", "finished", "seconds", "images_per_second", "sessions"}
 
 _PATIENCE = 120.0
 
-_WHAT = ("extraction", "logreg", "kmeans", "finetune")
+_WHAT = ("extraction", "logreg", "kmeans", "finetune", "levels")
+
+#: Leaves of WordNet far apart: two seen ones, then those that become levels.
+_SEEN = ("n01530575", "n02123045")
+_UNSEEN = (
+    "n01531178",
+    "n02122298",
+    "n02084071",
+    "n03001627",
+    "n07739125",
+    "n09193705",
+    "n12102133",
+    "n04530566",
+)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -135,7 +148,19 @@ def tasks(work: Path) -> dict[str, Task]:
         extra = ("--overwrite",) if prepare else ()
         return Task(name, script, (*argv, *extra, "--output_dir", str(output)), output, marker, prepare)
 
+    for wnid in (*_SEEN, *_UNSEEN):
+        (work / "in21k" / wnid).mkdir(parents=True)
+        for k in range(9):
+            (work / "in21k" / wnid / f"{wnid}_{k}.JPEG").touch()
+    (work / "seen.txt").write_text("\n".join(_SEEN))
+    (work / "concepts.txt").write_text("\n".join(_UNSEEN))
+    levels = (
+        "--imagenet_images_root", str(work / "in21k"), "--seen_wnids", str(work / "seen.txt"), "--n_levels", "2",
+        "--level_size", "3", "LEVELS.MIN_IMAGES", "6", "LEVELS.N_TEST", "2", "LEVELS.MAX_TRAIN", "5",
+    )  # fmt: skip
+
     found = [
+        task("levels", "build_levels.py", levels, "report.json"),
         task("extraction", "extract_features.py", extraction, "X_Y.pth"),
         task("extraction --overwrite", "extract_features.py", extraction, "X_Y.pth", old_features),
         task("logreg", "logreg.py", (*logreg, "14"), "results.json"),
@@ -301,7 +326,7 @@ def _be_command(task: Task, log: Path, note: Path, kill: Kill | None) -> None:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
-        sys.argv = [task.script, *task.argv]
+        sys.argv = [str(REPOSITORY / task.script), *task.argv]
         main = import_everything()[task.script]
         _save_often()
         _count_operations(task.output, os.open(note, os.O_WRONLY | os.O_APPEND), kill)
@@ -327,13 +352,15 @@ def import_everything() -> dict[str, Callable[..., int]]:
     import torch
 
     from cog.analysis import kmeans, lloyd, runner  # noqa: F401
-    from cog.commands import analyze_features, extract_features, finetune, logreg
+    from cog.commands import analyze_features, build_levels, extract_features, finetune, logreg
     from cog.features import extract, extract_job, feature_files  # noqa: F401
     from cog.finetune import job  # noqa: F401
+    from cog.levels import figures  # noqa: F401
+    from cog.levels import job as levels_job  # noqa: F401
     from cog.logreg import jobs, protocol  # noqa: F401
 
     torch.set_num_threads(1)
-    commands = (analyze_features, extract_features, finetune, logreg)
+    commands = (analyze_features, build_levels, extract_features, finetune, logreg)
     return {f"{command.__name__.rpartition('.')[2]}.py": command.main for command in commands}
 
 

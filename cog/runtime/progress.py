@@ -63,8 +63,9 @@ class Progress:
             self._last_line = now
             left = (self.total - self.done) / max(self.rate, 1e-9)
             logger.info(
-                "%s: %d of %d %s, %.1f %s/s, %s left",
-                self._label, self.done, self.total, self._unit, self.rate, self._unit, duration(left),
+                "%s: %d of %d %s (%d %%), %.1f %s/s, %s left",
+                self._label, self.done, self.total, self._unit, 100 * self.done // self.total, self.rate, self._unit,
+                duration(left),
             )  # fmt: skip
 
     def skip(self, count: int) -> None:

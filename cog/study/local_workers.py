@@ -7,14 +7,16 @@ import logging
 import os
 import re
 import signal
+import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from cog.errors import CogError
+from cog.runtime.progress import duration
 from cog.runtime.signals import EXIT_CODE
 from cog.study.plan import StudyPlan
 from cog.study.slurm import Array, command_line
@@ -26,6 +28,9 @@ _POLL_SECONDS = 0.1
 
 #: Between two looks at a task that another process works on.
 _LOOK_SECONDS = 5.0
+
+#: Between two reports on the tasks that run, as often as tasks write a line of progress.
+_REPORT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -267,6 +272,78 @@ class _Others:
         return True
 
 
+class _Timing:
+    """Durations of tasks, and the time that is left of all.
+
+    Args:
+        tasks: all tasks.
+        n_processes: largest number of tasks at a time.
+    """
+
+    def __init__(self, tasks: Sequence[LocalTask], n_processes: int) -> None:
+        self._tasks = tasks
+        self._n_processes = n_processes
+        self._began: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}  # of tasks that succeeded
+        self._reported = time.monotonic()
+
+    def start(self, name: str) -> None:
+        """Note the start of a task."""
+        self._began[name] = time.monotonic()
+
+    def stop(self, name: str, *, succeeded: bool) -> float:
+        """Note the end of a task, and return its seconds; those of a failure say nothing about other tasks."""
+        seconds = time.monotonic() - self._began.pop(name)
+        if succeeded:
+            self._seconds[name] = seconds
+        return seconds
+
+    def left(self, ended: Iterable[str]) -> float | None:
+        """Return the seconds until all tasks have ended, when tasks take as long as finished ones of their kind.
+
+        Args:
+            ended: names of the tasks that have ended or will not be run.
+
+        Returns:
+            The estimate; None as long as no task of a kind that is still needed has finished.
+        """
+        done: dict[str, list[float]] = {}
+        for name, seconds in self._seconds.items():
+            done.setdefault(_kind(name), []).append(seconds)
+        ended, now = set(ended), time.monotonic()
+        work = longest = 0.0
+        for task in self._tasks:
+            if task.name in ended:
+                continue
+            if _kind(task.name) not in done:
+                return None
+            seconds = statistics.fmean(done[_kind(task.name)])
+            if task.name in self._began:
+                seconds = max(0.0, seconds - (now - self._began[task.name]))
+            work, longest = work + seconds, max(longest, seconds)
+        return max(longest, work / self._n_processes)
+
+    def report(self, running: Iterable[str], ended: Collection[str]) -> None:
+        """Log now and then a line for each task that runs, the last one of its log, and one for all."""
+        if time.monotonic() - self._reported < _REPORT_SECONDS:
+            return
+        self._reported = time.monotonic()
+        logs = {task.name: task.log for task in self._tasks}
+        for name in running:
+            logger.info(
+                "%s, %s: %s", name, duration(self._reported - self._began[name]), _last_line(logs[name])
+            )
+        left = self.left(ended)
+        logger.info("%d of %d tasks have ended (%d %%), %s", len(ended), len(self._tasks),
+                    100 * len(ended) // len(self._tasks),
+                    "time left not known yet" if left is None else f"about {duration(left)} left")  # fmt: skip
+
+
+def _kind(name: str) -> str:
+    """Return what a task does, such as ``extract``, by its name."""
+    return name.rpartition(" ")[0]
+
+
 def run(
     tasks: Sequence[LocalTask],
     *,
@@ -295,7 +372,7 @@ def run(
     waiting = list(tasks)
     slots: dict[str, int] = {}
     by_name = {task.name: task for task in tasks}
-    began: dict[str, float] = {}
+    timing = _Timing(tasks, n_processes)
     others = _Others(look)
     with _Signals() as signals:
         try:
@@ -308,7 +385,7 @@ def run(
                     slot = min(set(range(n_processes)) - set(slots.values()))
                     logger.info("[%d/%d] %s: %s", len(summary.codes) + len(signals.running) + 1, len(tasks), task.name,
                                 task.label)  # fmt: skip
-                    began[task.name] = time.monotonic()
+                    timing.start(task.name)
                     signals.running[task.name] = _start(task, place(slot, n_processes, gpus, environment))
                     slots[task.name] = slot
                     if (
@@ -317,15 +394,16 @@ def run(
                         signals.running[task.name].send_signal(signal.SIGTERM)
                     continue
                 time.sleep(_POLL_SECONDS)
+                timing.report(signals.running, {*summary.codes, *summary.skipped})
                 for name in [name for name, process in signals.running.items() if process.poll() is not None]:
                     code = signals.running.pop(name).returncode
                     code = code if code >= 0 else 128 - code
                     del slots[name]
+                    seconds = timing.stop(name, succeeded=code == 0)
                     if code and signals.first is None and others.explain(by_name[name]):
                         waiting.insert(0, by_name[name])
                         continue
                     summary.codes[name] = code
-                    seconds = time.monotonic() - began[name]
                     if code == 0:
                         logger.info("%s: done in %.0f s", name, seconds)
                     elif signals.first is None or code not in (EXIT_CODE, 130, 128 + signal.SIGTERM):

@@ -25,7 +25,7 @@ from cog.errors import CogError
 from cog.levels import job, plan, wordnet
 from cog.levels.builder import SIMILARITIES
 from cog.levels.selection import DISCARDED_LIST, read_wnids
-from cog.levels.wordnet import NounGraph, load_wordnet
+from cog.levels.wordnet import NounGraph
 from cog.runtime import cli
 from cog.runtime.locks import LockedError, locked
 
@@ -682,11 +682,7 @@ def test_shipped_lists(shared_dir):
 
 
 @pytest.fixture(scope="module")
-def real_counts(shared_dir):
-    try:
-        load_wordnet()
-    except CogError as error:
-        pytest.skip(str(error))
+def real_counts(shared_dir, wordnet):
     return shared_dir / "imagenet21k" / "fall11_image_counts.csv"
 
 

@@ -29,11 +29,8 @@ def toy_graph(**changes) -> NounGraph:
 
 
 @pytest.fixture(scope="module")
-def graph():
-    try:
-        return load_wordnet()
-    except CogError as error:
-        pytest.skip(str(error))
+def graph(wordnet):
+    return wordnet
 
 
 def test_toy_graph_has_what_its_files_say():

@@ -14,7 +14,7 @@ from marks import n_examples
 from naive_wordnet import Naive, open_with_nltk, read_parents
 
 from cog.errors import CogError
-from cog.levels.wordnet import NounGraph, load_wordnet
+from cog.levels.wordnet import NounGraph
 from cog.levels.wordnet.ic import build_taxonomy
 from cog.levels.wordnet.similarity import MEASURES, similarities
 
@@ -152,12 +152,9 @@ def test_values_are_in_range(case):
 
 
 @pytest.fixture(scope="module")
-def real(shared_dir):
+def real(shared_dir, wordnet):
     """Graph, nodes of IN-21K, counts, nodes of IN-1K in IN-21K."""
-    try:
-        graph = load_wordnet()
-    except CogError as error:
-        pytest.skip(str(error))
+    graph = wordnet
     folder = shared_dir / "imagenet21k"
     with (folder / "fall11_image_counts.csv").open() as handle:
         concepts = [row[0] for row in csv.reader(handle)][1:]

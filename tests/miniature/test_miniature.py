@@ -13,21 +13,13 @@ import numpy as np
 import pytest
 
 from cog.errors import CogError
-from cog.levels.wordnet import NounGraph, load_wordnet
+from cog.levels.wordnet import NounGraph
 from cog.miniature import __main__ as command
 from cog.miniature import concepts, render, traits, world
 from cog.miniature.expectation import check_results
 from cog.results.cells import SeedAverage
 
 SMALL = world.WorldSettings(seed=3, n_train=3, n_test=2)
-
-
-@pytest.fixture(scope="module")
-def wordnet() -> NounGraph:
-    try:
-        return load_wordnet()
-    except CogError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -347,7 +347,7 @@ def test_progress_tells_rate_and_time_left(server, tmp_path, monkeypatch, caplog
     monkeypatch.setattr(download, "_PROGRESS_S", 0)
     with caplog.at_level(logging.INFO, "cog"):
         prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
-    assert re.search(r"model\.ckpt\.download: 1 of 5 MB, [\d.]+ MB/s, \d+s left", caplog.text)
+    assert re.search(r"model\.ckpt\.download: 1 of 5 MB \(20 %\), [\d.]+ MB/s, \d+s left", caplog.text)
 
 
 def test_checkpoints_in_parts(server, tmp_path):

@@ -54,6 +54,42 @@ def test_order_and_failures(tmp_path, caplog):
     assert "t0: not begun, since e0 failed" in caplog.text
 
 
+def test_running_tasks_and_the_time_left_are_reported(tmp_path, caplog, monkeypatch):
+    caplog.set_level("INFO", logger="cog")
+    monkeypatch.setattr(local_workers, "_REPORT_SECONDS", 0.0)
+    tasks = [
+        shell(tmp_path, "extract 0", "echo 5 of 9 images, 3s left; sleep 0.3"),
+        shell(tmp_path, "logreg 0", "sleep 0.3", "extract 0"),
+    ]
+    assert run(tasks).exit_code == 0
+    assert "extract 0, 0s: 5 of 9 images, 3s left" in caplog.text
+    assert "0 of 2 tasks have ended (0 %), time left not known yet" in caplog.text
+    assert "1 of 2 tasks have ended (50 %), time left not known yet" in caplog.text
+
+
+def test_time_left(tmp_path, monkeypatch):
+    """Two at a time; tasks of a kind are expected to take as long as those that succeeded."""
+    now = [0.0]
+    monkeypatch.setattr(local_workers.time, "monotonic", lambda: now[0])
+    names = [*(f"extract {k}" for k in range(5)), "logreg 0"]
+    timing = local_workers._Timing([shell(tmp_path, name, "") for name in names], 2)
+    timing.start("extract 0")
+    timing.start("extract 1")
+    now[0] = 10.0
+    assert timing.left([]) is None
+    assert timing.stop("extract 0", succeeded=True) == 10.0
+    now[0] = 90.0
+    timing.stop("extract 1", succeeded=False)  # says nothing about the others
+    timing.start("extract 2")
+    now[0] = 94.0
+    ended = ["extract 0", "extract 1"]
+    assert timing.left(ended) is None  # no classifier has been trained
+    assert timing.left([*ended, "logreg 0"]) == (6.0 + 10.0 + 10.0) / 2
+    assert timing.left([*ended, "logreg 0", "extract 3", "extract 4"]) == 6.0
+    now[0] = 300.0  # longer than expected: not negative
+    assert timing.left([*ended, "logreg 0", "extract 3"]) == 10.0
+
+
 @pytest.mark.slow
 def test_what_others_work_on_waits(tmp_path, caplog, monkeypatch):
     """One is being done before it begins, one is taken by another process at the same moment, one fails by itself."""
