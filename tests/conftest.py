@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,21 @@ def wordnet():
 def python() -> str:
     """The interpreter for child processes."""
     return sys.executable
+
+
+@pytest.fixture(scope="session")
+def _started_python():
+    import warm_python
+
+    with tempfile.TemporaryDirectory() as folder, warm_python.started(Path(folder)) as program:
+        yield program
+
+
+@pytest.fixture
+def warm_python(request, python) -> str:
+    """The interpreter for drivers; in slow tests, which start many, one that has imported PyTorch already."""
+    slow = any(request.node.get_closest_marker(name) for name in ("slow", "slurm"))
+    return request.getfixturevalue("_started_python") if slow else python
 
 
 @pytest.fixture(scope="session")

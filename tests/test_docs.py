@@ -409,9 +409,9 @@ def template(tmp_path_factory) -> Path:
 class Shell:
     """Runs the commands of a page."""
 
-    def __init__(self, root: Path, *, drivers: bool) -> None:
+    def __init__(self, root: Path, python: str) -> None:
         self.root = root
-        self.drivers = drivers
+        self.python = python
         self.variables: dict[str, str] = {}
 
     def run(self, words: list[str]) -> None:
@@ -458,21 +458,19 @@ class Shell:
         return QUICK.get(script.rpartition("/")[2], [])
 
     def _bash(self, words: list[str]) -> None:
-        if not self.drivers:
-            return
-        environment = {**os.environ, **self.variables, "COG_PYTHON": sys.executable}
+        environment = {**os.environ, **self.variables, "COG_PYTHON": self.python}
         done = subprocess.run(
             words, cwd=self.root, env=environment, capture_output=True, text=True, check=False, timeout=1200
         )
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
 
 
-def run_page(page: str, root: Path, *, drivers: bool) -> None:
+def run_page(page: str, root: Path, python: str) -> None:
     """Run the commands of a page in ``root``, which is the current folder and a copy of ``template``."""
     for entry in REPOSITORY.iterdir():
         if not (root / entry.name).exists() and not entry.name.startswith("."):
             (root / entry.name).symlink_to(entry)
-    shell = Shell(root, drivers=drivers)
+    shell = Shell(root, python)
     for block in blocks(page):
         if block.language == "python" and (match := re.match(r"# (\w+\.py)\n", block.text)):
             (root / match[1]).write_text(block.text)
@@ -491,25 +489,12 @@ def root(template, tmp_path, monkeypatch) -> Path:
 
 
 EXECUTED = sorted({block.page for block in BASH if block.needs is None})
-WITH_DRIVERS = sorted(
-    {
-        block.page
-        for block in BASH
-        if block.needs is None and any(words[0] == "bash" or "pytest" in words for words in block.commands())
-    }
-)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", EXECUTED)
-def test_python_commands_run(page, root):
-    run_page(page, root, drivers=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_DRIVERS)
-def test_all_commands_run(page, root):
-    run_page(page, root, drivers=True)
+def test_commands_run(page, root, warm_python):
+    run_page(page, root, warm_python)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/own-models.md"])

@@ -228,12 +228,12 @@ def test_help_is_quick_and_names_the_analyses(repository, python):
 
 
 @pytest.mark.slow
-def test_the_driver(models, feature_folders, tmp_path, repository, python):
+def test_the_driver(models, feature_folders, tmp_path, repository, warm_python):
     import shutil
 
     shutil.copytree(models / "tiny/net", models / "tiny/other")
     script = ["bash", str(repository / "bash-scripts/analyze_features.sh")]
-    environment = os.environ | {"COG_PYTHON": python, "models_root_dir": str(models)}
+    environment = os.environ | {"COG_PYTHON": warm_python, "models_root_dir": str(models)}
     several = [
         "model_name=tiny_net tiny_other",
         "datasets=in1k cog_l1",

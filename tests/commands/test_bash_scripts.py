@@ -16,11 +16,11 @@ QUICK = ["CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2", "--device", "cpu"]
 
 
 @pytest.fixture
-def bash(repository, python):
+def bash(repository, warm_python):
     def run(script, *arguments, **environment):
         return subprocess.run(
             ["bash", str(repository / "bash-scripts" / script), *arguments],
-            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1", **environment},
+            env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1", **environment},
             capture_output=True,
             text=True,
             timeout=300,
@@ -237,7 +237,7 @@ def test_another_shell_is_told(repository):
 
 
 @pytest.mark.slow
-def test_scripts_are_found_through_links(repository, python, tmp_path):
+def test_scripts_are_found_through_links(repository, warm_python, tmp_path):
     (tmp_path / "folder").symlink_to(repository / "bash-scripts")
     (tmp_path / "logreg").symlink_to(repository / "bash-scripts/logreg.sh")
     (tmp_path / "prepare").symlink_to(repository / "prepare_models/prepare_sup.sh")
@@ -251,7 +251,7 @@ def test_scripts_are_found_through_links(repository, python, tmp_path):
         [tmp_path / "prepare", tmp_path / "models", "--dry_run"],
     ):
         done = subprocess.run(
-            ["bash", *map(str, command)], env={**os.environ, "COG_PYTHON": python}, cwd=tmp_path,
+            ["bash", *map(str, command)], env={**os.environ, "COG_PYTHON": warm_python}, cwd=tmp_path,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if command[0].name == "prepare":
@@ -262,14 +262,14 @@ def test_scripts_are_found_through_links(repository, python, tmp_path):
 
 @pytest.mark.parametrize("name", ["TERM", "USR1"])
 @pytest.mark.slow
-def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name):
+def test_signals_to_the_driver_reach_the_work(repository, warm_python, workshop, name):
     """A scheduler signals the batch shell alone: it passes that on, waits, and says that it can be continued."""
     evaluation = workshop.models / "tiny/net/birds/eval_logreg"
     arguments = [
         "bash", str(repository / "bash-scripts/logreg.sh"), f"models_root_dir={workshop.models}", "model_name=tiny_net",
         "dataset=birds", "seeds=1 2", "CLF.N_TRIALS", "1", "--device", "cpu",
     ]  # fmt: skip
-    environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"}
     driver = subprocess.Popen(
         [*arguments, "CLF.N_EPOCHS", "20000"],
         stdout=subprocess.PIPE,

@@ -65,14 +65,19 @@ def images(workshop):
 
 
 @pytest.mark.slow
-def test_every_experiment_with_one_command(workshop, images, repository, python):
+def test_every_experiment_with_one_command(workshop, images, repository, warm_python):
     command = [
         "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={workshop.models}",
         "model_name=my_net my_other", "against=my_other", f"datasets={' '.join(DATASETS)}", "experiments=all",
         "seeds=22 37", "shots=1", "dims=2 64", "max_per_class=2", f"levels_csv={workshop.root / 'levels.csv'}",
         *images, *SMALL,
     ]  # fmt: skip
-    environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1", "COG_WORDNET_DIR": "/nowhere"}
+    environment = {
+        **os.environ,
+        "COG_PYTHON": warm_python,
+        "OMP_NUM_THREADS": "1",
+        "COG_WORDNET_DIR": "/nowhere",
+    }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     steps = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[")]
@@ -94,10 +99,10 @@ def test_every_experiment_with_one_command(workshop, images, repository, python)
     assert "trial" not in again.stderr
 
 
-def test_unknown_experiments_are_named(repository, python, tmp_path):
+def test_unknown_experiments_are_named(repository, warm_python, tmp_path):
     done = subprocess.run(
         ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}", "experiments=cooking"],
-        env={**os.environ, "COG_PYTHON": python}, capture_output=True, text=True, check=False,
+        env={**os.environ, "COG_PYTHON": warm_python}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (
         done.returncode == 2 and "unknown experiment cooking; expected all or some of: logreg" in done.stderr
@@ -105,7 +110,7 @@ def test_unknown_experiments_are_named(repository, python, tmp_path):
 
 
 @pytest.mark.slow
-def test_common_flags_reach_analyses(workshop, repository, python, tmp_path):
+def test_common_flags_reach_analyses(workshop, repository, warm_python, tmp_path):
     tiny.write_features(workshop.models / "my/net/in1k/features_train", *tiny.make_xy())
     tiny.write_features(workshop.models / "my/net/in1k/features_test", *tiny.make_xy(seed=1))
     command = [
@@ -115,7 +120,7 @@ def test_common_flags_reach_analyses(workshop, repository, python, tmp_path):
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*command, *more], env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
+            [*command, *more], env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
 

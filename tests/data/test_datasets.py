@@ -201,14 +201,14 @@ def test_contact_sheets_take_its_images(name):
     assert datasets.find(name).root in analysis.uses
 
 
-def test_bash_scripts_take_every_flag_from_the_declarations(repository, python):
+def test_bash_scripts_take_every_flag_from_the_declarations(repository, warm_python):
     """A script names no flag of images itself, beside the variables at its top."""
     scripts = [path for path in (repository / "bash-scripts").rglob("*.sh") if path.name != "quickstart.sh"]
     assert len(scripts) > 8
     for path in scripts:
         for flag in datasets.root_flags():
             assert not re.search(rf"--{flag}\b|\b{flag}=\"\$\{{{flag}\}}\"", path.read_text()), path
-    environment = {**os.environ, "COG_PYTHON": python}
+    environment = {**os.environ, "COG_PYTHON": warm_python}
     command = ["bash", str(repository / "bash-scripts/study.sh"), "--help"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     variables = done.stdout.splitlines()[-1].split()

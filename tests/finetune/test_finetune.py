@@ -797,7 +797,7 @@ def test_all_models_can_be_trained():
 
 
 @pytest.mark.slow
-def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_path):
+def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_path, warm_python):
     models = tmp_path / "models"
     (models / "my/net").mkdir(parents=True)
     repository = Path(finetune.__file__).parents[2]
@@ -807,7 +807,7 @@ def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_
         "dataset=birds", "seeds=1 2", f"images_root={birds}", f"model_loader={loader_with_norm}:load_my_model",
         *flags[flags.index("--device") :],
     ]  # fmt: skip
-    environment = os.environ | {"COG_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"}
     for _ in range(2):  # the second time everything is skipped
         done = subprocess.run(
             command, check=False, env=environment, capture_output=True, text=True, timeout=240

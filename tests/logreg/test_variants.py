@@ -467,13 +467,13 @@ def test_blurred_images_from_extraction_to_results(workshop, caplog, capsys):
 
 
 @pytest.mark.slow
-def test_the_driver_of_principal_components(workshop, repository, python):
+def test_the_driver_of_principal_components(workshop, repository, warm_python):
     """Each number of components in the folder that print_results looks for, skipped the second time."""
     command = [
         "bash", str(repository / "bash-scripts/pca.sh"), f"models_root_dir={workshop.models}", "model_name=tiny_net",
         "dataset=birds", "dims=1 3", "seeds=22 37", *SMALL,
     ]  # fmt: skip
-    environment = {**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"}
     for times in (0, 4):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

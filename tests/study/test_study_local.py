@@ -231,11 +231,11 @@ def wait_for(ready, timeout: float = 30) -> None:
 
 
 @pytest.fixture
-def bash(repository, python):
+def bash(repository, warm_python):
     def start(script: str, *arguments: str) -> subprocess.Popen:
         return subprocess.Popen(
             ["bash", str(repository / "bash-scripts" / script), *arguments],
-            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
