@@ -397,25 +397,6 @@ def test_a_failed_analysis_leaves_the_others_and_says_so(models, monkeypatch):
     assert read_failure(folder) is None
 
 
-@pytest.mark.slow
-def test_a_killed_process_is_continued(models, repository, python):
-    flags = [
-        python, str(repository / "analyze_features.py"), "--models_root_dir", str(models), "--model", "tiny_net",
-        "--dataset", "in1k", *FAST,
-    ]  # fmt: skip
-    subprocess.run(flags, check=True, capture_output=True)
-    whole = {name: result(models, name).values for name in LABEL_FREE}
-    for delay in (0.5, 1.0, 1.5, 2.0, 2.5):
-        for name in LABEL_FREE:
-            (ModelDir(models, "tiny_net").analysis("in1k", name) / "results.json").unlink(missing_ok=True)
-        process = subprocess.Popen(flags, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(delay)
-        process.kill()
-        process.wait()
-        subprocess.run(flags, check=True, capture_output=True)
-        assert {name: result(models, name).values for name in LABEL_FREE} == whole
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Records
 

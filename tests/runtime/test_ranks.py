@@ -396,9 +396,9 @@ def test_one_voice_for_wrong_input(inputs, tmp_path, python, repository):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3])
-def test_torchrun(inputs, alone, tmp_path, python, repository, n):
+def test_torchrun(inputs, alone, tmp_path, warm_python, repository, n):
     process = subprocess.run(
-        [python, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}",
+        [warm_python, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}",
          str(repository / "extract_features.py"), *extraction.arguments(inputs, tmp_path / "out")],
         capture_output=True, text=True, env=environment("0.1"), timeout=180, check=False,
     )  # fmt: skip
@@ -408,10 +408,10 @@ def test_torchrun(inputs, alone, tmp_path, python, repository, n):
 
 
 @pytest.mark.slow
-def test_srun_variables(inputs, alone, tmp_path, python, repository):
+def test_srun_variables(inputs, alone, tmp_path, warm_python, repository):
     processes = [
         subprocess.Popen(
-            [python, str(repository / "extract_features.py"), *extraction.arguments(inputs, tmp_path / "out")],
+            [warm_python, str(repository / "extract_features.py"), *extraction.arguments(inputs, tmp_path / "out")],
             stderr=subprocess.PIPE, text=True, env=environment("0.2") | SRUN | {"SLURM_PROCID": str(number)},
         )
         for number in range(4)
