@@ -1,12 +1,11 @@
 """Saving a training in progress, so that an interrupted one goes on and gives the same bits.
 
-What a state has to hold: the parameters, the optimizer's memory, the history so far. Not the order of the rows: it is
-drawn again from the run's seed (the engine draws and drops the orders of the epochs that are finished).
+A state holds the parameters, the optimizer's memory and the logs so far. The order of the rows is not saved but drawn
+again from the run's seed (the engine draws and drops the orders of the epochs that are finished).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -29,18 +28,18 @@ _MAX_SHARE = 0.005
 
 @dataclass(eq=False)
 class TrainState:
-    """Where the training of K classifiers in lockstep stands.
+    """The state of the training of K classifiers in lockstep; without arguments that at the beginning.
 
     Attributes:
-        epochs: how many are finished.
+        epochs: number of finished epochs.
         values: tensors that the next epoch needs, by name.
         seconds: duration so far, all sessions together.
-        logs: values per epoch so far (:attr:`cog.logreg.sgd.History.logs`), when a history is kept.
+        logs: values per epoch so far; None unless they are recorded.
     """
 
-    epochs: int
-    values: dict[str, torch.Tensor]
-    seconds: float
+    epochs: int = 0
+    values: dict[str, torch.Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
     logs: dict[str, list[float]] | None = None
 
 
@@ -50,8 +49,8 @@ class CheckpointedRuns:
 
     Attributes:
         path: the file, in the run's folder of work in progress; None: nothing is saved.
-        key: JSON values that say what is being trained; a file with another key is left from an earlier training.
-        label: how log lines name the run.
+        key: JSON values that tell trainings apart; a file with another key is left from an earlier training.
+        label: the name of the run in log lines.
         before_epoch: called before every epoch; may raise.
     """
 
@@ -62,16 +61,13 @@ class CheckpointedRuns:
     _interval: float = SAVE_SECONDS
     _saved: float = field(default_factory=time.monotonic)
 
-    def restore(self) -> TrainState | None:
-        """Return where the training stands, tensors on the CPU; None: at its beginning.
-
-        A file that cannot be read costs the training it holds, no more.
-        """
+    def restore(self) -> TrainState:
+        """Return the state of the training, tensors on the CPU; a file that cannot be read costs it, no more."""
         self._interval, self._saved = SAVE_SECONDS, time.monotonic()
         self.before_epoch()
         data = None if self.path is None else read(self.path)
         if data is None or data.get("key") != self.key:
-            return None
+            return TrainState()
         state = TrainState(**data["state"])
         logger.info("%scontinuing after epoch %d", self.label, state.epochs)
         return state
@@ -84,7 +80,7 @@ class CheckpointedRuns:
         """Save if it is time; to be called after every epoch but the last.
 
         Args:
-            state: returns where the training stands; memory may be reused afterwards.
+            state: returns the state of the training; its memory may be reused afterwards.
 
         Raises:
             Interrupted: when the process was asked to end; everything is saved then.
@@ -103,10 +99,9 @@ class CheckpointedRuns:
         self._interval = max(SAVE_SECONDS, (self._saved - start) / _MAX_SHARE)
 
     def remove(self) -> None:
-        """Delete the file: what it holds is finished."""
+        """Delete the file: the training that it holds is finished."""
         if self.path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                self.path.unlink()
+            self.path.unlink(missing_ok=True)
 
 
 def write(path: Path, data: dict[str, Any]) -> None:
@@ -116,7 +111,7 @@ def write(path: Path, data: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return what :func:`write` wrote, tensors on the CPU; None when there is nothing of use.
+    """Return the data that :func:`write` wrote, tensors on the CPU; None when the file is missing or cannot be read.
 
     Nothing but tensors and plain values is ever unpickled (``weights_only``).
     """
@@ -126,5 +121,5 @@ def read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except Exception as error:  # torch.load raises a dozen kinds for a damaged file; the training is repeated
-        logger.warning("%s cannot be read (%s); what it held is computed again", path, type(error).__name__)
+        logger.warning("%s cannot be read (%s); the training is begun again", path, type(error).__name__)
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +17,9 @@ CPU_CHUNK, GPU_CHUNK = 1024, 16384
 
 #: Returns float32 logits ``(b, C)`` for features ``(b, d)``.
 Logits = Callable[[torch.Tensor], torch.Tensor]
+
+#: One value per epoch, under the names of the contract's ``logs.pkl``.
+Logs = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,20 @@ class Evaluation:
     loss: float
     top1: float
     top5: float
+
+
+def new_logs() -> Logs:
+    """Return logs without an epoch; accuracies are in percent."""
+    names = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr")
+    return {name: [] for name in names}
+
+
+def append_epoch(logs: Logs, train: Evaluation, test: Evaluation, lr: float) -> None:
+    """Add an epoch to the logs."""
+    for split, evaluation in (("train", train), ("test", test)):
+        for name, value in asdict(evaluation).items():
+            logs[f"{split}/{name}"].append(value)
+    logs["lr"].append(lr)
 
 
 def true_class_rank(logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool | None = None) -> torch.Tensor:
@@ -81,6 +98,11 @@ def is_top1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return hit
 
 
+def new_sums(device: torch.device) -> torch.Tensor:
+    """Return zeros ``(3,)`` for :func:`add_batch`."""
+    return torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+
+
 def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool) -> None:
     """Add loss, top-1 and top-5 hits of a batch, logits ``(b, C)`` and classes ``(b,)``, to ``sums`` ``(3,)``."""
     rank = true_class_rank(logits, y, may_wait=may_wait)
@@ -89,21 +111,16 @@ def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor, *, may_
     sums[2] += (rank < 5).sum()
 
 
-def new_sums(device: torch.device) -> torch.Tensor:
-    """Return zeros ``(3,)`` for :func:`add_batch`."""
-    return torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
-
-
-def to_score(sums: torch.Tensor, n: int) -> Evaluation:
-    """Return the score of ``n`` rows; waits for the device."""
+def to_evaluation(sums: torch.Tensor, n: int) -> Evaluation:
+    """Return the means over ``n`` rows; waits for the device."""
     loss, top1, top5 = (sums / n).tolist()
     return Evaluation(loss, 100 * top1, 100 * top5)
 
 
-def score(
+def evaluate(
     features: FeatureMatrix, y: torch.Tensor, logits_of: Logits, *, exact: bool = True
 ) -> tuple[Evaluation, torch.Tensor | None]:
-    """Score a classifier on all rows, in chunks.
+    """Evaluate a classifier on all rows, in chunks.
 
     Args:
         features: features ``(n, d)``.
@@ -112,7 +129,7 @@ def score(
         exact: whether to multiply the float32 values; else those in the working precision, for curves.
 
     Returns:
-        The score and, when exact, the predicted classes as int64 on the CPU.
+        The evaluation and, when exact, the predicted classes as int64 on the CPU.
     """
     sums = new_sums(y.device)
     predictions = []
@@ -121,22 +138,22 @@ def score(
         add_batch(sums, logits, labels, may_wait=y.device.type == "cpu")
         if exact:
             predictions.append(logits.argmax(1))
-    return to_score(sums, len(y)), torch.cat(predictions).cpu() if exact else None
+    return to_evaluation(sums, len(y)), torch.cat(predictions).cpu() if exact else None
 
 
 def top1_of_many(
     features: FeatureMatrix, y: torch.Tensor, rows: torch.Tensor, classifiers: Sequence[Logits]
 ) -> list[float]:
-    """Score several classifiers on the same rows; each chunk of float32 features is gathered once.
+    """Return the top-1 accuracy of several classifiers on the same rows; each chunk of features is gathered once.
 
     Args:
         features: features ``(n, d)``.
         y: int64 ``(n,)``, on the device of the features.
-        rows: int64 ``(m,)``, on the CPU: the rows to score.
+        rows: rows to score, int64 ``(m,)``, on the CPU.
         classifiers: the classifiers.
 
     Returns:
-        Top-1 accuracy of each in percent, equal to that of :func:`score`.
+        Percent for each, equal to that of :func:`evaluate`.
     """
     hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
     for start, stop, new in _chunks(len(rows), y.device):

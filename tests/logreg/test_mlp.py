@@ -23,8 +23,9 @@ from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import estimate, protocol, sgd
 from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
-from cog.logreg.sgd import SgdConfig, TrainSpec
+from cog.logreg.sgd import TrainSpec
 from cog.runtime import random_streams
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -48,11 +49,13 @@ def sets():
 
 def load(sets, engine):
     x, y, _, val = sets
-    return protocol.prepare(FeatureSet(x.clone(), y, "train"), FeatureSet(x[val], y[val], "test"), engine)
+    return prepare(FeatureSet(x.clone(), y, "train"), FeatureSet(x[val], y[val], "test"), engine)
 
 
-def config_of(kind="mlp", layers=2):
-    return SgdConfig(CLASSES, EPOCHS, 128, 0.9, (HIDDEN,) * layers, relu=kind == "mlp")
+def settings_of(kind="mlp", layers=2):
+    return Settings(
+        seed=0, n_epochs=EPOCHS, batch_size=128, classifier=kind, mlp_hidden=HIDDEN, mlp_layers=layers
+    )
 
 
 def spec_of(rows, lr=0.1, wd=1e-5, seed=7):
@@ -73,8 +76,8 @@ def test_equals_the_plain_loop_in_float32(sets, kind, lr, wd, layers):
     )  # fmt: skip
     engine = Engine(CPU)
     data = load(sets, engine)
-    (trained,) = engine.fit(data, spec, config_of(kind, layers), record=True)
-    logs = trained.history.logs
+    (trained,) = engine.fit(data, spec, settings_of(kind, layers), record=True)
+    logs = trained.logs
     for key in ("train/loss", "test/loss"):
         np.testing.assert_allclose(logs[key], theirs[key], rtol=1e-5, atol=1e-5)
     assert logs["test/top1"] == pytest.approx(theirs["test/top1"], abs=1e-4)
@@ -101,7 +104,7 @@ def test_bfloat16_gives_the_same_accuracy(sets, kind):
     for precision in ("fp32", "bf16"):
         engine = Engine(CPU, precision)
         data = load(sets, engine)
-        trained = [engine.fit(data, spec_of(sets[2], seed=seed), config_of(kind))[0] for seed in range(6)]
+        trained = [engine.fit(data, spec_of(sets[2], seed=seed), settings_of(kind))[0] for seed in range(6)]
         scores[precision] = np.mean(engine.top1(data, sets[3], trained))
     assert abs(scores["bf16"] - scores["fp32"]) < 1.0  # of 200 images, 6 runs: one image is 0.08
     assert scores["fp32"] > 50
@@ -142,7 +145,7 @@ def test_without_momentum(feature_folders, tmp_path):
 def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypatch):
     """In one line, before a weight is made, and by --check."""
     more = ["CLF.TYPE", "mlp", "CLF.MLP_LAYERS", "3", *SMALL[2:], "CLF.MLP_HIDDEN"]
-    monkeypatch.setattr(estimate, "available_memory", lambda: 10**8)
+    monkeypatch.setattr(estimate, "device_room", lambda device: 10**8)
     with pytest.raises(CogError, match="CLF.MLP_HIDDEN 9000 .* takes 3.2. GB to train, and 100 MB of memory"):
         logreg.main(command(feature_folders, tmp_path / "out", *more, "9000"))
     assert logreg.main([*command(feature_folders, tmp_path / "out", *more, "9000"), "--check"]) == 2
@@ -218,10 +221,10 @@ def test_zero_features_and_zero_vectors():
     outcome = run_once(*sets, settings, Engine(CPU))
     assert outcome.classifier.predictions.tolist() == [0] * 18
     share = torch.tensor([12.0, 6.0]) / 18
-    assert outcome.classifier.history.logs["test/loss"][-1] == pytest.approx(
+    assert outcome.classifier.logs["test/loss"][-1] == pytest.approx(
         -(share * share.log()).sum().item(), abs=0.02
     )
-    assert math.isfinite(outcome.classifier.history.logs["train/loss"][-1])
+    assert math.isfinite(outcome.classifier.logs["train/loss"][-1])
 
 
 @pytest.mark.slow
@@ -240,13 +243,13 @@ def test_the_plan_counts_the_operations_that_are_done():
     sets = [
         FeatureSet(*tiny.make_xy(n_per_class=20, n_classes=5, dim=7, seed=seed), "tiny") for seed in (0, 1)
     ]
-    prepared = protocol.prepare(*sets, ours)
+    prepared = prepare(*sets, ours)
     with FlopCounterMode(display=False) as counted:
         protocol.run_protocol(prepared, settings, ours)
-    rows = estimate.rows_of([20] * 5, settings)
-    expected = estimate.estimate_flops(rows, settings, n_test=100, dim=7, n_classes=5)
+    rows = estimate.rows_of([20] * 5, settings, 100)
+    expected = estimate.estimate_flops(rows, settings, dim=7, n_classes=5)
     assert counted.get_total_flops() == expected
     assert estimate.describe(prepared, [settings], ours)[2].startswith("plan: seconds on cpu")
-    speed = estimate.Speed(prepared, [settings], ours, 80)
+    speed = estimate.Speed(prepared, settings, ours, 80)
     assert speed.run(rows, settings) > 0
-    assert speed.operations_per_second > 0
+    assert speed.flops_per_second > 0

@@ -19,7 +19,8 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg import estimate as plan
 from cog.logreg import protocol
 from cog.logreg.engine import Engine
-from cog.logreg.settings import Settings
+from cog.logreg.preprocess import prepare
+from cog.logreg.settings import RowCounts, Settings
 from cog.runtime import memory
 
 CPU = torch.device("cpu")
@@ -27,7 +28,7 @@ CPU = torch.device("cpu")
 
 def prepared(train=None, precision="fp32"):
     engine = Engine(CPU, precision)
-    return protocol.prepare(train or feature_set(), feature_set(seed=1), engine), engine
+    return prepare(train or feature_set(), feature_set(seed=1), engine), engine
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -41,23 +42,22 @@ def test_rows_are_those_of_the_protocol(changes):
     train = FeatureSet(uneven.x[keep], uneven.y[keep], "uneven")
     settings = dataclasses.replace(QUICK, n_trials=1, n_epochs=1, **changes)
     outcome = run_once(train, feature_set(seed=1), settings, Engine(CPU))
-    rows = plan.rows_of(torch.bincount(train.y).tolist(), settings)
-    assert dataclasses.asdict(rows) == {k: v for k, v in outcome.sizes.items() if k != "test"}
+    assert plan.rows_of(torch.bincount(train.y).tolist(), settings, 120) == outcome.rows
 
 
 def test_a_class_of_one_image_is_never_held_out():
-    assert plan.rows_of([1, 10], QUICK) == plan.Rows(9, 2, 11)
-    assert plan.rows_of([10, 10], dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0)) == plan.Rows(
-        0, 0, 20
+    assert plan.rows_of([1, 10], QUICK, 7) == RowCounts(9, 2, 11, 7)
+    assert plan.rows_of([10, 10], dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0), 7) == RowCounts(
+        0, 0, 20, 7
     )
 
 
 def test_operations_at_full_scale():
     """1.1 M x 2048, 1000 classes: 22.6 PFLOP as counted by hand, of which 1 % is scoring."""
     settings = Settings(seed=0)
-    rows = plan.rows_of([1100] * 1000, settings)
-    assert rows == plan.Rows(880_000, 220_000, 1_100_000)
-    operations = plan.estimate_flops(rows, settings, n_test=50_000, dim=2048, n_classes=1000)
+    rows = plan.rows_of([1100] * 1000, settings, 50_000)
+    assert rows == RowCounts(880_000, 220_000, 1_100_000, 50_000)
+    operations = plan.estimate_flops(rows, settings, dim=2048, n_classes=1000)
     products = 4 * 2048 * 1000
     by_hand = 30 * 100 * 880_000 * products + 100 * 1_100_000 * products
     by_hand += (30 * 220_000 + 100 * 50_000) * products / 2
@@ -82,13 +82,6 @@ def test_described_in_three_lines(monkeypatch):
     assert "1 run of one training" in plan.describe(data, [fixed], engine)[0]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(9.01e9, "9.01 GB"), (1.2e12, "1.2e+03 GB"), (4e7, "40 MB"), (1500, "1.5 kB")]
-)
-def test_sizes(value, text):
-    assert plan._size(value) == text
-
-
 def test_work_of_a_moment_is_not_measured(monkeypatch):
     data, engine = prepared()
     monkeypatch.setattr(plan, "Speed", None)
@@ -104,7 +97,7 @@ def test_measuring_changes_no_result(monkeypatch):
     assert torch.equal(torch.random.get_rng_state(), state)
     after = protocol.run_protocol(data, QUICK, engine)
     assert torch.equal(before.classifier.weight, after.classifier.weight)
-    assert before.classifier.history.logs == after.classifier.history.logs
+    assert before.classifier.logs == after.classifier.logs
 
 
 @pytest.mark.slow
@@ -120,10 +113,10 @@ def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
         FeatureSet(torch.nn.functional.normalize(torch.randn(m, d)), torch.arange(m) % n_classes, "random")
         for m in (n, 272)
     )
-    data = protocol.prepare(train, test, engine)
+    data = prepare(train, test, engine)
     settings = Settings(seed=1, n_trials=12, n_epochs=20, n_shot=n_shot)
-    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings)
-    estimate = plan.Speed(data, [settings], engine, max(rows.search_train, rows.final_train)).run(
+    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings, data.test.n)
+    estimate = plan.Speed(data, settings, engine, max(rows.search_train, rows.final_train)).run(
         rows, settings
     )
     start = time.process_time()
@@ -137,18 +130,18 @@ def test_the_form_that_will_run_is_measured(monkeypatch, largest, form, n_steps)
     n, d = 60, 80
     sets = (FeatureSet(torch.randn(n, d), torch.arange(n) % 3, "random") for _ in range(2))
     engine = Engine(CPU)
-    data = protocol.prepare(*sets, engine)
+    data = prepare(*sets, engine)
     fit, measured = engine.fit, []
 
-    def recorded(data, spec, config):
-        (trained,) = fit(data, spec, config)
+    def recorded(data, spec, settings):
+        (trained,) = fit(data, spec, settings)
         measured.append(trained.arithmetic["form"])
         return [trained]
 
     clock = iter(range(1000))
     monkeypatch.setattr(engine, "fit", recorded)
     monkeypatch.setattr(plan, "_clock", lambda: next(clock))  # one second for all steps of an epoch
-    speed = plan.Speed(data, [Settings(seed=1, batch_size=16)], engine, largest)
+    speed = plan.Speed(data, Settings(seed=1, batch_size=16), engine, largest)
     assert set(measured) == {form}
     assert speed.full_step == pytest.approx(1 / n_steps)
 
@@ -160,8 +153,8 @@ def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
     def step(n_rows):
         return 100 + 3 * n_rows
 
-    monkeypatch.setattr(plan.Speed, "_step", lambda self, n_rows: (step(n_rows), 7.0))
-    monkeypatch.setattr(plan.Speed, "_score", lambda self: 0.5)
+    monkeypatch.setattr(plan.Speed, "_time_step", lambda self, n_rows: (step(n_rows), 7.0))
+    monkeypatch.setattr(plan.Speed, "_time_score", lambda self: 0.5)
     settings = dataclasses.replace(QUICK, n_shot=n_shot, batch_size=50)
     data, _ = prepared()
     spy = Spy()
@@ -171,9 +164,9 @@ def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
         sizes = [len(part) for part in run.rows.split(50)]
         expected += settings.n_epochs * sum(step(size) for size in sizes)
         expected += 0.5 * (settings.n_epochs * 120 if tested else 24)
-    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings)
+    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings, data.test.n)
     largest = max(rows.search_train, rows.final_train)
-    assert plan.Speed(data, [settings], spy, largest).run(rows, settings) == pytest.approx(expected)
+    assert plan.Speed(data, settings, spy, largest).run(rows, settings) == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------------------------------------------------

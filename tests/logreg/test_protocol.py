@@ -15,7 +15,8 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol
 from cog.logreg import search as tune
 from cog.logreg.engine import Engine
-from cog.logreg.settings import Settings
+from cog.logreg.preprocess import prepare
+from cog.logreg.settings import RowCounts, Settings
 from cog.runtime import random_streams
 
 QUICK = Settings(seed=22, n_trials=4, n_epochs=8, batch_size=64)
@@ -33,17 +34,18 @@ class Spy(Engine):
         super().__init__(torch.device("cpu"), precision)
         self.specs, self.fits, self.tested = [], [], []
 
-    def fit(self, data, spec, config, *, record=False, **options):
-        fits = super().fit(data, spec, config, record=record, **options)
+    def fit(self, data, spec, settings, *, record=False, **options):
+        fits = super().fit(data, spec, settings, record=record, **options)
         self.specs += [dataclasses.replace(spec, pairs=[pair]) for pair in spec.pairs]
         self.fits += fits
+        self.labels = data.labels
         self.tested += [record] * len(fits)
         return fits
 
 
 def run_once(train, test, settings, engine, work=None):
     """Prepare the data and run the protocol."""
-    return protocol.run_protocol(protocol.prepare(train, test, engine), settings, engine, work)
+    return protocol.run_protocol(prepare(train, test, engine), settings, engine, work)
 
 
 def run(settings, train=None, test=None, precision="fp32"):
@@ -61,7 +63,7 @@ def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval
     while pairs := search.ask():
         rounds.append(len(pairs))
         search.tell([tune.Result(*objective(lr, wd), seconds=0.0) for lr, wd in pairs])
-    return search.trials, search.study, rounds
+    return search, rounds
 
 
 def test_search_holds_out_a_fifth_and_the_final_run_uses_everything():
@@ -72,17 +74,17 @@ def test_search_holds_out_a_fifth_and_the_final_run_uses_everything():
     assert all(rows == search_rows[0] for rows in search_rows)
     assert len(search_rows[0]) == 96
     assert sorted(spy.specs[4].rows.tolist()) == list(range(120))
-    assert outcome.sizes == {"search_train": 96, "search_val": 24, "final_train": 120, "test": 120}
-    best = max(outcome.trials, key=lambda trial: trial.val_top1)
+    assert outcome.rows == RowCounts(search_train=96, search_val=24, final_train=120, test=120)
+    best = max(outcome.search.trials, key=lambda trial: trial.val_top1)
     assert (outcome.lr, outcome.wd) == (best.lr, best.wd) == spy.specs[4].pairs[0]
-    assert len(outcome.classifier.history.logs["test/top1"]) == 8
+    assert len(outcome.classifier.logs["test/top1"]) == 8
 
 
 def test_trials_are_scored_on_the_held_out_rows_after_the_last_epoch():
     train = feature_set()
     outcome, spy = run(QUICK)
     held_out = torch.tensor(sorted(set(range(120)) - set(spy.specs[0].rows.tolist())))
-    for trial, fit in zip(outcome.trials, spy.fits[:4], strict=True):
+    for trial, fit in zip(outcome.search.trials, spy.fits[:4], strict=True):
         predicted = (train.x[held_out] @ fit.weight.T + fit.bias).argmax(1)
         assert trial.val_top1 == pytest.approx(100 * (predicted == train.y[held_out]).float().mean().item())
 
@@ -98,7 +100,7 @@ def test_few_shot_draws_after_the_cut_and_again_from_everything():
         plain.specs[0].rows.tolist()
     )  # same validation part as with all images
     assert set(search.tolist()) != set(final.tolist())
-    assert outcome.sizes["search_val"] == 24
+    assert outcome.rows.search_val == 24
     # each stage draws with a stream of its own
     for rows, pool, stage in ((search, plain.specs[0].rows, "search"), (final, torch.arange(120), "final")):
         rng = random_streams.numpy_rng(22, "draw", stage=stage, n_shot=4)
@@ -125,10 +127,9 @@ def test_choices_do_not_depend_on_the_number_of_trials():
 def test_given_hyper_parameters_reproduce_the_search_result():
     searched, _ = run(QUICK)
     fixed, _ = run(dataclasses.replace(QUICK, n_trials=0, lr=searched.lr, wd=searched.wd))
-    assert fixed.classifier.history.logs == searched.classifier.history.logs
+    assert fixed.classifier.logs == searched.classifier.logs
     assert torch.equal(fixed.classifier.weight, searched.classifier.weight)
-    assert fixed.trials == []
-    assert fixed.study is None
+    assert fixed.search is None
 
 
 def test_global_random_state_plays_no_part():
@@ -139,13 +140,13 @@ def test_global_random_state_plays_no_part():
     state = torch.random.get_rng_state()
     second, _ = run(QUICK)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert first.classifier.history.logs == second.classifier.history.logs
+    assert first.classifier.logs == second.classifier.logs
 
 
 def test_seeds_differ():
     first, a = run(QUICK)
     second, b = run(dataclasses.replace(QUICK, seed=37))
-    assert first.trials[0].lr != second.trials[0].lr
+    assert first.search.trials[0].lr != second.search.trials[0].lr
     assert set(a.specs[0].rows.tolist()) != set(b.specs[0].rows.tolist())
     assert a.specs[-1].init_seed != b.specs[-1].init_seed
 
@@ -157,11 +158,11 @@ def test_trials_are_those_of_optunas_multivariate_tpe():
     def objective(lr, wd):
         return 50 - 10 * (math.log10(lr) - 1) ** 2 - (math.log10(wd) + 6) ** 2, False
 
-    trials, _, rounds = search(objective, n_trials=20, seed=22)
+    found, rounds = search(objective, n_trials=20, seed=22)
     assert rounds == [10] + [1] * 10
     sampler = optuna.samplers.TPESampler(multivariate=True, seed=22)
     study = optuna.create_study(sampler=sampler, direction="maximize")
-    for trial in trials:
+    for trial in found.trials:
         asked = study.ask()
         assert trial.lr == asked.suggest_float("lr", 1e-1, 1e2, log=True)
         assert trial.wd == asked.suggest_float("wd", 1e-12, 1e-4, log=True)
@@ -184,7 +185,7 @@ def test_search_or_given_hyper_parameters(settings):
 def test_fewer_than_five_images_per_class(per_class):
     """The original code loses the whole class; here one image of each is held out."""
     outcome, spy = run(QUICK, train=feature_set(n=6 * per_class))
-    assert outcome.sizes["search_val"] == 6
+    assert outcome.rows.search_val == 6
     assert torch.bincount(feature_set(n=6 * per_class).y[spy.specs[0].rows]).tolist() == [per_class - 1] * 6
 
 
@@ -192,7 +193,7 @@ def test_one_image_per_class():
     with pytest.raises(CogError, match="single training image"):
         run(QUICK, train=feature_set(n=6))
     outcome, _ = run(dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0), train=feature_set(n=6))
-    assert outcome.sizes["final_train"] == 6
+    assert outcome.rows.final_train == 6
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 4])
@@ -200,7 +201,7 @@ def test_fewer_than_five_classes(n_classes):
     outcome, _ = run(
         QUICK, train=feature_set(n_classes=n_classes), test=feature_set(n_classes=n_classes, seed=1)
     )
-    assert outcome.classifier.history.logs["test/top5"] == [100.0] * 8
+    assert outcome.classifier.logs["test/top5"] == [100.0] * 8
 
 
 def test_one_class_is_an_error():
@@ -212,13 +213,13 @@ def test_labels_that_are_not_consecutive_give_the_same_result():
     plain, _ = run(QUICK)
     remap = torch.tensor([-5, 3, 10, 11, 700, 10**12])
     train, test = feature_set(), feature_set(seed=1)
-    outcome, _ = run(
+    outcome, spy = run(
         QUICK,
         train=FeatureSet(train.x, remap[train.y], "odd"),
         test=FeatureSet(test.x, remap[test.y], "odd"),
     )
-    assert outcome.labels == remap.tolist()
-    assert outcome.classifier.history.logs == plain.classifier.history.logs
+    assert spy.labels == remap.tolist()
+    assert outcome.classifier.logs == plain.classifier.logs
 
 
 def test_class_with_fewer_images_than_shots(caplog):
@@ -230,7 +231,7 @@ def test_class_with_fewer_images_than_shots(caplog):
     )
     assert torch.bincount(train.y[keep][spy.specs[-1].rows]).tolist() == [8] * 5 + [3]
     assert "1 of 6 classes have fewer than CLF.N_SHOT 8" in caplog.text
-    assert outcome.sizes["final_train"] == 43
+    assert outcome.rows.final_train == 43
 
 
 def test_class_without_test_images_is_reported(caplog):
@@ -248,7 +249,7 @@ def test_different_dimensions():
 
 def test_one_epoch():
     outcome, _ = run(dataclasses.replace(QUICK, n_epochs=1))
-    assert len(outcome.classifier.history.logs["lr"]) == 1
+    assert len(outcome.classifier.logs["lr"]) == 1
 
 
 def test_all_trials_diverge():
@@ -262,20 +263,19 @@ def test_some_trials_diverge():
     def objective(lr, wd):
         return (99.0, True) if lr > 1 else (50.0 + lr, False)
 
-    trials, study, _ = search(objective, n_trials=8)
-    assert {t.diverged for t in trials} == {True, False}
-    assert all(t.val_top1 == 0.0 for t in trials if t.diverged)
-    best = tune.best(trials)
-    assert not best.diverged
-    assert best.val_top1 == study.best_value
+    found, _ = search(objective, n_trials=8)
+    assert {t.diverged for t in found.trials} == {True, False}
+    assert all(t.val_top1 == 0.0 for t in found.trials if t.diverged)
+    assert not found.best.diverged
+    assert found.best.val_top1 == found.study.best_value
 
 
 def test_first_of_equal_trials_is_best_as_in_optuna():
-    trials, study, _ = search(lambda lr, wd: (50.0, False), n_trials=5)
-    assert tune.best(trials).number == study.best_trial.number == 0
+    found, _ = search(lambda lr, wd: (50.0, False), n_trials=5)
+    assert found.best.number == found.study.best_trial.number == 0
 
 
 def test_zero_features_are_at_chance():
     zeros = FeatureSet(torch.zeros(120, 4), torch.arange(120) % 6, "zeros")
     outcome, _ = run(QUICK, train=zeros, test=zeros)
-    assert outcome.classifier.history.logs["test/top1"][-1] == pytest.approx(100 / 6)
+    assert outcome.classifier.logs["test/top1"][-1] == pytest.approx(100 / 6)

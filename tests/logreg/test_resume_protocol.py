@@ -41,10 +41,10 @@ class Stub(Engine):
         super().__init__(CPU)
         self.kill_at, self.width, self.trained = kill_at, width, []
 
-    def trials_per_batch(self, config):
+    def trials_per_batch(self, settings, n_classes):
         return self.width
 
-    def fit(self, data, spec, config, *, record=False, on_epoch=None, saves=None):
+    def fit(self, data, spec, settings, *, record=False, on_epoch=None, saves=None):
         if self.kill_at is not None and len(self.trained) + len(spec.pairs) > self.kill_at:
             raise Killed
         self.trained += spec.pairs
@@ -170,7 +170,7 @@ def test_interrupted_again_and_again(tmp_path):
 
 
 def journal(path):
-    return TrialJournal(path, lr_interval=(1e-1, 1e2), wd_interval=(1e-12, 1e-4))
+    return TrialJournal(path, Settings(seed=22))
 
 
 def fill(path, n=5):
@@ -178,14 +178,14 @@ def fill(path, n=5):
     for number in range(n):
         trial = tune.Trial(number, 0.1 + number / 3, 1e-7 / (number + 1), 10.1 * number, number == 2, 1.5)
         book.append(trial)
-    return journal(path).entries
+    return journal(path).trials
 
 
 def test_what_is_appended_comes_back(tmp_path):
-    entries = fill(tmp_path / "journal")
-    assert [entry.lr for entry in entries] == [0.1 + number / 3 for number in range(5)]  # to the last digit
-    assert [entry.wd for entry in entries] == [1e-7 / (number + 1) for number in range(5)]
-    assert [entry.diverged for entry in entries] == [False, False, True, False, False]
+    trials = fill(tmp_path / "journal")
+    assert [trial.lr for trial in trials] == [0.1 + number / 3 for number in range(5)]  # to the last digit
+    assert [trial.wd for trial in trials] == [1e-7 / (number + 1) for number in range(5)]
+    assert [trial.diverged for trial in trials] == [False, False, True, False, False]
 
 
 def test_a_journal_is_json_that_optuna_reads(tmp_path):
@@ -205,16 +205,16 @@ def test_a_journal_is_json_that_optuna_reads(tmp_path):
 def test_a_torn_journal(tmp_path):
     """The whole lines count; what is appended next is not spoiled by the torn one."""
     path = tmp_path / "journal"
-    entries = fill(path, 3)
+    trials = fill(path, 3)
     content = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
     for size in range(0, len(content), 41):
         path.write_bytes(content[:size])
         expected = max(0, sum(end <= size for end in ends) - 1)  # the first line creates the study
         book = journal(path)
-        assert book.entries == entries[:expected]
+        assert book.trials == trials[:expected]
         book.append(tune.Trial(expected, 1.0, 1e-6, 50.0, False, 0.0))
-        assert [entry.lr for entry in journal(path).entries] == [e.lr for e in entries[:expected]] + [1.0]
+        assert [trial.lr for trial in journal(path).trials] == [e.lr for e in trials[:expected]] + [1.0]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_torn_journal(tmp_path):
 def test_a_damaged_journal_is_begun_again(tmp_path, content):
     path = tmp_path / "journal"
     path.write_bytes(content)
-    assert journal(path).entries == []
+    assert journal(path).trials == []
     assert len(fill(path, 2)) == 2
 
 
@@ -317,14 +317,18 @@ def outcome(name, folder):
 
 
 def assert_same(one, other):
-    assert (one.lr, one.wd, one.sizes) == (other.lr, other.wd, other.sizes)
+    assert (one.lr, one.wd, one.rows) == (other.lr, other.wd, other.rows)
     for layers in zip(one.classifier.layers, other.classifier.layers, strict=True):
         for tensors in zip(*layers, strict=True):
             assert torch.equal(*(tensor.view(torch.int32) for tensor in tensors))
     assert torch.equal(one.classifier.predictions, other.classifier.predictions)
-    assert one.classifier.history.logs == other.classifier.history.logs
-    trials = [[dataclasses.replace(t, seconds=0.0) for t in each.trials] for each in (one, other)]
-    assert trials[0] == trials[1]
+    assert one.classifier.logs == other.classifier.logs
+    trials = [
+        [dataclasses.replace(t, seconds=0.0) for t in each.search.trials]
+        for each in (one, other)
+        if each.search
+    ]
+    assert trials[:1] == trials[1:]
 
 
 @pytest.mark.parametrize(
@@ -368,7 +372,7 @@ def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
     (tmp_path / "before").mkdir()
     lines = (tmp_path / "whole/study.journal").read_bytes().splitlines(keepends=True)
     (tmp_path / "before/study.journal").write_bytes(b"".join(lines[:5]))
-    pair = [whole.trials[4].lr, whole.trials[4].wd]
+    pair = [whole.search.trials[4].lr, whole.search.trials[4].wd]
     state = {"epochs": 1, "values": {}, "ended": "", "seconds": 1.0, "logs": None}
     key = {"stage": "search", "runs": [pair], "engine": "CpuEngine fp32"}
     checkpoint.write(tmp_path / "before/checkpoint.pt", {"key": key, "states": [state], "extra": None})
@@ -411,7 +415,7 @@ def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
     saves = checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "final"})
-    assert saves.restore() is None
+    assert saves.restore().epochs == 0
     write = checkpoint.write
 
     def slow(path, data):
@@ -429,5 +433,5 @@ def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
     assert saves.due()
     state = saves.restore()
     assert (state.epochs, state.logs) == (3, {"lr": [1.0]})
-    assert checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "search"}).restore() is None
-    assert checkpoint.CheckpointedRuns().restore() is None
+    assert checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "search"}).restore().epochs == 0
+    assert checkpoint.CheckpointedRuns().restore().epochs == 0

@@ -17,8 +17,9 @@ from test_logreg import QUICK, command
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.logreg import parallel, protocol
+from cog.logreg import parallel, protocol, training
 from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
 from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output_folder import read_failure
@@ -147,7 +148,7 @@ def test_a_trailing_slash_of_the_folder_changes_nothing(feature_folders, tmp_pat
 @pytest.mark.parametrize("side_by_side", [1, 3])
 def test_log_files_hold_their_own_run_only(feature_folders, tmp_path, caplog, monkeypatch, side_by_side):
     caplog.set_level("INFO", logger="cog")
-    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (side_by_side, []))
+    monkeypatch.setattr(training, "runs_at_once", lambda *args: (side_by_side, []))
     logreg.main(study_command(feature_folders, tmp_path, shots=(0, 2)))
     for folder, label in (("out/seed-22", "[seed 22, all]"), ("out_N2/seed-37", "[seed 37, 2]")):
         text = (tmp_path / folder / "program.log").read_text()
@@ -227,7 +228,7 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     with monkeypatch.context() as patch:
         target, name = {
             "search": (Engine, "top1"),
-            "final": (protocol, "_draw"),
+            "final": (protocol, "_draw_few_shot"),
             "writing": (logreg_files(), "write_json"),
         }[moment]
         working, seen = getattr(target, name), []
@@ -331,7 +332,7 @@ def test_runs_side_by_side_write_what_they_write_alone(feature_folders, tmp_path
     assert logreg.main(study_command(feature_folders, root, *pairs)) == 0
     alone = contents(root)
     root.rename(tmp_path / "alone")
-    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (4, [2]))
+    monkeypatch.setattr(training, "runs_at_once", lambda *args: (4, [2]))
     assert logreg.main(study_command(feature_folders, root, *pairs)) == 0
     assert_same(contents(root), alone)
 
@@ -341,7 +342,7 @@ def test_one_of_several_side_by_side_fails(feature_folders, tmp_path, monkeypatc
     """The others end at their next epoch, unfinished and without a note; the same command does the rest."""
     root = tmp_path / "results"
     arguments = study_command(feature_folders, root)
-    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (3, []))
+    monkeypatch.setattr(training, "runs_at_once", lambda *args: (3, []))
     top1 = Engine.top1
 
     def failing(*args):
@@ -375,7 +376,7 @@ def test_processors_are_divided_evenly(monkeypatch):
             before_epoch()
             threads.append((number, torch.get_num_threads()))
             if number == 4:
-                while jobs._n_active > 1:
+                while len(jobs._unfinished) > 1:
                     time.sleep(0.001)
         done.append(number)
 
@@ -414,12 +415,12 @@ def test_runs_that_do_not_fit_side_by_side_are_done_alone(caplog):
 
 def test_runs_at_once_within_the_processors_and_the_memory(feature_folders, monkeypatch):
     engine = Engine(torch.device("cpu"))
-    data = protocol.prepare(*(feature_files.load(folder) for folder in feature_folders), engine)
+    data = prepare(*(feature_files.load(folder) for folder in feature_folders), engine)
     study = [Settings(seed=seed) for seed in range(5)]
     assert parallel.runs_at_once(data, study, engine)[0] == 1  # tests have one thread
     monkeypatch.setattr(Engine, "max_parallel_runs", 3)
     tried = []
-    products = parallel._products
+    products = parallel._try_products
 
     def other_bits(*args):
         tried.append(args)
@@ -431,10 +432,10 @@ def test_runs_at_once_within_the_processors_and_the_memory(feature_folders, monk
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     assert parallel.runs_at_once(data, study, engine)[0] == 3
     assert parallel.runs_at_once(data, study[:2], engine)[0] == 2
-    each = engine.trials_per_batch(protocol.sgd_config(study[0], len(data.labels))) * parallel.training_bytes(
+    each = engine.trials_per_batch(study[0], len(data.labels)) * parallel.training_bytes(
         study[0], data.features.n, data.features.dim, len(data.labels)
     )
-    monkeypatch.setattr(parallel, "available_memory", lambda: 5 * each)
+    monkeypatch.setattr(parallel, "device_room", lambda device: 5 * each)
     assert parallel.runs_at_once(data, study, engine)[0] == 2
-    monkeypatch.setattr(parallel, "_products", other_bits)
+    monkeypatch.setattr(parallel, "_try_products", other_bits)
     assert parallel.runs_at_once(data, study, engine)[0] == 1
