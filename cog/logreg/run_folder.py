@@ -107,7 +107,7 @@ class RunFolder(OutputFolder):
         )
 
     def holds_result(self) -> bool:
-        """Whether the run is complete and kept; with ``overwrite``, only if an interrupted replacement has finished it."""
+        """Whether the run is complete and kept; with ``overwrite`` only if an interrupted replacement finished it."""
         try:
             results = self.results()
         except CogError:
