@@ -194,9 +194,8 @@ class Engine:
         """Return the classifiers at the beginning of their training."""
         span = gram.applies(len(spec.rows), data.features.dim)
         kind = MlpLearner if settings.is_mlp else GramLearner if span else LinearLearner
-        may_wait = self.device.type == "cpu" and not self.graphs.enabled
         with products(self.device, "fp32"):
-            return kind(data, spec, settings, record=record, may_wait=may_wait)
+            return kind(data, spec, settings, record=record)
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:

@@ -27,7 +27,6 @@ class Learner:
         spec: the classifiers to train.
         settings: settings of the run.
         record: whether to sum up loss and hits of the batches, for K = 1.
-        may_wait: whether the host may look at results during a step.
 
     Attributes:
         state: all that the next step depends on, by name.
@@ -38,11 +37,9 @@ class Learner:
 
     form: str
 
-    def __init__(
-        self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool, may_wait: bool
-    ) -> None:
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
         assert not record or len(spec.pairs) == 1
-        self._data, self._spec, self._settings, self._may_wait = data, spec, settings, may_wait
+        self._data, self._spec, self._settings = data, spec, settings
         self.device, self._size = data.features.device, min(settings.batch_size, len(spec.rows))
         self.state: dict[str, torch.Tensor] = {}
         self.lr = torch.zeros(len(spec.pairs), device=self.device)
@@ -102,7 +99,7 @@ class Learner:
 
     def _record(self, logits: torch.Tensor, y: torch.Tensor) -> None:
         if self.sums is not None:
-            metrics.add_batch(self.sums, logits, y, may_wait=self._may_wait)
+            metrics.add_batch(self.sums, logits, y)
 
     def _update(
         self,
@@ -123,10 +120,8 @@ class SoftmaxLearner(Learner):
 
     batch_first = True
 
-    def __init__(
-        self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool, may_wait: bool
-    ) -> None:
-        super().__init__(data, spec, settings, record=record, may_wait=may_wait)
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
+        super().__init__(data, spec, settings, record=record)
         self._k, self._c = len(spec.pairs), len(data.labels)
         self._logits = torch.empty(self._size * self._k * self._c, device=self.device)
         self._minus_one = torch.full((1, 1, 1), -1.0, device=self.device)
@@ -236,10 +231,8 @@ class MlpLearner(Learner):
 
     form = "mlp"
 
-    def __init__(
-        self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool, may_wait: bool
-    ) -> None:
-        super().__init__(data, spec, settings, record=record, may_wait=may_wait)
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
+        super().__init__(data, spec, settings, record=record)
         assert len(spec.pairs) == 1
         sizes = settings.layer_sizes(data.features.dim, len(data.labels))
         self._module = build_module(sizes, relu=settings.has_relu).to_empty(device=self.device)

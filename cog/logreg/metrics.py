@@ -51,7 +51,12 @@ def append_epoch(logs: Logs, train: Evaluation, test: Evaluation, lr: float) -> 
     logs["lr"].append(lr)
 
 
-def true_class_rank(logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool | None = None) -> torch.Tensor:
+def _may_wait(device: torch.device) -> bool:
+    """Whether the host may look at a result in the middle: a captured step must not, and on a GPU it costs time."""
+    return device.type == "cpu"
+
+
+def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return how many classes are ranked before the true one.
 
     Among equal logits the lower class index comes first, as ``argmax`` has it: counting ties as correct
@@ -61,7 +66,6 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool | N
     Args:
         logits: floating-point ``(n, C)``.
         y: int64 ``(n,)``.
-        may_wait: whether the host may look at a result, which a captured step must not; default: on a CPU.
 
     Returns:
         int64 ``(n,)`` in 0..C.
@@ -70,7 +74,7 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool | N
     # Sums of float32 are several times faster than sums of bool, and exact up to 2^24.
     mask = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     before = torch.gt(logits, target, out=mask).sum(1)
-    if logits.device.type == "cpu" if may_wait is None else may_wait:
+    if _may_wait(logits.device):
         tied = (torch.ge(logits, target, out=mask).sum(1) > before + 1).nonzero()[:, 0]
         if len(tied):  # rare, so that looking for them is cheaper than ranking by index everywhere
             before[tied] += _tied_before(logits[tied], target[tied], y[tied])
@@ -88,7 +92,7 @@ def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) ->
 def is_top1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return whether the true class is ranked first: bool ``(n,)``."""
     target = logits.gather(1, y[:, None])
-    if logits.device.type != "cpu":
+    if not _may_wait(logits.device):
         return (logits.argmax(1) == y) & torch.isfinite(target[:, 0])
     # argmax takes several times as long as this on a CPU
     mask = torch.empty(logits.shape, dtype=torch.float32)
@@ -103,9 +107,9 @@ def new_sums(device: torch.device) -> torch.Tensor:
     return torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
 
-def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool) -> None:
+def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:
     """Add loss, top-1 and top-5 hits of a batch, logits ``(b, C)`` and classes ``(b,)``, to ``sums`` ``(3,)``."""
-    rank = true_class_rank(logits, y, may_wait=may_wait)
+    rank = true_class_rank(logits, y)
     sums[0] += torch.nn.functional.cross_entropy(logits, y, reduction="sum")
     sums[1] += (rank < 1).sum()
     sums[2] += (rank < 5).sum()
@@ -135,7 +139,7 @@ def evaluate(
     predictions = []
     for start, stop, new in _chunks(len(y), y.device):
         logits, labels = logits_of(features.part(start, stop, exact=exact))[new - start :], y[new:stop]
-        add_batch(sums, logits, labels, may_wait=y.device.type == "cpu")
+        add_batch(sums, logits, labels)
         if exact:
             predictions.append(logits.argmax(1))
     return to_evaluation(sums, len(y)), torch.cat(predictions).cpu() if exact else None
