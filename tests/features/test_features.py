@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_protocol import run_once
-from test_sgd import clusters
+from classifier_runs import clusters, run_once
 
 from cog.analysis.rows import FeatureRows
 from cog.errors import CogError

@@ -11,7 +11,7 @@ import os
 
 import pytest
 import torch
-from test_protocol import feature_set, run_once
+from classifier_runs import Killed, KillingCheckpoint, feature_set, run_once
 
 from cog.errors import CogError
 from cog.logreg import checkpoint, protocol
@@ -23,10 +23,6 @@ from cog.logreg.settings import Settings
 from cog.logreg.sgd import TrainedClassifier
 
 CPU = torch.device("cpu")
-
-
-class Killed(BaseException):
-    """What SIGKILL is: no handler between here and the test sees it."""
 
 
 class Stub(Engine):
@@ -271,29 +267,11 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 # Trainings
 
 
-class Killing(checkpoint.CheckpointedRuns):
-    """Saves after every epoch, and dies after some of the saves."""
-
-    saves, kill_after = 0, None
-
-    def due(self):
-        return True
-
-    def save(self, state):
-        super().save(state)
-        Killing.saves += 1
-        if Killing.saves == Killing.kill_after:
-            raise Killed
-
-
 @pytest.fixture
 def killing(monkeypatch):
-    monkeypatch.setattr(protocol, "CheckpointedRuns", Killing)
-
-    def set_up(kill_after):
-        Killing.saves, Killing.kill_after = 0, kill_after
-
-    return set_up
+    monkeypatch.setattr(protocol, "CheckpointedRuns", KillingCheckpoint)
+    KillingCheckpoint.reset()
+    return KillingCheckpoint.reset
 
 
 RUNS = {
@@ -337,18 +315,18 @@ def assert_same(one, other):
 )
 def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
     """Search and final training, one epoch further each time; the result to the last bit."""
-    killing(None)
+    killing()
     whole = outcome(name, tmp_path / "whole")
-    n_saves = Killing.saves
+    n_saves = KillingCheckpoint.n_saves
     assert n_saves >= 4
     for last in range(1, n_saves + 1):
         folder = tmp_path / str(last)
         killing(last)
         with pytest.raises(Killed):
             outcome(name, folder)
-        killing(None)
+        killing()
         assert_same(outcome(name, folder), whole)
-        assert Killing.saves == n_saves - last  # nothing that was saved is trained again
+        assert KillingCheckpoint.n_saves == n_saves - last  # nothing that was saved is trained again
         assert not (folder / "checkpoint.pt").exists() or settings_final(folder)
     # One epoch per session, until it is through.
     for _ in range(n_saves + 1):
@@ -367,7 +345,7 @@ def settings_final(folder):
 def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
     """Its journal counts; its training in progress, whose state has another form, is begun again."""
     caplog.set_level("INFO", logger="cog")
-    killing(None)
+    killing()
     whole = outcome("parts", tmp_path / "whole")
     (tmp_path / "before").mkdir()
     lines = (tmp_path / "whole/study.journal").read_bytes().splitlines(keepends=True)
@@ -384,13 +362,13 @@ def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04"])
 def test_a_damaged_checkpoint_costs_one_training(tmp_path, killing, caplog, content):
     caplog.set_level("WARNING", logger="cog")
-    killing(None)
+    killing()
     whole = outcome("fixed", tmp_path / "whole")
     killing(4)
     with pytest.raises(Killed):
         outcome("fixed", tmp_path / "a")
     (tmp_path / "a" / "checkpoint.pt").write_bytes(content)
-    killing(None)
+    killing()
     assert_same(outcome("fixed", tmp_path / "a"), whole)
     assert "cannot be read" in caplog.text
 

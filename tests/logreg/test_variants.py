@@ -13,10 +13,11 @@ import pytest
 import sklearn.decomposition
 import tiny
 import torch
-from marks import first_quick
-from test_logreg import command
-from test_protocol import run_once
-from test_study import assert_same, contents, single_calls, study_command
+from classifier_runs import (
+    command,
+    run_once,
+    study_command,
+)
 
 from cog import config, paths
 from cog.commands import extract_features, logreg, print_results
@@ -246,26 +247,6 @@ def test_every_seed_sees_the_same_images(feature_folders, tmp_path, caplog):
 
 # ------------------------------------------------------------------------------------------------------------
 # In the command
-
-
-@pytest.mark.parametrize(
-    "pairs",
-    first_quick(
-        1,
-        [
-            ["CLF.PCA_DIM", "2", "CLF.MAX_PER_CLASS", "4"],
-            ["CLF.PCA_DIM", "3"],
-            ["CLF.MAX_PER_CLASS", "4"],
-        ],
-    ),
-)
-def test_every_file_of_a_study_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
-    root = tmp_path / "results"
-    logreg.main(study_command(feature_folders, root, *pairs, *SMALL))
-    study = contents(root)
-    root.rename(tmp_path / "study")
-    single_calls(feature_folders, root, *pairs, *SMALL)
-    assert_same(study, contents(root))
 
 
 @pytest.mark.parametrize(
