@@ -19,7 +19,7 @@ from cog.runtime import files, signals
 
 logger = logging.getLogger(__name__)
 
-#: Seconds of training between two saves: what SIGKILL may cost.
+#: Seconds of training between two saves, which SIGKILL may cost.
 SAVE_SECONDS = 120.0
 
 #: Saves take at most this share of the time, whatever the file system: after a slow one the next comes later.

@@ -54,11 +54,11 @@ class Engine:
     """Trains and scores classifiers on one device.
 
     Args:
-        device: where to compute.
+        device: device of the computation.
         precision: precision of the products of the training steps, a value of ``CLF.PRECISION``.
 
     Attributes:
-        device: device of the computation.
+        device: the device, with an index on CUDA.
         precision: ``fp32``, ``tf32`` or ``bf16``.
         graphs: whether steps are replayed from CUDA graphs.
 
@@ -85,7 +85,7 @@ class Engine:
         return torch.get_num_threads() if self.device.type == "cpu" else _GPU_RUNS
 
     def precision_for(self, n_rows: int, settings: Settings, dim: int) -> str:
-        """Return the precision in which trainings on ``n_rows`` rows of ``dim`` features are really done."""
+        """Return the precision of the products in trainings on ``n_rows`` rows of ``dim`` features."""
         return "fp32" if not settings.is_mlp and gram.applies(n_rows, dim) else self.precision
 
     def used_precision(self, rows: RowCounts, settings: Settings, dim: int) -> str:
@@ -95,12 +95,12 @@ class Engine:
         return final if search == final else f"{search} (search), {final} (final training)"
 
     def load(self, x: torch.Tensor, norms: torch.Tensor | None = None) -> FeatureMatrix:
-        """Prepare features: on the device where they fit, else on the host.
+        """Store features on the device if they fit there, else on the host.
 
         Args:
             x: float32 ``(n, d)``, on the CPU; taken over, its memory may be rewritten.
             norms: ``(n, 1)``, given for features that stay in a memory-mapped file (then nothing is
-                rewritten): divisors of their rows.
+                rewritten): divisors of the rows.
         """
         kind = SplitMatrix if self.precision == "bf16" else FloatMatrix
         if self.device.type != "cpu" and x.nbytes <= _USABLE * device_room(self.device):
@@ -129,7 +129,7 @@ class Engine:
             settings: settings of the run.
             record: whether to score the test set after every epoch, which makes the logs; for one classifier.
             on_epoch: called after every epoch that is recorded, but not again for epochs of an earlier session.
-            saves: state of an interrupted training, and where to save.
+            saves: the checkpoint of this training; None: nothing is saved.
 
         Returns:
             One classifier per pair of hyper-parameters, in their order.
@@ -214,7 +214,7 @@ class Engine:
 
 
 def device_room(device: torch.device) -> float:
-    """Return the bytes that can be allocated on a device; infinite where that is not known."""
+    """Return the bytes that can be allocated on a device; infinite when that is unknown."""
     if device.type == "cuda":
         return memory.free_on_gpu(device)
     available = memory.available_memory() if device.type == "cpu" else None

@@ -1,6 +1,6 @@
-"""What a call of ``logreg.py`` is about to do: where the features are kept, how much work it is, about how long.
+"""The estimate that ``logreg.py`` prints before it trains: storage of the features, amount of work, duration.
 
-Nothing here changes a result: the duration is for display, from one step of training measured for a moment.
+No result depends on it: the duration is for display, from one step of training measured for a moment.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Speed:
         return self._time(score)[0] / m
 
     def _time(self, work: Callable[[int], object]) -> tuple[float, float]:
-        """Return the seconds of a repetition, and of what is done once only (buffers; on a GPU, capturing a graph)."""
+        """Return the seconds of a repetition, and of the part that is done once only (buffers, graphs)."""
 
         def clock(repeats: int) -> float:
             self._wait()
@@ -276,13 +276,13 @@ class Speed:
 
 
 def describe(data: Data, study: Sequence[Settings], engine: Engine, *, at_once: int = 1) -> list[str]:
-    """Describe in a few lines what is going to happen.
+    """Return the plan in three lines.
 
     Args:
         data: the data set.
-        study: settings of the runs that are going to be done, one or more.
+        study: settings of the runs, one or more.
         engine: does the training.
-        at_once: number of them side by side.
+        at_once: number of runs side by side.
     """
     dim, n_classes, first = data.features.dim, len(data.labels), study[0]
     class_sizes = torch.bincount(data.y).tolist()

@@ -54,8 +54,8 @@ class Learner:
     def _filled(self, b: int) -> int:
         """Return the rows that the products of a step on ``b`` rows have; those beyond ``b`` get no gradient.
 
-        With products of one shape only, their bits more often do not depend on the number of threads, which is what
-        lets runs share the processors (:mod:`cog.logreg.parallel`).
+        With products of one shape only, their bits more often do not depend on the number of threads, so that runs can
+        share the processors (:mod:`cog.logreg.parallel`).
         """
         return self._size if self._size - b <= _MOST_FILL * len(self._spec.rows) else b
 
@@ -90,7 +90,7 @@ class Learner:
         raise NotImplementedError
 
     def is_finite(self) -> list[bool]:
-        """Return whether each classifier still is; waits for the device."""
+        """Return whether the weights of each classifier are finite; waits for the device."""
         totals = [
             torch.stack([tensor.sum() for layer in self.layers(k) for tensor in layer]).sum()
             for k in range(len(self._spec.pairs))
@@ -168,19 +168,20 @@ class LinearLearner(SoftmaxLearner):
 
     def _start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         self._x = self._new_batch()
-        self.state = {
-            "weight": weight.repeat(self._k, 1),
-            "bias": bias.repeat(self._k),
-            "velocity": torch.zeros(self._k * self._c, weight.shape[1], device=self.device),
-            "bias_velocity": torch.zeros(self._k * self._c, device=self.device),
-        }
-        self._gradient = torch.empty_like(self.state["weight"])
-        dtype = self._x.dtype
+        self.state = {"weight": weight.repeat(self._k, 1), "bias": bias.repeat(self._k)}
+        self._by_weight, self._by_bias = map(torch.zeros_like, self.state.values())
+        self.state["velocity"], self.state["bias_velocity"] = map(torch.zeros_like, self.state.values())
+        state, dtype = self.state, self._x.dtype
+        tensors = (
+            state["weight"], state["bias"], self._by_weight, self._by_bias, state["velocity"], state["bias_velocity"],
+        )  # fmt: skip
+        #: Parameters, gradients and velocities of each classifier, one after the other.
+        self._parts = [*zip(*(tensor.split(self._c) for tensor in tensors), strict=True)]
         self._low = dtype != torch.float32
         if self._low:
-            self._low_weight = self.state["weight"].to(dtype)
+            self._low_weight = state["weight"].to(dtype)
             self._low_logits = torch.empty_like(self._logits, dtype=dtype).view(self._size, -1)
-            self._low_gradient = torch.empty_like(self._gradient, dtype=dtype)
+            self._low_gradient = torch.empty_like(self._by_weight, dtype=dtype)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -202,19 +203,17 @@ class LinearLearner(SoftmaxLearner):
         out.copy_(low).add_(bias)  # one operation on mixed types would make a float32 copy first
 
     def _backward(self, b: int, gradient: torch.Tensor) -> None:
-        x, by_logits, state = self._x[:b], gradient.view(b, -1), self.state
+        x, by_logits = self._x[:b], gradient.view(b, -1)
         if self._low:
             low = self._low_logits[:b].copy_(by_logits)
-            self._gradient.copy_(torch.mm(low.T, x, out=self._low_gradient))
+            self._by_weight.copy_(torch.mm(low.T, x, out=self._low_gradient))
         else:
-            torch.mm(by_logits.T, x, out=self._gradient)
-        tensors = (
-            state["weight"], state["bias"], self._gradient, by_logits.sum(0), state["velocity"], state["bias_velocity"],
-        )  # fmt: skip
-        for k, parts in enumerate(zip(*(tensor.split(self._c) for tensor in tensors), strict=True)):
+            torch.mm(by_logits.T, x, out=self._by_weight)
+        torch.sum(by_logits, 0, out=self._by_bias)
+        for k, parts in enumerate(self._parts):
             self._update(k, [*parts[:2]], [*parts[2:4]], [*parts[4:]])
         if self._low:
-            self._low_weight.copy_(state["weight"])
+            self._low_weight.copy_(self.state["weight"])
 
     def layers(self, k: int) -> list[Layer]:
         """See :meth:`Learner.layers`."""

@@ -1,8 +1,8 @@
-"""Features in the form in which the classifier engine reads them: one copy, whatever it needs of it.
+"""Features in the form in which the classifier engine reads them: in one copy.
 
 ================  ===========================================================================================
 ``FloatMatrix``   float32 in memory, batches are float32
-``SplitMatrix``   float32 taken apart in place into bfloat16 and what that lacks: batches are bfloat16 at half the
+``SplitMatrix``   float32 taken apart in place into bfloat16 and the bits it lacks: batches are bfloat16 at half the
                   memory traffic, and the exact float32 rows can still be put together for scoring
 ``MappedMatrix``  float32 in the file, for features larger than memory: rows are read, normalized and rounded when
                   they are asked for
@@ -33,7 +33,7 @@ class FeatureMatrix:
         dim: d.
         dtype: type of the batches, the working precision.
         device: device of the batches.
-        index_device: device that the numbers of the rows have to be on.
+        index_device: device of the row numbers that are asked for.
     """
 
     n: int
@@ -207,7 +207,7 @@ class Data:
         labels: the C original labels, ascending.
         projection: ``mean`` and ``components`` (float32) of the principal components that the features were projected
             on; None without.
-        preparation: what was done to the features before, for results.json.
+        preparation: record of the cap per class and of the principal components, for results.json.
     """
 
     features: FeatureMatrix

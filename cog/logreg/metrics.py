@@ -89,19 +89,6 @@ def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) ->
     return ((logits == target) & lower_index).sum(1).float()
 
 
-def is_top1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return whether the true class is ranked first: bool ``(n,)``."""
-    target = logits.gather(1, y[:, None])
-    if not _may_wait(logits.device):
-        return (logits.argmax(1) == y) & torch.isfinite(target[:, 0])
-    # argmax takes several times as long as this on a CPU
-    mask = torch.empty(logits.shape, dtype=torch.float32)
-    hit = (torch.ge(logits, target, out=mask).sum(1) == 1) & torch.isfinite(target[:, 0])
-    unsure = (~hit & (logits.amax(1) == target[:, 0])).nonzero()[:, 0]
-    hit[unsure] = (logits[unsure].argmax(1) == y[unsure]) & torch.isfinite(target[unsure, 0])
-    return hit
-
-
 def new_sums(device: torch.device) -> torch.Tensor:
     """Return zeros ``(3,)`` for :func:`add_batch`."""
     return torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
@@ -164,7 +151,7 @@ def top1_of_many(
         part = rows[start:stop].to(features.index_device)
         x, labels = features.exact(part), y[part.to(y.device)][new - start :]
         for index, logits_of in enumerate(classifiers):
-            hits[index] += is_top1(logits_of(x)[new - start :], labels).sum()
+            hits[index] += (true_class_rank(logits_of(x)[new - start :], labels) < 1).sum()
     return [100 * count / len(rows) for count in hits.tolist()]
 
 

@@ -180,7 +180,7 @@ def _identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Look at everything that the runs need, print a summary, and return the exit code.
+    """Check everything that the runs need, print a summary, and return the exit code.
 
     Args:
         args: flags of ``logreg.py``.
@@ -262,7 +262,7 @@ def _check_together(report: Report, train: FeatureFile, test: FeatureFile, plans
 
 
 def _check_components(report: Report, wanted: int, dim: int, n_rows: int) -> None:
-    """See whether there can be so many principal components; whether there are shows when they are computed."""
+    """See whether there can be so many principal components; whether they exist shows when they are computed."""
     if wanted > dim:
         report.problem(
             "features", f"CLF.PCA_DIM {wanted}: there are {dim} dimensions; set at most that, or 0"
@@ -280,7 +280,7 @@ def _classifier_shape(settings: Settings, train: FeatureFile) -> tuple[int, int]
 
 
 def _check_outputs(report: Report, plans: list[RunPlan]) -> list[RunPlan]:
-    """Say what would happen with each run; returns those to do."""
+    """Report the state of all folders; returns the runs to do."""
     todo, n_complete, n_refused = [], 0, 0
     for plan in plans:
         n_before = report.n_problems

@@ -38,7 +38,7 @@ JOURNAL_FILE, CHECKPOINT_FILE = "study.journal", "checkpoint.pt"
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Where a run keeps its work in progress, and what it does on the way.
+    """The place of a run's work in progress, and how it reports its progress.
 
     With a folder, every finished trial and now and then the state of the training is on the disk, and a second call
     with the same folder gives the result that the first one would have given.
@@ -61,7 +61,7 @@ class Work:
         return None if self.folder is None else TrialJournal(self.folder / JOURNAL_FILE, settings)
 
     def checkpoint(self, stage: str, spec: TrainSpec, engine: Engine, label: str) -> CheckpointedRuns:
-        """Return the place where a training is saved."""
+        """Return the checkpoint of a training."""
         key = {"stage": stage, "pairs": [list(pair) for pair in spec.pairs]}
         key |= {"device": engine.device.type, "precision": engine.precision}
         path = None if self.folder is None else self.folder / CHECKPOINT_FILE
@@ -96,7 +96,7 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
         data: from :func:`cog.logreg.preprocess.prepare`.
         settings: settings of the run.
         engine: does the training.
-        work: where work in progress is kept; default: nowhere.
+        work: place of the work in progress; default: none, nothing is kept.
 
     Raises:
         CogError: nothing to validate on, all trials diverged; the work in progress cannot be written.

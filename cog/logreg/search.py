@@ -116,7 +116,7 @@ class Search:
 
     Args:
         settings: settings of the protocol.
-        journal: where finished trials are kept; None: nowhere.
+        journal: the finished trials on the disk; None: none are kept.
         width: trials of a round that are trained together at most.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Training by mini-batch SGD: what it is given, what it returns, its start, its schedule and its update."""
+"""Training by mini-batch SGD: input and output, initial weights, schedule, update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From feature files to classifiers in their folders: what ``logreg.py`` does with the runs that it has claimed."""
+"""From feature files to published classifiers: the work of ``logreg.py`` on the runs that it has claimed."""
 
 from __future__ import annotations
 
