@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from cog.logreg import gram, metrics
-from cog.logreg.checkpoint import CheckpointedRuns, TrainState
+from cog.logreg.checkpoint import TrainState, Work
 from cog.logreg.gram import GramLearner
 from cog.logreg.graphs import Graphs, Stepper
 from cog.logreg.learners import Learner, LinearLearner, MlpLearner
@@ -119,7 +119,7 @@ class Engine:
         *,
         record: bool = False,
         on_epoch: OnEpoch | None = None,
-        saves: CheckpointedRuns | None = None,
+        work: Work | None = None,
     ) -> list[TrainedClassifier]:
         """Train classifiers in lockstep.
 
@@ -129,16 +129,18 @@ class Engine:
             settings: settings of the run.
             record: whether to score the test set after every epoch, which makes the logs; for one classifier.
             on_epoch: called after every epoch that is recorded, but not again for epochs of an earlier session.
-            saves: the checkpoint of this training; None: nothing is saved.
+            work: work in progress of the run, where the training is saved; None: nothing is saved.
 
         Returns:
             One classifier per pair of hyper-parameters, in their order.
 
         Raises:
-            Interrupted: by ``saves``, when the process was asked to end; everything is saved then.
+            Interrupted: by ``work``, when the process was asked to end; everything is saved then.
         """
-        saves = saves or CheckpointedRuns()
-        saved = saves.restore()
+        work = work or Work()
+        key = {"stage": spec.stage, "pairs": [list(pair) for pair in spec.pairs]}
+        key |= {"device": self.device.type, "precision": self.precision}
+        saved = work.restore(key, settings.label)
         n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
         precision = self.precision_for(n, settings, data.features.dim)
         with self._computing():
@@ -170,7 +172,7 @@ class Engine:
                         on_epoch(epoch, logs)
                 if last:
                     break
-                saves.offer(
+                work.offer(
                     lambda: TrainState(epoch + 1, learner.state, time.monotonic() - start, logs)  # noqa: B023
                 )
             arithmetic = {"precision": precision, "form": learner.form, "cuda_graphs": stepper.n_replays > 0}

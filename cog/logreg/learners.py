@@ -36,6 +36,7 @@ class Learner:
     """
 
     form: str
+    _x: torch.Tensor  # rows of the batch
 
     def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
         assert not record or len(spec.pairs) == 1
@@ -44,10 +45,10 @@ class Learner:
         self.state: dict[str, torch.Tensor] = {}
         self.lr = torch.zeros(len(spec.pairs), device=self.device)
         self.sums = metrics.new_sums(self.device) if record else None
-        self._x = torch.empty(0)  # (size, d) in the working precision, where :meth:`load` needs it
         self._y = torch.zeros(self._size, dtype=torch.int64, device=self.device)
 
     def _new_batch(self) -> torch.Tensor:
+        """Return room for the features of a batch, in the working precision."""
         features = self._data.features
         return torch.zeros(self._size, features.dim, dtype=features.dtype, device=self.device)
 

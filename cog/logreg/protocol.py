@@ -13,59 +13,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from cog.features import feature_files
-from cog.logreg.checkpoint import CheckpointedRuns
+from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine, OnEpoch
 from cog.logreg.matrix import Data
 from cog.logreg.metrics import Logs
-from cog.logreg.search import Result, Search, TrialJournal
+from cog.logreg.search import Result, Search
 from cog.logreg.settings import RowCounts, Settings
 from cog.logreg.sgd import TrainedClassifier, TrainSpec
 from cog.runtime import random_streams
 from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
-
-#: In the folder for work in progress: finished trials, the training in progress.
-JOURNAL_FILE, CHECKPOINT_FILE = "study.journal", "checkpoint.pt"
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """The place of a run's work in progress, and how it reports its progress.
-
-    With a folder, every finished trial and now and then the state of the training is on the disk, and a second call
-    with the same folder gives the result that the first one would have given.
-
-    Attributes:
-        folder: folder of the run, which the caller keeps to runs with the same settings and features; None: nothing is
-            kept.
-        print_freq: epochs between log lines of the final training; 0 prints none.
-        bar: whether progress may be a bar on the terminal.
-        before_epoch: called before every epoch; may raise.
-    """
-
-    folder: Path | None = None
-    print_freq: int = 10
-    bar: bool = True
-    before_epoch: Callable[[], None] = lambda: None
-
-    def journal(self, settings: Settings) -> TrialJournal | None:
-        """Return the finished trials on the disk; None without a folder."""
-        return None if self.folder is None else TrialJournal(self.folder / JOURNAL_FILE, settings)
-
-    def checkpoint(self, stage: str, spec: TrainSpec, engine: Engine, label: str) -> CheckpointedRuns:
-        """Return the checkpoint of a training."""
-        key = {"stage": stage, "pairs": [list(pair) for pair in spec.pairs]}
-        key |= {"device": engine.device.type, "precision": engine.precision}
-        path = None if self.folder is None else self.folder / CHECKPOINT_FILE
-        return CheckpointedRuns(path, key, label, self.before_epoch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +80,9 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
                 progress.skip(len(search.trials) - progress.done)  # trials of an earlier session
                 # Trials of a search share initial weights and order, so they differ by lr and wd alone.
                 spec = _train_spec(settings, train_rows, pairs, stage="search")
-                saves = work.checkpoint("search", spec, engine, settings.label)
-                classifiers = engine.fit(data, spec, settings, saves=saves)
+                classifiers = engine.fit(data, spec, settings, work=work)
                 search.tell(_validate(data, engine, val_rows, classifiers))
-                saves.remove()
+                work.forget_training()
                 progress.update(len(search.trials) - progress.done)
         lr, wd = search.best.lr, search.best.wd
         logger.info(
@@ -131,8 +93,7 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
     spec = _train_spec(settings, rows, [(lr, wd)], stage="final")
     with _progress(settings, work, settings.n_epochs, "final training", "epochs") as progress:
         on_epoch = _make_epoch_logger(settings, progress, work.print_freq)
-        saves = work.checkpoint("final", spec, engine, settings.label)
-        (final,) = engine.fit(data, spec, settings, record=True, on_epoch=on_epoch, saves=saves)
+        (final,) = engine.fit(data, spec, settings, record=True, on_epoch=on_epoch, work=work)
     if final.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
     counts = RowCounts(len(train_rows), len(val_rows), len(rows), len(data.test_y))
@@ -159,7 +120,7 @@ def _train_spec(
 ) -> TrainSpec:
     init_seed = random_streams.torch_seed(settings.seed, "init", stage=stage)
     order_seed = random_streams.torch_seed(settings.seed, "order", stage=stage, n_shot=settings.n_shot)
-    return TrainSpec(rows, pairs, init_seed, order_seed)
+    return TrainSpec(rows, pairs, init_seed, order_seed, stage)
 
 
 def _validate(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from cog.features import feature_files
 from cog.logreg import jobs, protocol, run_folder
+from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.estimate import describe, require_room, stays_in_file
 from cog.logreg.jobs import Claim
 from cog.logreg.matrix import Data
 from cog.logreg.parallel import SideBySide, runs_at_once
 from cog.logreg.preprocess import prepare
-from cog.logreg.protocol import Work
 from cog.runtime import provenance, signals
 from cog.runtime.device import exact_float32, resolve_device
 from cog.runtime.memory import exhaustion_explained
@@ -75,7 +75,8 @@ def train_all(
     def do(number: int, before_epoch: Callable[[], None]) -> None:
         if number:
             signals.check("what is finished is saved")
-        work = Work(claims[number].held.resume.path, print_freq, at_once == 1, before_epoch)
+        folder = claims[number].held.resume.path
+        work = Work(folder, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch)
         place = f"run {number + 1} of {len(claims)}" if len(claims) > 1 else ""
         _do_run(claims[number], data, engine, work, place)
 

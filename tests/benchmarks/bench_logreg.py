@@ -38,6 +38,7 @@ import plain_logreg
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol, search
+from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.parallel import SideBySide, runs_at_once
 from cog.logreg.preprocess import prepare
@@ -280,7 +281,7 @@ def study(case: str, precisions: list[str], repeats: int, epochs: int, *, batche
         at_once, alone = runs_at_once(data, runs, engine)
 
         def do(number: int, before_epoch) -> None:
-            work = protocol.Work(None, 0, False, before_epoch)
+            work = Work(print_freq=0, bar=False, before_epoch=before_epoch)
             protocol.run_protocol(data, runs[number], engine, work)
 
         ratios = []

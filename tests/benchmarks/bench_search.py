@@ -34,6 +34,7 @@ import torch
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol, search
+from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
@@ -120,7 +121,7 @@ def one_seed(args: argparse.Namespace, seed: int) -> dict[str, tuple[float, floa
         )
         everything_random = mock.patch.object(search, "N_STARTUP_TRIALS", args.n_trials)
         with everything_random if mode == "random" else contextlib.nullcontext():
-            result = protocol.run_protocol(data, settings, engine, protocol.Work(print_freq=0))
+            result = protocol.run_protocol(data, settings, engine, Work(print_freq=0))
         found[mode] = result.search.best.val_top1, result.classifier.logs["test/top1"][-1]
     return found
 

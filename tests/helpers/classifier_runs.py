@@ -11,7 +11,7 @@ import torch
 from cog.commands import logreg
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol
-from cog.logreg.checkpoint import CheckpointedRuns
+from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.search import Result, Search
@@ -152,7 +152,7 @@ class Killed(BaseException):
     """A SIGKILL: no handler between its place and the test sees it."""
 
 
-class KillingCheckpoint(CheckpointedRuns):
+class KillingWork(Work):
     """Saves after every epoch, and dies after the save of a number; counts are those of all instances."""
 
     n_saves, kill_after = 0, None
@@ -164,8 +164,8 @@ class KillingCheckpoint(CheckpointedRuns):
     def due(self):
         return True
 
-    def save(self, state):
-        super().save(state)
-        KillingCheckpoint.n_saves += 1
+    def save(self, file, state):
+        super().save(file, state)
+        KillingWork.n_saves += 1
         if self.n_saves == self.kill_after:
             raise Killed

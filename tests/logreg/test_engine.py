@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from classifier_runs import Killed, KillingCheckpoint
+from classifier_runs import Killed, KillingWork
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -20,8 +20,8 @@ from marks import first_quick
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.logreg import gram, graphs, matrix, metrics, precision, sgd
-from cog.logreg.checkpoint import CheckpointedRuns
+from cog.logreg import checkpoint, gram, graphs, matrix, metrics, precision, sgd
+from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.matrix import FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
@@ -279,18 +279,21 @@ class TestEveryForm:
         whole = engine.fit(data, spec, settings, **options)
         for kill_after in (1, 2, 3):
             path = tmp_path / f"{kill_after}"
-            KillingCheckpoint.reset(kill_after)
+            path.mkdir()
+            KillingWork.reset(kill_after)
             with pytest.raises(Killed):
-                engine.fit(data, spec, settings, saves=KillingCheckpoint(path, {"a": 1}), **options)
-            KillingCheckpoint.reset()
-            resumed = engine.fit(data, spec, settings, saves=KillingCheckpoint(path, {"a": 1}), **options)
-            assert KillingCheckpoint.n_saves == 3 - kill_after
+                engine.fit(data, spec, settings, work=KillingWork(path), **options)
+            KillingWork.reset()
+            resumed = engine.fit(data, spec, settings, work=KillingWork(path), **options)
+            assert KillingWork.n_saves == 3 - kill_after
             assert all(map(equal, whole, resumed))
             if single:
                 assert resumed[0].logs == whole[0].logs
                 assert torch.equal(resumed[0].predictions, whole[0].predictions)
-            other = KillingCheckpoint(path, {"a": 2})  # another training: nothing is taken from it
-            assert all(map(equal, whole, engine.fit(data, spec, settings, saves=other, **options)))
+            other = dataclasses.replace(spec, stage="final")  # another training: nothing is taken from it
+            trained = engine.fit(data, other, settings, work=KillingWork(path), **options)
+            assert KillingWork.n_saves == 3 - kill_after + 3
+            assert all(map(equal, whole, trained))
 
     def test_from_the_host(self, training, sets):
         """Features that do not fit on the device give the bits of those that do."""
@@ -413,8 +416,8 @@ def test_a_request_to_end_is_heard_at_the_end_of_an_epoch(sets, monkeypatch, tmp
     monkeypatch.setattr("cog.runtime.signals.requested", lambda: "SIGTERM")
     assert not engine.fit(data, spec, SETTINGS)[0].diverged  # nowhere to save
     with pytest.raises(Interrupted):
-        engine.fit(data, spec, SETTINGS, saves=CheckpointedRuns(tmp_path / "file"))
-    assert CheckpointedRuns(tmp_path / "file").restore().epochs == 1
+        engine.fit(data, spec, SETTINGS, work=Work(tmp_path))
+    assert checkpoint.read(tmp_path / "checkpoint.pt")["state"]["epochs"] == 1
 
 
 def test_trials_share_products_of_a_thousand_columns():

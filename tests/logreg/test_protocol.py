@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from classifier_runs import QUICK, feature_set, run_spied, search
+from classifier_runs import QUICK, clusters, feature_set, run_spied, search
 
 from cog.errors import CogError
 from cog.features import feature_files
@@ -31,12 +31,18 @@ def test_search_holds_out_a_fifth_and_the_final_run_uses_everything():
 
 
 def test_trials_are_scored_on_the_held_out_rows_after_the_last_epoch():
-    train = feature_set()
-    outcome, spy = run_spied(QUICK)
-    held_out = torch.tensor(sorted(set(range(120)) - set(spy.specs[0].rows.tolist())))
+    """Of classes that overlap: the score on the held-out rows is that of no other rows."""
+    x, y = clusters(240, 16, 6, spread=2.5)
+    outcome, spy = run_spied(QUICK, train=FeatureSet(x, y, "overlapping"))
+    rows = spy.specs[0].rows
+    held_out = torch.tensor(sorted(set(range(240)) - set(rows.tolist())))
+
+    def top1(fit, rows):
+        return 100 * ((x[rows] @ fit.weight.T + fit.bias).argmax(1) == y[rows]).float().mean().item()
+
     for trial, fit in zip(outcome.search.trials, spy.fits[:4], strict=True):
-        predicted = (train.x[held_out] @ fit.weight.T + fit.bias).argmax(1)
-        assert trial.val_top1 == pytest.approx(100 * (predicted == train.y[held_out]).float().mean().item())
+        assert trial.val_top1 == pytest.approx(top1(fit, held_out))
+        assert trial.val_top1 != pytest.approx(top1(fit, rows))
 
 
 def test_few_shot_draws_after_the_cut_and_again_from_everything():
@@ -108,11 +114,11 @@ def test_trials_are_those_of_optunas_multivariate_tpe():
     def objective(lr, wd):
         return 50 - 10 * (math.log10(lr) - 1) ** 2 - (math.log10(wd) + 6) ** 2, False
 
-    found, rounds = search(objective, n_trials=20, seed=22)
+    finished, rounds = search(objective, n_trials=20, seed=22)
     assert rounds == [10] + [1] * 10
     sampler = optuna.samplers.TPESampler(multivariate=True, seed=22)
     study = optuna.create_study(sampler=sampler, direction="maximize")
-    for trial in found.trials:
+    for trial in finished.trials:
         asked = study.ask()
         assert trial.lr == asked.suggest_float("lr", 1e-1, 1e2, log=True)
         assert trial.wd == asked.suggest_float("wd", 1e-12, 1e-4, log=True)
@@ -213,16 +219,16 @@ def test_some_trials_diverge():
     def objective(lr, wd):
         return (99.0, True) if lr > 1 else (50.0 + lr, False)
 
-    found, _ = search(objective, n_trials=8)
-    assert {t.diverged for t in found.trials} == {True, False}
-    assert all(t.val_top1 == 0.0 for t in found.trials if t.diverged)
-    assert not found.best.diverged
-    assert found.best.val_top1 == found.study.best_value
+    finished, _ = search(objective, n_trials=8)
+    assert {t.diverged for t in finished.trials} == {True, False}
+    assert all(t.val_top1 == 0.0 for t in finished.trials if t.diverged)
+    assert not finished.best.diverged
+    assert finished.best.val_top1 == finished.study.best_value
 
 
 def test_first_of_equal_trials_is_best_as_in_optuna():
-    found, _ = search(lambda lr, wd: (50.0, False), n_trials=5)
-    assert found.best.number == found.study.best_trial.number == 0
+    finished, _ = search(lambda lr, wd: (50.0, False), n_trials=5)
+    assert finished.best.number == finished.study.best_trial.number == 0
 
 
 def test_zero_features_are_at_chance():

@@ -21,7 +21,7 @@ from test_staging import Killed, Steps
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.logreg import jobs, protocol
-from cog.logreg.checkpoint import CheckpointedRuns
+from cog.logreg.checkpoint import Work
 from cog.runtime import atomic_dir
 from cog.runtime.locks import LockedError, locked
 from cog.runtime.output_folder import read_failure
@@ -56,9 +56,9 @@ def signalled(monkeypatch):
             os.kill(os.getpid(), signalled_at["signal"])
         return original(self)
 
-    original = CheckpointedRuns.due
+    original = Work.due
     signalled_at = {"k": None, "signal": signal.SIGTERM}
-    monkeypatch.setattr(CheckpointedRuns, "due", due)
+    monkeypatch.setattr(Work, "due", due)
 
     def set_up(k, number=signal.SIGTERM):
         asked.clear()

@@ -11,13 +11,13 @@ import os
 
 import pytest
 import torch
-from classifier_runs import Killed, KillingCheckpoint, feature_set, run_once
+from classifier_runs import Killed, KillingWork, feature_set, run_once
 
 from cog.errors import CogError
 from cog.logreg import checkpoint, protocol
 from cog.logreg import search as tune
+from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
-from cog.logreg.protocol import Work
 from cog.logreg.search import TrialJournal
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import TrainedClassifier
@@ -40,7 +40,7 @@ class Stub(Engine):
     def trials_per_batch(self, settings, n_classes):
         return self.width
 
-    def fit(self, data, spec, settings, *, record=False, on_epoch=None, saves=None):
+    def fit(self, data, spec, settings, *, record=False, on_epoch=None, work=None):
         if self.kill_at is not None and len(self.trained) + len(spec.pairs) > self.kill_at:
             raise Killed
         self.trained += spec.pairs
@@ -268,10 +268,9 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def killing(monkeypatch):
-    monkeypatch.setattr(protocol, "CheckpointedRuns", KillingCheckpoint)
-    KillingCheckpoint.reset()
-    return KillingCheckpoint.reset
+def killing():
+    KillingWork.reset()
+    return KillingWork.reset
 
 
 RUNS = {
@@ -291,7 +290,7 @@ def outcome(name, folder):
     settings = Settings(**{"seed": 22, "n_trials": 3, "n_epochs": 3, "batch_size": 16} | changes)
     folder.mkdir(exist_ok=True)
     sets = [feature_set(n=60, d=24, n_classes=6, seed=seed) for seed in (0, 1)]
-    return run_once(*sets, settings, Engine(CPU, precision), Work(folder))
+    return run_once(*sets, settings, Engine(CPU, precision), KillingWork(folder))
 
 
 def assert_same(one, other):
@@ -317,7 +316,7 @@ def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
     """Search and final training, one epoch further each time; the result to the last bit."""
     killing()
     whole = outcome(name, tmp_path / "whole")
-    n_saves = KillingCheckpoint.n_saves
+    n_saves = KillingWork.n_saves
     assert n_saves >= 4
     for last in range(1, n_saves + 1):
         folder = tmp_path / str(last)
@@ -326,7 +325,7 @@ def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
             outcome(name, folder)
         killing()
         assert_same(outcome(name, folder), whole)
-        assert KillingCheckpoint.n_saves == n_saves - last  # nothing that was saved is trained again
+        assert KillingWork.n_saves == n_saves - last  # nothing that was saved is trained again
         assert not (folder / "checkpoint.pt").exists() or settings_final(folder)
     # One epoch per session, until it is through.
     for _ in range(n_saves + 1):
@@ -392,8 +391,8 @@ def test_a_checkpoint_runs_no_code(tmp_path, killing):
 def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
-    saves = checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "final"})
-    assert saves.restore().epochs == 0
+    saves = Work(tmp_path)
+    assert saves.restore({"stage": "final"}, "").epochs == 0
     write = checkpoint.write
 
     def slow(path, data):
@@ -409,7 +408,7 @@ def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
     assert not saves.due()
     now[0] += 3.0 / 0.005 - checkpoint.SAVE_SECONDS
     assert saves.due()
-    state = saves.restore()
+    state = saves.restore({"stage": "final"}, "")
     assert (state.epochs, state.logs) == (3, {"lr": [1.0]})
-    assert checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "search"}).restore().epochs == 0
-    assert checkpoint.CheckpointedRuns().restore().epochs == 0
+    assert Work(tmp_path).restore({"stage": "search"}, "").epochs == 0
+    assert Work().restore({"stage": "final"}, "").epochs == 0

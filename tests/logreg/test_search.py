@@ -104,8 +104,8 @@ def test_diverged_trials_of_a_round_count_as_zero():
     def objective(lr, wd):
         return (math.nan, True) if lr > 10 else hill(lr, wd)
 
-    found, _ = search(objective, n_trials=25, search="batched")
-    diverged = [t.number for t in found.trials if t.diverged]
+    finished, _ = search(objective, n_trials=25, search="batched")
+    diverged = [t.number for t in finished.trials if t.diverged]
     assert 0 < len(diverged) < 20
-    assert [found.study.trials[n].value for n in diverged] == [0.0] * len(diverged)
-    assert not found.best.diverged
+    assert [finished.study.trials[n].value for n in diverged] == [0.0] * len(diverged)
+    assert not finished.best.diverged
