@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cog.logreg.run_folder import RunPlan
@@ -20,19 +19,17 @@ from cog.runtime.resume_dir import sample_sha256
 _FORMAT = 1
 
 
-@dataclass(eq=False)
-class Claim:
+class RunClaim(FolderClaim):
     """A run that this process has to do, and nobody else does.
 
     Attributes:
         plan: plan of the run.
-        held: its folder.
         published: whether the result is in place, and the folder given back.
     """
 
-    plan: RunPlan
-    held: FolderClaim
-    published: bool = False
+    def __init__(self, plan: RunPlan) -> None:
+        super().__init__(plan.folder)
+        self.plan, self.published = plan, False
 
 
 def pending(plans: Sequence[RunPlan]) -> list[RunPlan]:
@@ -57,7 +54,7 @@ def _share_replacement(plans: Sequence[RunPlan]) -> None:
 
 
 @contextlib.contextmanager
-def claimed(plans: Sequence[RunPlan]) -> Iterator[list[Claim]]:
+def claimed(plans: Sequence[RunPlan]) -> Iterator[list[RunClaim]]:
     """Hold the locks of the folders of some runs; yields those that still have to be done.
 
     Each folder is asked again, as by :func:`pending`: another process may have finished a run in the meantime. Work
@@ -68,15 +65,18 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[Claim]]:
         CogError: see :func:`pending`; a folder that cannot be written to.
     """
     with contextlib.ExitStack() as stack:
-        claims = [Claim(plan, stack.enter_context(plan.folder.claim())) for plan in plans]
+        claims = []
+        for plan in plans:
+            claims.append(RunClaim(plan))
+            stack.callback(claims[-1].release)
         _share_replacement(plans)
-        claims = [claim for claim in claims if not claim.held.is_done()]
+        claims = [claim for claim in claims if not claim.is_done()]
         try:
             yield claims
         finally:
-            any_begun = any(claim.published or claim.held.resume.has_progress() for claim in claims)
+            any_begun = any(claim.published or claim.resume.has_progress() for claim in claims)
             for claim in claims:
-                resume = claim.held.resume
+                resume = claim.resume
                 stored = None if claim.published else resume.read()
                 # A run that an interrupted call with --overwrite has still to replace stays marked, once there is
                 # something to go on with.
@@ -85,7 +85,7 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[Claim]]:
                     resume.remove()
 
 
-def begin(claims: Sequence[Claim], *, device: str, precision: str) -> None:
+def begin(claims: Sequence[RunClaim], *, device: str, precision: str) -> None:
     """Compare unfinished work with the runs to be done now, before anything is computed.
 
     Args:
@@ -98,14 +98,14 @@ def begin(claims: Sequence[Claim], *, device: str, precision: str) -> None:
     """
     sample = functools.cache(sample_sha256)
     for claim in claims:
-        metadata, folder, resume = claim.plan.metadata, claim.plan.folder, claim.held.resume
+        metadata, folder, resume = claim.plan.metadata, claim.plan.folder, claim.resume
         more = {"device": device, "training_precision": precision}
         more |= {
             f"{split}_features_sample": sample(metadata[f"{split}_features"]) for split in ("train", "test")
         }
         versions: dict[str, Any] = {"format": _FORMAT}
         versions |= {key: metadata["versions"].get(key) for key in ("torch", "optuna", "numpy")}
-        claim.held.begin(more, versions=versions)
+        claim.begin(more, versions=versions)
         if folder.overwrite:
             resume.replaces = bool(folder.replaced())
             resume.create()

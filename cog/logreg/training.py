@@ -12,7 +12,7 @@ from cog.logreg import jobs, protocol, run_folder
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.estimate import describe, require_room, stays_in_file
-from cog.logreg.jobs import Claim
+from cog.logreg.jobs import RunClaim
 from cog.logreg.matrix import Data
 from cog.logreg.parallel import SideBySide, runs_at_once
 from cog.logreg.preprocess import prepare
@@ -29,7 +29,7 @@ _LESS_MEMORY = "train fewer seeds and shots at a time, or with a smaller CLF.BAT
 
 
 def train_all(
-    claims: Sequence[Claim],
+    claims: Sequence[RunClaim],
     train: Path,
     test: Path,
     *,
@@ -75,7 +75,7 @@ def train_all(
     def do(number: int, before_epoch: Callable[[], None]) -> None:
         if number:
             signals.check("what is finished is saved")
-        folder = claims[number].held.resume.path
+        folder = claims[number].resume.path
         work = Work(folder, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch)
         place = f"run {number + 1} of {len(claims)}" if len(claims) > 1 else ""
         _do_run(claims[number], data, engine, work, place)
@@ -84,23 +84,23 @@ def train_all(
         SideBySide(do, len(claims), at_once, engine.device, alone).run()
 
 
-def _do_run(claim: Claim, data: Data, engine: Engine, work: Work, place: str) -> None:
+def _do_run(claim: RunClaim, data: Data, engine: Engine, work: Work, place: str) -> None:
     """Train, write and publish one run."""
-    plan, held, label = claim.plan, claim.held, claim.plan.settings.label
+    plan, resume, label = claim.plan, claim.resume, claim.plan.settings.label
     action = f"training classifiers of {len(data.labels)} classes"
-    with held.failures_noted(), exhaustion_explained(action, _LESS_MEMORY):
-        held.resume.create()
-        session = held.resume.begin_session()
-        with provenance.log_file(held.resume.log_file, label=label):
+    with claim.failures_noted(), exhaustion_explained(action, _LESS_MEMORY):
+        resume.create()
+        session = resume.begin_session()
+        with provenance.log_file(resume.log_file, label=label):
             if place:
                 logger.info("%s%s: %s", label, place, plan.folder.path)
             if session["sessions"] > 1:
                 logger.info("%scontinuing, session %d", label, session["sessions"])
             result = protocol.run_protocol(data, plan.settings, engine, work)
-        with held.publish() as stage:
+        with claim.publish() as stage:
             times = {key: session[key] for key in ("started", "sessions")} | {"finished": provenance.now()}
             metadata = data.preparation | {"device": str(engine.device)} | times
             final = run_folder.write(stage, result, data, plan, metadata)
     claim.published = True
-    held.release()
+    claim.release()
     run_folder.print_accuracies(final, plan.folder.path)

@@ -147,6 +147,16 @@ def test_a_search_killed_draws_the_same(tmp_path, whole_search, kind):
         assert 0 <= repeated < min(width, 10)
 
 
+def test_a_part_that_is_trained_again_is_recorded_once(tmp_path, whole_search):
+    """One of two trials of a part was recorded: its neighbor is added, and it itself stays as it was."""
+    changes, width = SEARCHES["batched"]
+    _, trials, _, folder = whole_search("batched")
+    lines = (folder / "study.journal").read_bytes().splitlines(keepends=True)
+    (tmp_path / "study.journal").write_bytes(b"".join(lines[: 1 + 11]))
+    stub_search(Settings(seed=22, n_trials=30, **changes), tmp_path, width=width)
+    assert [dataclasses.replace(t, seconds=0.0) for t in journal(tmp_path / "study.journal").trials] == trials
+
+
 def test_interrupted_again_and_again(tmp_path):
     settings = Settings(seed=5, n_trials=30)
     (tmp_path / "whole").mkdir()
