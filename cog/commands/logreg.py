@@ -84,27 +84,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     args = parse_args(argv)
     each = cli_tools.each_dataset(args, "train_features_dir", "test_features_dir", "output_dir")
-    if args.check:
-        from cog.logreg import checks
-
-        return max(map(checks.check, each))
-
     from cog.logreg import jobs, plan
 
+    if args.check:
+        return max(map(plan.check, each))
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
     planned = [plan.plan_runs(of_dataset, cfg) for of_dataset in each]
-
     with signals.deferred():
         for plans, train, test in planned:
             plans = jobs.pending(plans)
-            if plans:
-                with jobs.claimed(plans) as claims:
-                    if claims:
-                        from cog.logreg import training  # torch is imported for what is to be done only
+            if not plans:
+                continue
+            with jobs.claimed(plans) as claims:
+                if claims:
+                    from cog.logreg.training import train_all  # torch is imported for what is to be done only
 
-                        training.train_all(
-                            claims, train, test, cfg=cfg, device_name=args.device, print_freq=args.print_freq
-                        )  # fmt: skip
+                    train_all(
+                        claims, train, test, cfg=cfg, device_name=args.device, print_freq=args.print_freq
+                    )
     return 0
 
 

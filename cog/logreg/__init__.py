@@ -1,1 +1,1 @@
-"""Logistic regression on features: training (``sgd``), search (``tune``), the whole (``protocol``)."""
+"""The classifiers on features: the protocol, its search and its engine."""

@@ -1,12 +1,11 @@
-"""Saving a training in progress, so that an interrupted one goes on and gives the same bits.
+"""The work in progress of a run on the disk, so that an interrupted one goes on and gives the same bits.
 
-What a state has to hold: the parameters, the optimizer's memory, the history so far. Not the order of the rows: it is
-drawn again from the run's seed (the engine draws and drops the orders of the epochs that are finished).
+A state holds the parameters, the optimizer's memory and the logs so far. The order of the rows is not saved but drawn
+again from the run's seed (the engine draws and drops the orders of the epochs that are finished).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -16,11 +15,16 @@ from typing import Any
 
 import torch
 
+from cog.logreg.search import TrialJournal
+from cog.logreg.settings import Settings
 from cog.runtime import files, signals
 
 logger = logging.getLogger(__name__)
 
-#: Seconds of training between two saves: what SIGKILL may cost.
+#: In the folder of the run's work: finished trials, the state of the training.
+JOURNAL_FILE, CHECKPOINT_FILE = "study.journal", "checkpoint.pt"
+
+#: Seconds of training between two saves, which SIGKILL may cost.
 SAVE_SECONDS = 120.0
 
 #: Saves take at most this share of the time, whatever the file system: after a slow one the next comes later.
@@ -29,51 +33,67 @@ _MAX_SHARE = 0.005
 
 @dataclass(eq=False)
 class TrainState:
-    """Where the training of K classifiers in lockstep stands.
+    """The state of the training of K classifiers in lockstep; without arguments that at the beginning.
 
     Attributes:
-        epochs: how many are finished.
+        epochs: number of finished epochs.
         values: tensors that the next epoch needs, by name.
         seconds: duration so far, all sessions together.
-        logs: values per epoch so far (:attr:`cog.logreg.sgd.History.logs`), when a history is kept.
+        logs: values per epoch so far; None unless they are recorded.
     """
 
-    epochs: int
-    values: dict[str, torch.Tensor]
-    seconds: float
+    epochs: int = 0
+    values: dict[str, torch.Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
     logs: dict[str, list[float]] | None = None
 
 
-@dataclass(eq=False)
-class CheckpointedRuns:
-    """The state of the classifiers that are trained in lockstep, in a file.
+class Work:
+    """The work in progress of a run, and how it reports its progress.
 
-    Attributes:
-        path: the file, in the run's folder of work in progress; None: nothing is saved.
-        key: JSON values that say what is being trained; a file with another key is left from an earlier training.
-        label: how log lines name the run.
+    With a folder, every finished trial and now and then the state of the training is on the disk, and a second call
+    with the same folder gives the result that the first one would have given.
+
+    Args:
+        folder: folder of the run, which the caller keeps to runs with the same settings and features; None: nothing is
+            kept.
+        print_freq: epochs between log lines of the final training; 0 prints none.
+        bar: whether progress may be a bar on the terminal.
         before_epoch: called before every epoch; may raise.
     """
 
-    path: Path | None = None
-    key: dict[str, Any] = field(default_factory=dict)
-    label: str = ""
-    before_epoch: Callable[[], None] = lambda: None
-    _interval: float = SAVE_SECONDS
-    _saved: float = field(default_factory=time.monotonic)
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        print_freq: int = 10,
+        bar: bool = True,
+        before_epoch: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.print_freq, self.bar = print_freq, bar
+        self._folder, self._before_epoch = folder, before_epoch
+        self._file = None if folder is None else folder / CHECKPOINT_FILE
+        self._key: dict[str, Any] = {}
+        self._saved, self._interval = time.monotonic(), SAVE_SECONDS
 
-    def restore(self) -> TrainState | None:
-        """Return where the training stands, tensors on the CPU; None: at its beginning.
+    def journal(self, settings: Settings) -> TrialJournal | None:
+        """Return the finished trials on the disk; None without a folder."""
+        return None if self._folder is None else TrialJournal(self._folder / JOURNAL_FILE, settings)
 
-        A file that cannot be read costs the training it holds, no more.
+    def restore(self, key: dict[str, Any], label: str) -> TrainState:
+        """Begin a training and return its state, tensors on the CPU; a file that cannot be read costs it, no more.
+
+        Args:
+            key: JSON values that tell trainings apart; a file with another key is left from an earlier training.
+            label: name of the run in log lines.
         """
-        self._interval, self._saved = SAVE_SECONDS, time.monotonic()
-        self.before_epoch()
-        data = None if self.path is None else read(self.path)
-        if data is None or data.get("key") != self.key:
-            return None
+        self._key, self._saved, self._interval = key, time.monotonic(), SAVE_SECONDS
+        self._before_epoch()
+        data = None if self._file is None else read(self._file)
+        if data is None or data.get("key") != key:
+            return TrainState()
         state = TrainState(**data["state"])
-        logger.info("%scontinuing after epoch %d", self.label, state.epochs)
+        logger.info("%scontinuing after epoch %d", label, state.epochs)
         return state
 
     def due(self) -> bool:
@@ -84,29 +104,27 @@ class CheckpointedRuns:
         """Save if it is time; to be called after every epoch but the last.
 
         Args:
-            state: returns where the training stands; memory may be reused afterwards.
+            state: returns the state of the training; its memory may be reused afterwards.
 
         Raises:
             Interrupted: when the process was asked to end; everything is saved then.
         """
-        if self.path is not None and self.due():
-            self.save(state())
+        if self._file is not None and self.due():
+            self.save(self._file, state())
             signals.check("the training so far is saved")
-        self.before_epoch()
+        self._before_epoch()
 
-    def save(self, state: TrainState) -> None:
-        """Write the file."""
-        assert self.path is not None
+    def save(self, file: Path, state: TrainState) -> None:
+        """Write the state of the training."""
         start = time.monotonic()
-        write(self.path, {"key": self.key, "state": dict(vars(state))})
+        write(file, {"key": self._key, "state": dict(vars(state))})
         self._saved = time.monotonic()
         self._interval = max(SAVE_SECONDS, (self._saved - start) / _MAX_SHARE)
 
-    def remove(self) -> None:
-        """Delete the file: what it holds is finished."""
-        if self.path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                self.path.unlink()
+    def forget_training(self) -> None:
+        """Delete the state of the training: it is finished, and its result is kept elsewhere."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
 
 
 def write(path: Path, data: dict[str, Any]) -> None:
@@ -116,7 +134,7 @@ def write(path: Path, data: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return what :func:`write` wrote, tensors on the CPU; None when there is nothing of use.
+    """Return the data that :func:`write` wrote, tensors on the CPU; None when the file is missing or cannot be read.
 
     Nothing but tensors and plain values is ever unpickled (``weights_only``).
     """
@@ -126,5 +144,5 @@ def read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except Exception as error:  # torch.load raises a dozen kinds for a damaged file; the training is repeated
-        logger.warning("%s cannot be read (%s); what it held is computed again", path, type(error).__name__)
+        logger.warning("%s cannot be read (%s); the training is begun again", path, type(error).__name__)
         return None

@@ -3,7 +3,7 @@
 A graph saves the launches of a step, most of its time on a fast GPU. It is used only after it was checked on the
 user's device with the real sizes: for each size of a batch the first step is issued as usual (libraries set up what
 they cannot while a graph is captured), the next two are done both ways, from the same state, and compared bit for bit.
-What does not work or agree costs one warning, and training goes on without graphs from the state before.
+A failure or a difference costs one warning, and training goes on without graphs from the state before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import gc
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -63,17 +63,17 @@ class Stepper:
         self, learner: Learner, graphs: Graphs, issuing: Callable[[], contextlib.AbstractContextManager[None]]
     ) -> None:
         self._learner, self._graphs, self._issuing = learner, graphs, issuing
-        self._captured: dict[int, torch.cuda.CUDAGraph] = {}
-        self._done: dict[int, int] = {}
+        self._captured: dict[int, torch.cuda.CUDAGraph] = {}  # by the size of the batch
+        self._n_done: dict[int, int] = {}
         self.n_replays = 0
 
     def step(self, b: int) -> None:
         """Do a step on the ``b`` rows that were loaded."""
-        done = self._done.get(b, 0)
-        self._done[b] = done + 1
-        if not self._graphs.enabled or done == 0:
+        n_done = self._n_done.get(b, 0)
+        self._n_done[b] = n_done + 1
+        if not self._graphs.enabled or n_done == 0:
             self._issue(b)
-        elif done <= _COMPARED:
+        elif n_done <= _COMPARED:
             self._compare(b)
         else:
             self._replay(b)
@@ -92,7 +92,7 @@ class Stepper:
             return
         reason = ""
         try:
-            _restore(self._learner, before)
+            self._restore(before)
             if b not in self._captured:
                 with self._issuing():
                     self._captured[b] = _capture(self._learner, b)
@@ -102,9 +102,22 @@ class Stepper:
         except RuntimeError as error:  # running out of memory is one, too
             reason = _first_line(error)
         if reason:
-            self._graphs.give_up(reason)
-            _recover(self._learner)
-            _restore(self._learner, after)
+            self._give_up(reason)
+            self._restore(after)
+
+    def _replay(self, b: int) -> None:
+        try:
+            self._captured[b].replay()  # launches all or nothing
+            self.n_replays += 1
+        except RuntimeError as error:
+            self._give_up(_first_line(error))
+            self._issue(b)
+
+    def _give_up(self, reason: str) -> None:
+        """Go on without graphs once the device is idle; waiting for it raises when it can be used no more."""
+        self._graphs.give_up(reason)
+        if self._learner.device.type == "cuda":
+            torch.cuda.synchronize(self._learner.device)
 
     def _copies(self) -> list[torch.Tensor] | None:
         try:
@@ -112,14 +125,9 @@ class Stepper:
         except torch.OutOfMemoryError:
             return None
 
-    def _replay(self, b: int) -> None:
-        try:
-            self._captured[b].replay()  # launches all or nothing
-            self.n_replays += 1
-        except RuntimeError as error:
-            self._graphs.give_up(_first_line(error))
-            _recover(self._learner)
-            self._issue(b)
+    def _restore(self, values: list[torch.Tensor]) -> None:
+        for tensor, value in zip(self._learner.tensors, values, strict=True):
+            tensor.copy_(value)
 
 
 def _capture(learner: Learner, b: int) -> torch.cuda.CUDAGraph:
@@ -128,37 +136,18 @@ def _capture(learner: Learner, b: int) -> torch.cuda.CUDAGraph:
     ``torch.cuda.graph`` would collect garbage, empty the cache and wait for the device before each graph, all for the
     memory of much larger ones. Collection must only not happen in between: it could free a graph.
     """
-    graph = torch.cuda.CUDAGraph()
-    with _no_collection():
-        # thread_local: other runs may allocate memory meanwhile
-        graph.capture_begin(capture_error_mode="thread_local")
+    graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
+    gc.disable()
+    try:
+        graph.capture_begin(capture_error_mode="thread_local")  # other runs may allocate memory meanwhile
         try:
             learner.step(b)
         finally:
             graph.capture_end()
-    return graph
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
     finally:
-        if collecting:
+        if collects:
             gc.enable()
-
-
-def _restore(learner: Learner, values: list[torch.Tensor]) -> None:
-    for tensor, value in zip(learner.tensors, values, strict=True):
-        tensor.copy_(value)
-
-
-def _recover(learner: Learner) -> None:
-    """Wait for the device, which raises when it can be used no more."""
-    if learner.device.type == "cuda":
-        torch.cuda.synchronize(learner.device)
+    return graph
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -1,9 +1,9 @@
 """Classifiers in training: the state of an SGD step and the step itself, in plain torch operations for any device.
 
-A learner holds K classifiers that see the same batches. :meth:`load` puts a batch into buffers that are made once
-(fresh ones of this size would be mapped and cleared by the system in every step), :meth:`step` does one update from
-there. A step reads and writes tensors that stay where they are and never waits for the host, so that it can be captured
-in a CUDA graph (:mod:`cog.logreg.graphs`).
+A learner holds K classifiers that see the same batches. :meth:`Learner.load` puts a batch into buffers that are made
+once (fresh ones of this size would be mapped and cleared by the system in every step), :meth:`Learner.step` does one
+update from there. A step reads and writes tensors that stay where they are and never waits for the host, so that it can
+be captured in a CUDA graph (:mod:`cog.logreg.graphs`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 
 from cog.logreg import metrics
-from cog.logreg.matrix import FeatureMatrix
-from cog.logreg.sgd import Layer, SgdConfig, TrainSpec, initial_layers, sgd_step
+from cog.logreg.matrix import Data
+from cog.logreg.settings import Settings
+from cog.logreg.sgd import Layer, TrainSpec, build_module, initial_layers, sgd_step
 
 #: An incomplete batch is filled up when that adds at most this share to the rows of an epoch.
 _MOST_FILL = 0.05
@@ -22,12 +23,10 @@ class Learner:
     """K classifiers in training, and the buffers of a batch.
 
     Args:
-        features: training features.
-        y: int64 ``(n,)``, on the device of the batches.
-        spec: what to train.
-        config: what all trainings share.
+        data: the data set.
+        spec: the classifiers to train.
+        settings: settings of the run.
         record: whether to sum up loss and hits of the batches, for K = 1.
-        may_wait: whether the host may look at results during a step.
 
     Attributes:
         state: all that the next step depends on, by name.
@@ -36,40 +35,30 @@ class Learner:
         form: how results.json names the arithmetic.
     """
 
-    form = "dense"
+    form: str
+    _x: torch.Tensor  # rows of the batch
 
-    def __init__(
-        self,
-        features: FeatureMatrix,
-        y: torch.Tensor,
-        spec: TrainSpec,
-        config: SgdConfig,
-        *,
-        record: bool,
-        may_wait: bool,
-    ) -> None:
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
         assert not record or len(spec.pairs) == 1
-        self.config, self.pairs, self._features, self._y, self._may_wait = (
-            config,
-            spec.pairs,
-            features,
-            y,
-            may_wait,
-        )
-        self._n_rows = len(spec.rows)
-        self.device, self.size = features.device, min(config.batch_size, len(spec.rows))
+        self._data, self._spec, self._settings = data, spec, settings
+        self.device, self._size = data.features.device, min(settings.batch_size, len(spec.rows))
         self.state: dict[str, torch.Tensor] = {}
         self.lr = torch.zeros(len(spec.pairs), device=self.device)
         self.sums = metrics.new_sums(self.device) if record else None
-        self._y_batch = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        self._y = torch.zeros(self._size, dtype=torch.int64, device=self.device)
+
+    def _new_batch(self) -> torch.Tensor:
+        """Return room for the features of a batch, in the working precision."""
+        features = self._data.features
+        return torch.zeros(self._size, features.dim, dtype=features.dtype, device=self.device)
 
     def _filled(self, b: int) -> int:
         """Return the rows that the products of a step on ``b`` rows have; those beyond ``b`` get no gradient.
 
-        With products of one shape only, their bits more often do not depend on the number of threads, which is what
-        lets runs share the processors (:mod:`cog.logreg.parallel`).
+        With products of one shape only, their bits more often do not depend on the number of threads, so that runs can
+        share the processors (:mod:`cog.logreg.parallel`).
         """
-        return self.size if self.size - b <= _MOST_FILL * self._n_rows else b
+        return self._size if self._size - b <= _MOST_FILL * len(self._spec.rows) else b
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -89,7 +78,9 @@ class Learner:
 
     def load(self, rows: torch.Tensor) -> None:
         """Put the next batch into place; ``rows`` int64 ``(b,)`` on the features' index device."""
-        raise NotImplementedError
+        b = len(rows)
+        self._data.features.batch(rows, out=self._x[:b])
+        torch.index_select(self._data.targets, 0, rows.to(self.device, non_blocking=True), out=self._y[:b])
 
     def step(self, b: int) -> None:
         """Update all classifiers on the ``b`` rows in place."""
@@ -100,16 +91,16 @@ class Learner:
         raise NotImplementedError
 
     def is_finite(self) -> list[bool]:
-        """Return whether each classifier still is; waits for the device."""
+        """Return whether the weights of each classifier are finite; waits for the device."""
         totals = [
             torch.stack([tensor.sum() for layer in self.layers(k) for tensor in layer]).sum()
-            for k in range(len(self.pairs))
+            for k in range(len(self._spec.pairs))
         ]
         return torch.isfinite(torch.stack(totals)).tolist()
 
     def _record(self, logits: torch.Tensor, y: torch.Tensor) -> None:
         if self.sums is not None:
-            metrics.add_batch(self.sums, logits, y, may_wait=self._may_wait)
+            metrics.add_batch(self.sums, logits, y)
 
     def _update(
         self,
@@ -118,50 +109,80 @@ class Learner:
         gradients: list[torch.Tensor],
         velocities: list[torch.Tensor],
     ) -> None:
-        sgd_step(
-            parameters,
-            gradients,
-            velocities,
-            lr=self.lr[k],
-            wd=self.pairs[k][1],
-            momentum=self.config.momentum,
-        )
+        wd, momentum = self._spec.pairs[k][1], self._settings.momentum
+        sgd_step(parameters, gradients, velocities, lr=self.lr[k], wd=wd, momentum=momentum)
 
 
-class LinearLearner(Learner):
-    """Logistic regression: softmax minus one-hot is written out.
+class SoftmaxLearner(Learner):
+    """K logistic regressions, with the gradient of the cross-entropy written out: softmax minus one-hot.
+
+    Logits lie as ``(b, K, C)``, or as ``(K, b, C)`` unless ``batch_first``.
+    """
+
+    batch_first = True
+
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
+        super().__init__(data, spec, settings, record=record)
+        self._k, self._c = len(spec.pairs), len(data.labels)
+        self._logits = torch.empty(self._size * self._k * self._c, device=self.device)
+        self._minus_one = torch.full((1, 1, 1), -1.0, device=self.device)
+        (layer,) = initial_layers([data.features.dim, self._c], spec.init_seed)
+        self._start(*(tensor.to(self.device) for tensor in layer))
+
+    def _start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        """Make state and buffers; all classifiers begin with ``weight`` ``(C, d)`` and ``bias`` ``(C,)``."""
+        raise NotImplementedError
+
+    def _forward(self, b: int, logits: torch.Tensor) -> None:
+        """Write the logits of the batch."""
+        raise NotImplementedError
+
+    def _backward(self, b: int, gradient: torch.Tensor) -> None:
+        """Update, given the gradient of the mean loss by the logits."""
+        raise NotImplementedError
+
+    def step(self, b: int) -> None:
+        """See :meth:`Learner.step`."""
+        size = self._filled(b)
+        shape = (size, self._k) if self.batch_first else (self._k, size)
+        logits = self._logits[: size * self._k * self._c].view(*shape, self._c)
+        flat, y = logits.view(-1, self._c), self._y[:size]
+        self._forward(size, logits)
+        self._record(flat[:b], y[:b])
+        torch.softmax(flat, 1, out=flat)
+        classes = (y[:, None] if self.batch_first else y).expand(shape)[:, :, None]
+        logits.scatter_add_(2, classes, self._minus_one.expand(*shape, 1))
+        flat.mul_(1 / b)
+        if size > b:
+            logits[b:].zero_()
+        self._backward(size, logits)
+
+
+class LinearLearner(SoftmaxLearner):
+    """Logistic regression on the features.
 
     The K classifiers lie one below the other in one matrix ``(K C, d)``: a batch takes one product for all logits and
     one for all gradients, which is faster than K small ones.
     """
 
-    def __init__(
-        self, features: FeatureMatrix, y: torch.Tensor, spec: TrainSpec, config: SgdConfig, **options: bool
-    ) -> None:
-        super().__init__(features, y, spec, config, **options)
-        self._k, self._c = len(spec.pairs), config.n_classes
-        ((weight, bias),) = initial_layers([features.dim, self._c], spec.init_seed)
-        self._start(weight.to(self.device), bias.to(self.device))
-        self._logits = torch.empty(self.size * self._k * self._c, device=self.device)
-        self._minus_one = torch.full((self.size * self._k,), -1.0, device=self.device)
-        last = len(spec.rows) % self.size or self.size
-        self._origins = {b: self._origin(b) for b in {self.size, self._filled(last)}}
+    form = "dense"
 
     def _start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        self.state = {
-            "weight": weight.repeat(self._k, 1),
-            "bias": bias.repeat(self._k),
-            "velocity": torch.zeros(self._k * self._c, weight.shape[1], device=self.device),
-            "bias_velocity": torch.zeros(self._k * self._c, device=self.device),
-        }
-        dtype, shape = self._features.dtype, self.state["weight"].shape
-        self._x = torch.zeros(self.size, weight.shape[1], dtype=dtype, device=self.device)
-        self._gradient = torch.empty(shape, device=self.device)
+        self._x = self._new_batch()
+        self.state = {"weight": weight.repeat(self._k, 1), "bias": bias.repeat(self._k)}
+        self._by_weight, self._by_bias = map(torch.zeros_like, self.state.values())
+        self.state["velocity"], self.state["bias_velocity"] = map(torch.zeros_like, self.state.values())
+        state, dtype = self.state, self._x.dtype
+        tensors = (
+            state["weight"], state["bias"], self._by_weight, self._by_bias, state["velocity"], state["bias_velocity"],
+        )  # fmt: skip
+        #: Parameters, gradients and velocities of each classifier, one after the other.
+        self._parts = [*zip(*(tensor.split(self._c) for tensor in tensors), strict=True)]
         self._low = dtype != torch.float32
         if self._low:
-            self._low_weight = self.state["weight"].to(dtype)
-            self._low_logits = torch.empty(self.size, shape[0], dtype=dtype, device=self.device)
-            self._low_gradient = torch.empty(shape, dtype=dtype, device=self.device)
+            self._low_weight = state["weight"].to(dtype)
+            self._low_logits = torch.empty_like(self._logits, dtype=dtype).view(self._size, -1)
+            self._low_gradient = torch.empty_like(self._by_weight, dtype=dtype)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -174,40 +195,7 @@ class LinearLearner(Learner):
         if self._low:
             self._low_weight.copy_(self.state["weight"])
 
-    def load(self, rows: torch.Tensor) -> None:
-        """See :meth:`Learner.load`."""
-        b = len(rows)
-        self._features.batch(rows, out=self._x[:b])
-        torch.index_select(self._y, 0, rows.to(self.device, non_blocking=True), out=self._y_batch[:b])
-
-    def _origin(self, b: int) -> torch.Tensor:
-        """Return where the logits of each (sample, classifier) of a batch begin, ``(b, K)``."""
-        return (torch.arange(b * self._k, device=self.device) * self._c).view(b, self._k)
-
-    def _shape(self, b: int) -> tuple[int, int, int]:
-        """Shape of the logits."""
-        return b, self._k, self._c
-
-    def step(self, b: int) -> None:
-        """See :meth:`Learner.step`."""
-        size = self._filled(b)
-        logits = self._logits[: size * self._k * self._c].view(self._shape(size))
-        flat = logits.view(-1, self._c)
-        self._forward(size, logits)
-        self._record(flat[:b], self._y_batch[:b])
-        torch.softmax(flat, 1, out=flat)
-        self._subtract_targets(flat, size)
-        flat.mul_(1 / b)
-        if size > b:
-            logits[b:].zero_()
-        self._backward(size, logits)
-
-    def _subtract_targets(self, probabilities: torch.Tensor, b: int) -> None:
-        positions = (self._origins[b] + self._y_batch[:b, None]).view(-1)
-        probabilities.view(-1).index_add_(0, positions, self._minus_one[: len(positions)])
-
     def _forward(self, b: int, logits: torch.Tensor) -> None:
-        """Write the logits of the batch."""
         out, x, bias = logits.view(b, -1), self._x[:b], self.state["bias"]
         if not self._low:
             torch.addmm(bias, x, self.state["weight"].T, out=out)
@@ -216,30 +204,62 @@ class LinearLearner(Learner):
         out.copy_(low).add_(bias)  # one operation on mixed types would make a float32 copy first
 
     def _backward(self, b: int, gradient: torch.Tensor) -> None:
-        """Update, given the gradient of the mean loss by the logits."""
         x, by_logits = self._x[:b], gradient.view(b, -1)
         if self._low:
             low = self._low_logits[:b].copy_(by_logits)
-            self._gradient.copy_(torch.mm(low.T, x, out=self._low_gradient))
+            self._by_weight.copy_(torch.mm(low.T, x, out=self._low_gradient))
         else:
-            torch.mm(by_logits.T, x, out=self._gradient)
-        by_bias = by_logits.sum(0)
-        state = self.state
-        parts = zip(
-            *(
-                tensor.split(self._c)
-                for tensor in (
-                    state["weight"], state["bias"], self._gradient, by_bias, state["velocity"], state["bias_velocity"],
-                )
-            ),
-            strict=True,
-        )  # fmt: skip
-        for k, (weight, bias, by_weight, by_own_bias, velocity, bias_velocity) in enumerate(parts):
-            self._update(k, [weight, bias], [by_weight, by_own_bias], [velocity, bias_velocity])
+            torch.mm(by_logits.T, x, out=self._by_weight)
+        torch.sum(by_logits, 0, out=self._by_bias)
+        for k, parts in enumerate(self._parts):
+            self._update(k, [*parts[:2]], [*parts[2:4]], [*parts[4:]])
         if self._low:
-            self._low_weight.copy_(state["weight"])
+            self._low_weight.copy_(self.state["weight"])
 
     def layers(self, k: int) -> list[Layer]:
         """See :meth:`Learner.layers`."""
         part = slice(k * self._c, (k + 1) * self._c)
         return [(self.state["weight"][part], self.state["bias"][part])]
+
+
+class MlpLearner(Learner):
+    """A multi-layer perceptron (``CLF.TYPE mlp`` and ``mlp_noact``): one ``torch.nn.Sequential`` under autograd.
+
+    The first version of the paper (supplement C.3) trains two hidden layers of 2048 units on the unnormalized features,
+    with ReLU and, as a control, without any activation. With bfloat16 features a step is under autocast.
+    """
+
+    form = "mlp"
+
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
+        super().__init__(data, spec, settings, record=record)
+        assert len(spec.pairs) == 1
+        sizes = settings.layer_sizes(data.features.dim, len(data.labels))
+        self._module = build_module(sizes, relu=settings.has_relu).to_empty(device=self.device)
+        self._parameters = list(self._module.parameters())
+        self._velocities = [torch.zeros_like(parameter.data) for parameter in self._parameters]
+        initial = [tensor for layer in initial_layers(sizes, spec.init_seed) for tensor in layer]
+        for i, (parameter, values) in enumerate(zip(self._parameters, initial, strict=True)):
+            self.state[f"parameter{i}"] = parameter.data.copy_(values)
+        self.state |= {f"velocity{i}": velocity for i, velocity in enumerate(self._velocities)}
+        self._x = self._new_batch()
+
+    def step(self, b: int) -> None:
+        """See :meth:`Learner.step`."""
+        x, y = self._x[: self._filled(b)], self._y[:b]
+        low = x.dtype != torch.float32
+        with torch.enable_grad():
+            # Without its cache: cast weights must not outlive the step, whose graph may be replayed.
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False):
+                logits = self._module(x)
+            logits = logits[:b].float()
+            loss = torch.nn.functional.cross_entropy(logits, y)
+            gradients = torch.autograd.grad(loss, self._parameters)
+        self._record(logits.detach(), y)
+        parameters = [parameter.data for parameter in self._parameters]
+        self._update(0, parameters, [gradient.contiguous() for gradient in gradients], self._velocities)
+
+    def layers(self, k: int) -> list[Layer]:
+        """See :meth:`Learner.layers`."""
+        parameters = [parameter.data for parameter in self._parameters]
+        return list(zip(parameters[::2], parameters[1::2], strict=True))

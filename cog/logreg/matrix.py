@@ -1,20 +1,19 @@
-"""Training features in the form in which the classifier engine reads them: one copy, whatever it needs of it.
+"""Features in the form in which the classifier engine reads them: in one copy.
 
 ================  ===========================================================================================
 ``FloatMatrix``   float32 in memory, batches are float32
-``SplitMatrix``   float32 taken apart in place into bfloat16 and what that lacks: batches are bfloat16 at half the
+``SplitMatrix``   float32 taken apart in place into bfloat16 and the bits it lacks: batches are bfloat16 at half the
                   memory traffic, and the exact float32 rows can still be put together for scoring
-``MappedMatrix``  float32 in the file, for features larger than memory: rows are read, normalised and rounded when
+``MappedMatrix``  float32 in the file, for features larger than memory: rows are read, normalized and rounded when
                   they are asked for
+``HostMatrix``    one of these, for features larger than the memory of a GPU: each batch is sent there
 ================  ===========================================================================================
-
-Features that are larger than the memory of a GPU stay on the host in one of these forms, and :class:`HostMatrix` sends
-each batch to the device from pinned memory.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -26,49 +25,58 @@ _CHUNK = 256
 _HALF = 0x8000  # half a unit in the last place of bfloat16, in the bits of a float32
 
 
-class FeatureMatrix(Protocol):
+class FeatureMatrix:
     """Features ``(n, d)`` that can be read in batches.
 
     Attributes:
         n: rows.
         dim: d.
-        dtype: type of the batches.
-        device: where the batches come out.
-        index_device: where the numbers of the rows have to be.
+        dtype: type of the batches, the working precision.
+        device: device of the batches.
+        index_device: device of the row numbers that are asked for.
     """
 
     n: int
     dim: int
     dtype: torch.dtype
     device: torch.device
-
-    @property
-    def index_device(self) -> torch.device:
-        """Where the numbers of the rows have to be."""
-        ...
+    index_device: torch.device
 
     def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Gather ``rows`` (int64, on :attr:`index_device`) as ``(b, d)`` in the working precision."""
-        ...
+        raise NotImplementedError
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """Gather ``rows`` (int64, on :attr:`index_device`) as float32 ``(b, d)``, the values that were stored."""
-        ...
+        raise NotImplementedError
 
     def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
         """Return the rows from ``start`` to ``stop``, in float32 or in the working precision; not to be changed."""
-        ...
+        rows = torch.arange(start, stop, device=self.index_device)
+        return self.exact(rows) if exact else self.batch(rows)
 
 
-class _InMemory:
-    """What the forms have in common that are on the device of the batches."""
+class FloatMatrix(FeatureMatrix):
+    """Features kept as they are: float32 ``(n, d)``, neither copied nor changed."""
 
-    device: torch.device
+    dtype = torch.float32
 
-    @property
-    def index_device(self) -> torch.device:
-        """Where the numbers of the rows have to be."""
-        return self.device
+    def __init__(self, x: torch.Tensor) -> None:
+        self._x = x
+        self.n, self.dim = x.shape
+        self.device = self.index_device = x.device
+
+    def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return torch.index_select(self._x, 0, rows, out=out)
+
+    def exact(self, rows: torch.Tensor) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return self.batch(rows)
+
+    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
+        """See :class:`FeatureMatrix`."""
+        return self._x[start:stop]
 
 
 def _high_bits(bits: torch.Tensor) -> torch.Tensor:
@@ -79,30 +87,7 @@ def _high_bits(bits: torch.Tensor) -> torch.Tensor:
     return (bits + _HALF) >> 16
 
 
-class FloatMatrix(_InMemory):
-    """Features kept as they are: float32 ``(n, d)``, neither copied nor changed."""
-
-    dtype = torch.float32
-
-    def __init__(self, x: torch.Tensor) -> None:
-        self._x = x
-        self.n, self.dim = x.shape
-        self.device = x.device
-
-    def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See :class:`FeatureMatrix`."""
-        return torch.index_select(self._x, 0, rows, out=out)
-
-    def exact(self, rows: torch.Tensor) -> torch.Tensor:
-        """See :class:`FeatureMatrix`."""
-        return torch.index_select(self._x, 0, rows)
-
-    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
-        """See :class:`FeatureMatrix`."""
-        return self._x[start:stop]
-
-
-class SplitMatrix(_InMemory):
+class SplitMatrix(FeatureMatrix):
     """Features as bfloat16 plus the 16 bits that it lacks, in the memory of the float32 they were.
 
     Row i of the float32 matrix becomes two rows of 16-bit numbers: the nearest bfloat16 values, and the signed
@@ -126,7 +111,7 @@ class SplitMatrix(_InMemory):
             planes = chunk.view(torch.int16).view(len(chunk), 2, x.shape[1])
             planes[:, 0].copy_(high)
             planes[:, 1].copy_(bits.sub_(high << 16))
-        self.device = x.device
+        self.device = self.index_device = x.device
         self.n, self.dim = x.shape
         self._planes = x.view(torch.int16).view(2 * self.n, self.dim)
         self._high = self._planes.view(torch.bfloat16)
@@ -145,15 +130,8 @@ class SplitMatrix(_InMemory):
         bits = self._planes.index_select(0, rows * 2).to(torch.int32).bitwise_left_shift_(16)
         return bits.add_(self._planes.index_select(0, rows * 2 + 1)).view(torch.float32)
 
-    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
-        """See :class:`FeatureMatrix`."""
-        if exact:
-            return self.exact(torch.arange(start, stop, device=self.device))
-        # A copy: PyTorch 2.10's products read beyond the columns of every second row, where bits of no number lie.
-        return self._high[2 * start : 2 * stop : 2].contiguous()
 
-
-class MappedMatrix(_InMemory):
+class MappedMatrix(FeatureMatrix):
     """Features that stay in their file; the same values as in memory, bit for bit.
 
     Args:
@@ -162,7 +140,7 @@ class MappedMatrix(_InMemory):
         dtype: of the batches, float32 or bfloat16.
     """
 
-    device = torch.device("cpu")
+    device = index_device = torch.device("cpu")
 
     def __init__(self, x: torch.Tensor, norms: torch.Tensor, dtype: torch.dtype) -> None:
         self._x, self._norms, self.dtype = x, norms, dtype
@@ -179,20 +157,15 @@ class MappedMatrix(_InMemory):
         """See :class:`FeatureMatrix`."""
         return torch.index_select(self._x, 0, rows).div_(self._norms[rows])
 
-    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
-        """See :class:`FeatureMatrix`."""
-        rows = torch.arange(start, stop)
-        return self.exact(rows) if exact else self.batch(rows)
 
-
-class HostMatrix:
+class HostMatrix(FeatureMatrix):
     """Features that stay on the host because they do not fit on the device; batches are sent from pinned memory.
 
     The pinned memory of a batch is PyTorch's: it is given away again when the copy out of it is done.
 
     Args:
         host: the features.
-        device: where the batches are wanted.
+        device: device of the batches.
 
     Attributes:
         host: the features.
@@ -200,7 +173,7 @@ class HostMatrix:
 
     index_device = torch.device("cpu")
 
-    def __init__(self, host: FloatMatrix | SplitMatrix | MappedMatrix, device: torch.device) -> None:
+    def __init__(self, host: FeatureMatrix, device: torch.device) -> None:
         self.host, self.device = host, device
         self.n, self.dim, self.dtype = host.n, host.dim, host.dtype
 
@@ -219,3 +192,29 @@ class HostMatrix:
     def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
         return self.host.part(start, stop, exact=exact).to(self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A data set ready for any number of runs.
+
+    Attributes:
+        features: training features ``(n, d)``.
+        y: int64 ``(n,)`` in 0..C-1, on the CPU.
+        targets: the same on the device of computation.
+        test: test features ``(m, d)``.
+        test_y: int64 ``(m,)``, on the device of computation.
+        labels: the C original labels, ascending.
+        projection: ``mean`` and ``components`` (float32) of the principal components that the features were projected
+            on; None without.
+        preparation: record of the cap per class and of the principal components, for results.json.
+    """
+
+    features: FeatureMatrix
+    y: torch.Tensor
+    targets: torch.Tensor
+    test: FeatureMatrix
+    test_y: torch.Tensor
+    labels: list[int]
+    projection: dict[str, torch.Tensor] | None
+    preparation: dict[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +17,9 @@ CPU_CHUNK, GPU_CHUNK = 1024, 16384
 
 #: Returns float32 logits ``(b, C)`` for features ``(b, d)``.
 Logits = Callable[[torch.Tensor], torch.Tensor]
+
+#: One value per epoch, under the names of the contract's ``logs.pkl``.
+Logs = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,26 @@ class Evaluation:
     top5: float
 
 
-def true_class_rank(logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool | None = None) -> torch.Tensor:
+def new_logs() -> Logs:
+    """Return logs without an epoch; accuracies are in percent."""
+    names = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr")
+    return {name: [] for name in names}
+
+
+def append_epoch(logs: Logs, train: Evaluation, test: Evaluation, lr: float) -> None:
+    """Add an epoch to the logs."""
+    for split, evaluation in (("train", train), ("test", test)):
+        for name, value in asdict(evaluation).items():
+            logs[f"{split}/{name}"].append(value)
+    logs["lr"].append(lr)
+
+
+def _may_wait(device: torch.device) -> bool:
+    """Whether the host may look at a result in the middle: a captured step must not, and on a GPU it costs time."""
+    return device.type == "cpu"
+
+
+def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return how many classes are ranked before the true one.
 
     Among equal logits the lower class index comes first, as ``argmax`` has it: counting ties as correct
@@ -44,7 +66,6 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool | N
     Args:
         logits: floating-point ``(n, C)``.
         y: int64 ``(n,)``.
-        may_wait: whether the host may look at a result, which a captured step must not; default: on a CPU.
 
     Returns:
         int64 ``(n,)`` in 0..C.
@@ -53,7 +74,7 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool | N
     # Sums of float32 are several times faster than sums of bool, and exact up to 2^24.
     mask = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     before = torch.gt(logits, target, out=mask).sum(1)
-    if logits.device.type == "cpu" if may_wait is None else may_wait:
+    if _may_wait(logits.device):
         tied = (torch.ge(logits, target, out=mask).sum(1) > before + 1).nonzero()[:, 0]
         if len(tied):  # rare, so that looking for them is cheaper than ranking by index everywhere
             before[tied] += _tied_before(logits[tied], target[tied], y[tied])
@@ -68,42 +89,29 @@ def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) ->
     return ((logits == target) & lower_index).sum(1).float()
 
 
-def is_top1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return whether the true class is ranked first: bool ``(n,)``."""
-    target = logits.gather(1, y[:, None])
-    if logits.device.type != "cpu":
-        return (logits.argmax(1) == y) & torch.isfinite(target[:, 0])
-    # argmax takes several times as long as this on a CPU
-    mask = torch.empty(logits.shape, dtype=torch.float32)
-    hit = (torch.ge(logits, target, out=mask).sum(1) == 1) & torch.isfinite(target[:, 0])
-    unsure = (~hit & (logits.amax(1) == target[:, 0])).nonzero()[:, 0]
-    hit[unsure] = (logits[unsure].argmax(1) == y[unsure]) & torch.isfinite(target[unsure, 0])
-    return hit
-
-
-def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor, *, may_wait: bool) -> None:
-    """Add loss, top-1 and top-5 hits of a batch, logits ``(b, C)`` and classes ``(b,)``, to ``sums`` ``(3,)``."""
-    rank = true_class_rank(logits, y, may_wait=may_wait)
-    sums[0] += torch.nn.functional.cross_entropy(logits, y, reduction="sum")
-    sums[1] += (rank < 1).sum()
-    sums[2] += (rank < 5).sum()
-
-
 def new_sums(device: torch.device) -> torch.Tensor:
     """Return zeros ``(3,)`` for :func:`add_batch`."""
     return torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
 
-def to_score(sums: torch.Tensor, n: int) -> Evaluation:
-    """Return the score of ``n`` rows; waits for the device."""
+def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:
+    """Add loss, top-1 and top-5 hits of a batch, logits ``(b, C)`` and classes ``(b,)``, to ``sums`` ``(3,)``."""
+    rank = true_class_rank(logits, y)
+    sums[0] += torch.nn.functional.cross_entropy(logits, y, reduction="sum")
+    sums[1] += (rank < 1).sum()
+    sums[2] += (rank < 5).sum()
+
+
+def to_evaluation(sums: torch.Tensor, n: int) -> Evaluation:
+    """Return the means over ``n`` rows; waits for the device."""
     loss, top1, top5 = (sums / n).tolist()
     return Evaluation(loss, 100 * top1, 100 * top5)
 
 
-def score(
+def evaluate(
     features: FeatureMatrix, y: torch.Tensor, logits_of: Logits, *, exact: bool = True
 ) -> tuple[Evaluation, torch.Tensor | None]:
-    """Score a classifier on all rows, in chunks.
+    """Evaluate a classifier on all rows, in chunks.
 
     Args:
         features: features ``(n, d)``.
@@ -112,38 +120,38 @@ def score(
         exact: whether to multiply the float32 values; else those in the working precision, for curves.
 
     Returns:
-        The score and, when exact, the predicted classes as int64 on the CPU.
+        The evaluation and, when exact, the predicted classes as int64 on the CPU.
     """
     sums = new_sums(y.device)
     predictions = []
     for start, stop, new in _chunks(len(y), y.device):
         logits, labels = logits_of(features.part(start, stop, exact=exact))[new - start :], y[new:stop]
-        add_batch(sums, logits, labels, may_wait=y.device.type == "cpu")
+        add_batch(sums, logits, labels)
         if exact:
             predictions.append(logits.argmax(1))
-    return to_score(sums, len(y)), torch.cat(predictions).cpu() if exact else None
+    return to_evaluation(sums, len(y)), torch.cat(predictions).cpu() if exact else None
 
 
 def top1_of_many(
     features: FeatureMatrix, y: torch.Tensor, rows: torch.Tensor, classifiers: Sequence[Logits]
 ) -> list[float]:
-    """Score several classifiers on the same rows; each chunk of float32 features is gathered once.
+    """Return the top-1 accuracy of several classifiers on the same rows; each chunk of features is gathered once.
 
     Args:
         features: features ``(n, d)``.
         y: int64 ``(n,)``, on the device of the features.
-        rows: int64 ``(m,)``, on the CPU: the rows to score.
+        rows: rows to score, int64 ``(m,)``, on the CPU.
         classifiers: the classifiers.
 
     Returns:
-        Top-1 accuracy of each in percent, equal to that of :func:`score`.
+        Percent for each, equal to that of :func:`evaluate`.
     """
     hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
     for start, stop, new in _chunks(len(rows), y.device):
         part = rows[start:stop].to(features.index_device)
         x, labels = features.exact(part), y[part.to(y.device)][new - start :]
         for index, logits_of in enumerate(classifiers):
-            hits[index] += is_top1(logits_of(x)[new - start :], labels).sum()
+            hits[index] += (true_class_rank(logits_of(x)[new - start :], labels) < 1).sum()
     return [100 * count / len(rows) for count in hits.tolist()]
 
 

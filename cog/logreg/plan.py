@@ -1,4 +1,7 @@
-"""The plan of ``logreg.py``: which runs, on which files, into which folders."""
+"""The plan of ``logreg.py``: the runs, their files and folders, and whether they can be done (``--check``).
+
+No torch is imported before features are looked at: passing over runs that are complete takes no time.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,72 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
 from cog.errors import CogError
+from cog.features.folder import FeatureFolder
+from cog.logreg.run_folder import RunFolder, RunPlan
 from cog.logreg.settings import Settings
 from cog.paths import ModelDir, check_dataset_name, seed_folder
-from cog.runtime import files, provenance
+from cog.runtime import files, machine_checks, provenance
+from cog.runtime.check_report import Report
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from cog.logreg.run_folder import RunPlan
+    from cog.features.feature_files import FeatureFile
+
+_SHOWN = 5
+
+#: Bytes of a finished run beside its classifier: study, logs, settings.
+_RUN_BYTES = 1 << 20
 
 
-def resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | None]:
+# ------------------------------------------------------------------------------------------------------------
+# Runs
+
+
+def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Path, Path]:
+    """Return the runs that the command line asks for, and the feature files of both splits.
+
+    Raises:
+        CogError: flags and keys that do not fit together; features that are not there.
+    """
+    train, test, model_dir = _resolve_features(args)
+    runs = _one_run_configs(args, cfg)
+    flags = {
+        name: value for name, value in vars(args).items() if name not in ("opts", "seeds", "n_shots", "check")
+    }
+    plans = []
+    for run_cfg, opts in runs:
+        label = f"[seed {run_cfg.EVAL.SEED}, {run_cfg.CLF.N_SHOT or 'all'}] " if len(runs) > 1 else ""
+        settings = _get_settings(args, run_cfg, label)
+        output = _output_of(args, run_cfg, model_dir)
+        identity = _identify(settings, train, test)
+        metadata = {
+            "model": args.model,
+            "dataset": args.dataset,
+            "train_features": str(train),
+            "test_features": str(test),
+            "configuration": config.flat(run_cfg),
+            "versions": provenance.versions(("torch", "optuna", "numpy")),
+        }
+        folder = RunFolder(output, identity, overwrite=args.overwrite, skip_complete=args.skip_complete)
+        arguments = flags | {"output_dir": str(output) if args.output_dir else None, "opts": opts}
+        plans.append(RunPlan(settings, folder, arguments, run_cfg.dump(), metadata))
+    return plans, train, test
+
+
+def _resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | None]:
     """Return the feature files of both splits, and the model's folder when the flags name one."""
     if args.dataset is not None:
         check_dataset_name(args.dataset)
-    given = (args.train_features_dir, args.test_features_dir)
-    if (given[0] is None) != (given[1] is None):
+    if (args.train_features_dir is None) != (args.test_features_dir is None):
         raise CogError("give both --train_features_dir and --test_features_dir, or neither")
     model_dir = None
     if args.models_root_dir is not None and args.model is not None and args.dataset is not None:
         model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
-    if given[0] is not None:
-        train, test = Path(given[0]), Path(given[1])
+    if args.train_features_dir is not None:
+        folders = [Path(args.train_features_dir), Path(args.test_features_dir)]
     elif model_dir is not None:
-        train, test = (model_dir.features(args.dataset, split) for split in constants.SPLITS)
+        folders = [model_dir.features(args.dataset, split) for split in constants.SPLITS]
     else:
         raise CogError(
             "no features: give --models_root_dir with --model and --dataset, or --train_features_dir with "
@@ -42,88 +87,13 @@ def resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | N
         )
     if args.output_dir is None and model_dir is None:
         raise CogError("nowhere to write: give --output_dir")
-    return _features_file(train, "train"), _features_file(test, "test"), model_dir
-
-
-def output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | None) -> Path:
-    """Return the folder of the run that ``cfg`` describes."""
-    seed, n_shot = cfg.EVAL.SEED, cfg.CLF.N_SHOT
-    if args.output_dir is None:
-        assert model_dir is not None
-        return model_dir.run(args.dataset, name=config.evaluation_name(cfg), n_shot=n_shot, seed=seed)
-    if args.seeds is None and args.n_shots is None:
-        return Path(args.output_dir)
-    folder = Path(os.path.normpath(args.output_dir))
-    return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
-
-
-def _features_file(path: Path, split: str) -> Path:
-    file = path / constants.FEATURES_FILE if os.path.isdir(path) else path
-    if not os.path.isfile(file):
-        raise CogError(
-            f"there are no {split} features {file}; run extract_features.py first, or check the path"
-        )
-    return file
-
-
-def get_settings(args: argparse.Namespace, cfg: CfgNode, *, label: str = "") -> Settings:
-    """Return the protocol's settings from flags and configuration."""
-    config.check_new_name(cfg, cfg.CLF.TYPE)
-
-    clf = cfg.CLF
-    # What has no part in a run keeps its default: another value of it does not make another run.
-    has_part: dict[str, int] = {}
-    if clf.TYPE != "logreg":
-        has_part |= {"mlp_hidden": clf.MLP_HIDDEN, "mlp_layers": clf.MLP_LAYERS}
-    if clf.SEARCH == "batched":
-        has_part["trials_per_round"] = clf.TRIALS_PER_ROUND
-    return Settings(
-        seed=cfg.EVAL.SEED,
-        n_shot=clf.N_SHOT,
-        n_trials=clf.N_TRIALS,
-        n_epochs=clf.N_EPOCHS,
-        batch_size=clf.BATCH_SIZE,
-        momentum=args.mom,
-        val_frac=clf.VAL_PERC,
-        lr_interval=_interval(clf.LR_INTV),
-        wd_interval=_interval(clf.WD_INTV),
-        normalize=clf.NORM_FTS,
-        lr=args.lr,
-        wd=args.wd,
-        precision=clf.PRECISION,
-        search=clf.SEARCH,
-        solver=clf.SOLVER,
-        pruner=clf.PRUNER,
-        classifier=clf.TYPE,
-        pca_dim=clf.PCA_DIM,
-        max_per_class=clf.MAX_PER_CLASS,
-        label=label,
-        **has_part,
-    )
-
-
-def _interval(pair: Sequence[float]) -> tuple[float, float]:
-    low, high = pair
-    return float(low), float(high)
-
-
-def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
-    """Return what makes two runs the same: settings and features (by size and, if known, origin)."""
-    from cog.features.folder import FeatureFolder
-
-    identity: dict[str, Any] = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in dataclasses.asdict(settings).items()
-        if key != "label"
-    }  # fmt: skip
-    for split, file in (("train", train), ("test", test)):
-        made = FeatureFolder(file.parent).metadata() or {}
-        identity[f"{split}_features"] = {
-            "bytes": file.stat().st_size,
-            "checkpoint_sha256": made.get("checkpoint_sha256"),
-            "image_list_sha256": made.get("image_list_sha256"),
-        }
-    return identity
+    paths = [folder / constants.FEATURES_FILE if os.path.isdir(folder) else folder for folder in folders]
+    for path, split in zip(paths, constants.SPLITS, strict=True):
+        if not os.path.isfile(path):
+            raise CogError(
+                f"there are no {split} features {path}; run extract_features.py first, or check the path"
+            )
+    return paths[0], paths[1], model_dir
 
 
 def _one_run_configs(args: argparse.Namespace, cfg: CfgNode) -> list[tuple[CfgNode, list[str]]]:
@@ -138,53 +108,208 @@ def _one_run_configs(args: argparse.Namespace, cfg: CfgNode) -> list[tuple[CfgNo
             raise CogError(f"{flag} names a value twice: {' '.join(map(str, values))}")
     if args.seeds is None and args.n_shots is None:
         return [(cfg, args.opts)]
-    configs = []
+    runs = []
     for n_shot in args.n_shots if args.n_shots is not None else [cfg.CLF.N_SHOT]:
         for seed in args.seeds if args.seeds is not None else [cfg.EVAL.SEED]:
             pairs = ["EVAL.SEED", str(seed), "CLF.N_SHOT", str(n_shot)]
-            one = cfg.clone()
-            one.defrost()
-            one.merge_from_list(pairs)
-            config.check_values(one)
-            one.freeze()
-            configs.append((one, [*args.opts, *pairs]))
-    return configs
+            run_cfg = cfg.clone()
+            run_cfg.defrost()
+            run_cfg.merge_from_list(pairs)
+            config.check_values(run_cfg)
+            run_cfg.freeze()
+            runs.append((run_cfg, [*args.opts, *pairs]))
+    return runs
 
 
-def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Path, Path]:
-    """Return the runs that the command line asks for, and the feature files of both splits."""
-    train, test, model_dir = resolve_features(args)
-    configs = _one_run_configs(args, cfg)
+def _get_settings(args: argparse.Namespace, cfg: CfgNode, label: str) -> Settings:
+    """Return the protocol's settings from flags and configuration."""
+    config.check_new_name(cfg, cfg.CLF.TYPE)
+    names = {field.name for field in dataclasses.fields(Settings)}
+    values = {key.lower(): value for key, value in cfg.CLF.items() if key.lower() in names}
+    # A setting without a part in a run keeps its default: another value of it does not make another run.
+    unused = ["mlp_hidden", "mlp_layers"] if cfg.CLF.TYPE == "logreg" else []
+    unused += ["trials_per_round"] if cfg.CLF.SEARCH != "batched" else []
+    return Settings(
+        seed=cfg.EVAL.SEED,
+        momentum=args.mom,
+        val_frac=cfg.CLF.VAL_PERC,
+        lr_interval=_interval(cfg.CLF.LR_INTV),
+        wd_interval=_interval(cfg.CLF.WD_INTV),
+        normalize=cfg.CLF.NORM_FTS,
+        lr=args.lr,
+        wd=args.wd,
+        classifier=cfg.CLF.TYPE,
+        label=label,
+        **{name: value for name, value in values.items() if name not in unused},
+    )
 
-    from cog.logreg.run_folder import RunFolder, RunPlan
 
-    flags = {
-        key: value for key, value in vars(args).items() if key not in ("opts", "seeds", "n_shots", "check")
-    }
-    plans = []
-    for one, opts in configs:
-        label = f"[seed {one.EVAL.SEED}, {one.CLF.N_SHOT or 'all'}] " if len(configs) > 1 else ""
-        settings = get_settings(args, one, label=label)
-        output = output_of(args, one, model_dir)
-        plans.append(
-            RunPlan(
-                settings=settings,
-                folder=RunFolder(
-                    output,
-                    identify(settings, train, test),
-                    overwrite=args.overwrite,
-                    skip_complete=args.skip_complete,
-                ),
-                arguments=flags | {"output_dir": str(output) if args.output_dir else None, "opts": opts},
-                config_text=one.dump(),
-                metadata={
-                    "model": args.model,
-                    "dataset": args.dataset,
-                    "train_features": str(train),
-                    "test_features": str(test),
-                    "configuration": config.flat(one),
-                    "versions": provenance.versions(("torch", "optuna", "numpy")),
-                },
+def _interval(pair: Sequence[float]) -> tuple[float, float]:
+    low, high = pair
+    return float(low), float(high)
+
+
+def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | None) -> Path:
+    """Return the folder of the run that ``cfg`` describes."""
+    seed, n_shot = cfg.EVAL.SEED, cfg.CLF.N_SHOT
+    if args.output_dir is None:
+        assert model_dir is not None
+        return model_dir.run(args.dataset, name=config.evaluation_name(cfg), n_shot=n_shot, seed=seed)
+    if args.seeds is None and args.n_shots is None:
+        return Path(args.output_dir)
+    folder = Path(os.path.normpath(args.output_dir))
+    return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
+
+
+def _identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
+    """Return the facts that make two runs the same: settings and features (by size and, if known, origin)."""
+    identity = dataclasses.asdict(settings)
+    del identity["label"]
+    for split, file in (("train", train), ("test", test)):
+        metadata = FeatureFolder(file.parent).metadata() or {}
+        identity[f"{split}_features"] = {
+            "bytes": file.stat().st_size,
+            "checkpoint_sha256": metadata.get("checkpoint_sha256"),
+            "image_list_sha256": metadata.get("image_list_sha256"),
+        }
+    return identity
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Whether they can be done
+
+
+def check(args: argparse.Namespace) -> int:
+    """Check everything that the runs need, print a summary, and return the exit code.
+
+    Args:
+        args: flags of ``logreg.py``.
+    """
+    import torch
+
+    from cog.logreg.estimate import require_room, stays_in_file
+
+    report = Report()
+    cfg = train = test = None
+    plans: list[RunPlan] = []
+    todo: list[RunPlan] = []
+    with report.step("configuration"):
+        cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
+    with report.step("features"):
+        train, test, _ = _resolve_features(args)
+    sets = [_check_features(report, path) for path in (train, test) if path is not None]
+    if cfg is not None and train is not None and test is not None:
+        train_set, test_set = sets
+        with report.step("runs"):
+            plans, _, _ = plan_runs(args, cfg)
+        if train_set is not None and test_set is not None:
+            _check_together(report, train_set, test_set, plans)
+        todo = _check_outputs(report, plans)
+        with report.step("memory"):
+            if not stays_in_file(train, test):
+                report.ok("memory", "the features of both splits fit into what is available")
+            if train_set is not None and todo and args.device == "cpu":
+                settings = todo[0].settings
+                require_room(
+                    settings, len(train_set.y), *_classifier_shape(settings, train_set), torch.device("cpu")
+                )
+        if train_set is not None and test_set is not None and todo:
+            with report.step("disk"):
+                _check_space(report, todo, train_set, len(test_set.y))
+    with report.step("device"):
+        precision = "" if cfg is None else cfg.CLF.PRECISION
+        machine_checks.check_device(report, args.device, "CLF.PRECISION", precision)
+    return report.finish()
+
+
+def _check_features(report: Report, path: Path) -> FeatureFile | None:
+    """Read the description of a feature file (its values stay in the file); None when that fails."""
+    from cog.features import feature_files
+
+    with report.step("features"):
+        features = feature_files.open_file(path, mapped=True)
+        (n, dim), dtype = features.x.shape, str(features.x.dtype).rpartition(".")[2]
+        report.ok("features", f"{path}: {n:,} x {dim} {dtype}, {len(features.y.unique()):,} classes")
+        return features
+    return None
+
+
+def _check_together(report: Report, train: FeatureFile, test: FeatureFile, plans: list[RunPlan]) -> None:
+    """Compare the sets with each other, and the class sizes with the settings."""
+    from cog.features import feature_files
+    from cog.logreg.preprocess import require_same_width
+
+    with report.step("features"):
+        require_same_width(train.x, test.x)
+        y, _, _ = feature_files.to_consecutive_labels(train.y.long(), test.y.long())
+        counts = y.bincount()
+        if plans:
+            most = plans[0].settings.max_per_class
+            counts = counts.clamp(max=most) if most else counts
+            _check_components(report, plans[0].settings.pca_dim, train.x.shape[1], int(counts.sum()))
+        for n_shot in sorted({plan.settings.n_shot for plan in plans}):
+            n_short = int((counts < n_shot).sum())
+            if n_short:
+                report.warn(
+                    "features", f"{n_short} classes have fewer than {n_shot} images, of which all are taken"
+                )
+        if any(plan.settings.n_trials for plan in plans) and int(counts.max()) < 2:
+            report.problem(
+                "features",
+                "every class has a single training image, so none can be held out to tune on; give --lr and --wd with "
+                "CLF.N_TRIALS 0",
             )
+
+
+def _check_components(report: Report, wanted: int, dim: int, n_rows: int) -> None:
+    """See whether there can be so many principal components; whether they exist shows when they are computed."""
+    if wanted > dim:
+        report.problem(
+            "features", f"CLF.PCA_DIM {wanted}: there are {dim} dimensions; set at most that, or 0"
         )
-    return plans, train, test
+    elif wanted > n_rows - 1:
+        report.problem(
+            "features",
+            f"CLF.PCA_DIM {wanted}: {n_rows} training images vary in {n_rows - 1} directions at most; set at most that",
+        )
+
+
+def _classifier_shape(settings: Settings, train: FeatureFile) -> tuple[int, int]:
+    """Return the width of a classifier's input (components or features), and the number of classes."""
+    return settings.pca_dim or train.x.shape[1], len(train.y.unique())
+
+
+def _check_outputs(report: Report, plans: list[RunPlan]) -> list[RunPlan]:
+    """Report the state of all folders; returns the runs to do."""
+    todo, n_complete, n_refused = [], 0, 0
+    for plan in plans:
+        n_before = report.n_problems
+        if n_refused < _SHOWN:
+            with report.step("output"):
+                if not machine_checks.check_state(report, plan.folder.path):
+                    n_refused += 1
+                    continue
+                if plan.folder.would_skip():
+                    n_complete += 1
+                elif machine_checks.check_writable(report, plan.folder.path):
+                    todo.append(plan)
+        n_refused += report.n_problems > n_before
+    if plans:
+        path = plans[0].folder.path
+        place = f"{path}" if len(plans) == 1 else f"{path.parent} and beside it"
+        n_begun = sum(plan.folder.resume.read() is not None for plan in todo)
+        parts = [f"{len(todo)} to do" + (f" ({n_begun} begun)" if n_begun else "")]
+        parts += [f"{n_complete} complete, skipped"] if n_complete else []
+        parts += [f"{n_refused} cannot be done"] if n_refused else []
+        report.ok("runs", f"{len(plans)} in {place}: {', '.join(parts)}")
+    return todo
+
+
+def _check_space(report: Report, todo: list[RunPlan], train: FeatureFile, n_test: int) -> None:
+    settings = todo[0].settings  # in all of this, runs differ in seed and shots only
+    classifier = 4 * settings.n_parameters(*_classifier_shape(settings, train))
+    projection = 4 * (settings.pca_dim + 1) * train.x.shape[1] if settings.pca_dim else 0
+    # Of trainings in progress are saved: weights, momentum and the best so far of each.
+    n_saved = settings.trials_per_round if settings.search == "batched" else 1
+    n_bytes = classifier * (1 + 3 * n_saved) + projection + 8 * n_test + _RUN_BYTES
+    machine_checks.check_disk(report, [(plan.folder.path, n_bytes) for plan in todo])

@@ -1,4 +1,4 @@
-"""In which precision the classifier engine multiplies matrices (``CLF.PRECISION``).
+"""The precision in which the classifier engine multiplies matrices (``CLF.PRECISION``).
 
 =========  ====================================================================================================
 ``fp32``   full float32 everywhere (TF32 off)
@@ -29,7 +29,7 @@ from cog.runtime.device import exact_float32, require_precision
 
 @functools.cache
 def cpu_has_bfloat16() -> bool:
-    """Whether this CPU has instructions that multiply bfloat16 (AVX512-BF16 or AMX), which only then is faster."""
+    """Whether this CPU has instructions that multiply bfloat16 (AVX512-BF16 or AMX): only with them it is faster."""
     with contextlib.suppress(OSError):
         flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         return flags is not None and bool({"avx512_bf16", "amx_bf16"} & set(flags[1].split()))

@@ -1,24 +1,23 @@
-"""What is done to the features of a data set before any run sees them: a cap per class, principal components.
+"""From features as they were extracted to a data set that classifiers are trained on.
 
-Both depend on the data set alone and not on the seed of a run, so they are done once for all runs of a process.
+A cap per class and principal components depend on the data set alone and not on the seed of a run, so they are done
+once for all runs of a process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from cog.errors import CogError
 from cog.features import feature_files, pca
 from cog.features.feature_files import FeatureSet
+from cog.logreg.engine import Engine
+from cog.logreg.matrix import Data
+from cog.runtime.machine_checks import size
 from cog.runtime.memory import available_memory, exhaustion_explained
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
@@ -29,80 +28,93 @@ _USABLE = 0.9
 _CHUNK = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Features as a classifier sees them.
-
-    Attributes:
-        train: training features.
-        test: test features.
-        record: what was done to them, for results.json.
-        projection: ``mean`` and ``components`` of the principal components (float32); None without.
-    """
-
-    train: FeatureSet
-    test: FeatureSet
-    record: dict[str, Any]
-    projection: dict[str, torch.Tensor] | None
-
-
 def prepare(
     train: FeatureSet,
     test: FeatureSet,
+    engine: Engine,
     *,
-    clf: CfgNode,
-    device: torch.device,
-) -> Prepared:
-    """Apply ``CLF.MAX_PER_CLASS`` and ``CLF.PCA_DIM``, in this order.
+    max_per_class: int = 0,
+    pca_dim: int = 0,
+    normalize: bool = True,
+) -> Data:
+    """Put features into the form in which the engine reads them.
 
     Args:
-        train: training features; with ``PCA_DIM`` not normalised. Their memory may be rewritten.
-        test: test features, likewise.
-        clf: ``CLF`` of the configuration.
-        device: where to compute.
+        train: training features, float32 ``(n, d)``; with ``pca_dim`` not normalized, else as wanted. **Taken over**:
+            their memory may be rewritten.
+        test: test features ``(m, d)``, likewise.
+        engine: engine that will train on them.
+        max_per_class: ``CLF.MAX_PER_CLASS``; 0 keeps all training images.
+        pca_dim: ``CLF.PCA_DIM``; 0 keeps the features.
+        normalize: ``CLF.NORM_FTS``, for principal components.
 
     Raises:
-        CogError: more components than there are; features in a file whose part does not fit into memory.
+        CogError: features that do not fit together, more components than there are, features in a file whose part does
+            not fit into memory.
     """
-    pca_dim, max_per_class, normalize = clf.PCA_DIM, clf.MAX_PER_CLASS, clf.NORM_FTS
-    record: dict[str, Any] = {}
-    rows = None
+    require_same_width(train.x, test.x)
+    logger.info(
+        "%s: %d x %d training and %d test features, %s",
+        train.name, *train.x.shape, len(test), engine.device,
+    )  # fmt: skip
+    preparation: dict[str, Any] = {}
+    rows = projection = None
     if max_per_class:
-        rows, short = feature_files.cap_per_class(train.y, max_per_class)
+        rows, n_short = feature_files.cap_per_class(train.y, max_per_class)
         logger.info("at most %d training images per class: %d of %d", max_per_class, len(rows), len(train))
-        if short:
-            logger.warning("%d classes have fewer than CLF.MAX_PER_CLASS %d images", short, max_per_class)
-        record["max_per_class"] = {
-            "n": max_per_class,
-            "rows": len(rows),
-            "of_rows": len(train),
-            "smaller_classes": short,
-        }
-    if not pca_dim:
-        return Prepared(train if rows is None else _keep(train, rows), test, record, None)
-    with _memory_explained(train):
-        found = pca.timed_fit(train.x, pca_dim, rows=rows, device=device, source=train.name)
-    record["pca"] = found.as_dict(pca_dim) | {"normalized": normalize}
-    if train.x.shape[1] != test.x.shape[1]:
-        return Prepared(train, test, record, None)  # refused when both are put together
-    sets = []
-    for one, kept in ((train, rows), (test, None)):
-        in_place = one.norms is None
-        n_rows = len(one) if kept is None else len(kept)
-        if not in_place:
-            _require_room(one, n_rows, pca_dim)
-        with _memory_explained(one):
-            x = pca.project(one.x, found, pca_dim, rows=kept, in_place=in_place, device=device)
-        if in_place and 4 * pca_dim <= one.x.shape[1]:
-            x = x.clone()  # gives back the rest
-        feature_files.check_and_normalize_(x, f"the principal components of {one.name}", normalize=normalize)
-        sets.append(FeatureSet(x, one.y if kept is None else one.y[kept], one.name))
-    return Prepared(sets[0], sets[1], record, found.tensors(pca_dim))
+        if n_short:
+            logger.warning("%d classes have fewer than CLF.MAX_PER_CLASS %d images", n_short, max_per_class)
+        preparation["max_per_class"] = {
+            "n": max_per_class, "rows": len(rows), "of_rows": len(train), "smaller_classes": n_short,
+        }  # fmt: skip
+    if pca_dim:
+        n, dim = train.x.shape
+        action = f"computing the principal components of {train.name} ({n} x {dim})"
+        with exhaustion_explained(action, "set CLF.PCA_DIM 0"):
+            components = pca.timed_fit(train.x, pca_dim, rows=rows, device=engine.device, source=train.name)
+            train = _project(train, rows, components, pca_dim, engine.device, normalize)
+            test = _project(test, None, components, pca_dim, engine.device, normalize)
+        preparation["pca"] = components.as_dict(pca_dim) | {"normalized": normalize}
+        projection = components.tensors(pca_dim)
+    elif rows is not None:
+        train = _keep(train, rows)
+    y, test_y, labels = feature_files.to_consecutive_labels(train.y, test.y)
+    features, test_features = engine.load(train.x, train.norms), engine.load(test.x)
+    targets, test_y = y.to(engine.device), test_y.to(engine.device)
+    return Data(features, y, targets, test_features, test_y, labels, projection, preparation)
 
 
-def _memory_explained(one: FeatureSet) -> contextlib.AbstractContextManager[None]:
-    what = f"computing the principal components of {one.name} ({len(one)} x {one.x.shape[1]})"
-    return exhaustion_explained(what, "set CLF.PCA_DIM 0")
+def require_same_width(train: torch.Tensor, test: torch.Tensor) -> None:
+    """Refuse training features ``(n, d)`` and test features ``(m, d)`` of different widths.
+
+    Raises:
+        CogError: when they differ.
+    """
+    if train.shape[1] != test.shape[1]:
+        raise CogError(
+            f"training features have {train.shape[1]} dimensions, test features {test.shape[1]}; extract both with the "
+            "same model"
+        )
+
+
+def _project(
+    features: FeatureSet,
+    rows: torch.Tensor | None,
+    components: pca.Pca,
+    dim: int,
+    device: torch.device,
+    normalize: bool,
+) -> FeatureSet:
+    """Replace ``rows`` of the features (None: all) by their first ``dim`` principal components."""
+    in_place = features.norms is None
+    y = features.y if rows is None else features.y[rows]
+    if not in_place:
+        _require_room(features, len(y), dim)
+    x = pca.project(features.x, components, dim, rows=rows, in_place=in_place, device=device)
+    if in_place and 4 * dim <= features.x.shape[1]:
+        x = x.clone()  # gives back the rest
+    feature_files.check_and_normalize_(x, f"the principal components of {features.name}", normalize=normalize)
+    return FeatureSet(x, y, features.name)
 
 
 def _keep(train: FeatureSet, rows: torch.Tensor) -> FeatureSet:
@@ -119,10 +131,10 @@ def _keep(train: FeatureSet, rows: torch.Tensor) -> FeatureSet:
     return FeatureSet(x, train.y[rows], train.name)
 
 
-def _require_room(one: FeatureSet, n_rows: int, dim: int) -> None:
-    available = available_memory()
-    if available is not None and 4 * n_rows * dim > _USABLE * available:
+def _require_room(features: FeatureSet, n_rows: int, dim: int) -> None:
+    n_bytes, available = 4 * n_rows * dim, available_memory()
+    if available is not None and n_bytes > _USABLE * available:
         raise CogError(
-            f"{n_rows} x {dim} features of {one.name} take {4 * n_rows * dim / 1e9:.3g} GB, and {available / 1e9:.3g} "
-            "GB of memory are available; lower CLF.PCA_DIM or CLF.MAX_PER_CLASS, or run this where there is more"
+            f"{n_rows} x {dim} features of {features.name} take {size(n_bytes)}, and {size(available)} of memory are "
+            "available; lower CLF.PCA_DIM or CLF.MAX_PER_CLASS, or run this where there is more"
         )

@@ -1,4 +1,4 @@
-"""What a classifier run leaves in ``seed-<seed>/``: the original toolkit's files, and ``results.json``.
+"""The folder of a classifier run, ``seed-<seed>/``: the original toolkit's files, and ``results.json``.
 
 ::
 
@@ -32,11 +32,12 @@ from cog.runtime.output_folder import OutputFolder
 if TYPE_CHECKING:
     import torch
 
+    from cog.logreg.matrix import Data
     from cog.logreg.protocol import RunResult
 
 RESULTS_FILE = "results.json"
 
-_OWN_FILES = ("study.pkl", "arguments.json", "config.txt", "program.log")
+_OTHER_FILES = ("study.pkl", "arguments.json", "config.txt", "program.log")
 _FINAL_FOLDER = re.compile(r"final-lr-.*_wd-.*")
 
 
@@ -47,8 +48,8 @@ class RunFolder(OutputFolder):
         skip_complete: whether runs of the original toolkit, whose settings are not known, are kept.
 
     Attributes:
-        continuing: whether this or another run of the command is an interrupted replacement: complete runs beside it
-            are those that it has made already.
+        continuing: whether this run or another one of the command is an interrupted replacement: complete runs beside
+            it are those that it has replaced already.
     """
 
     markers = (RESULTS_FILE,)
@@ -86,8 +87,10 @@ class RunFolder(OutputFolder):
         """Return the names of this toolkit's (or the original's) outputs in the folder, sorted."""
         if not self.path.is_dir():
             return []
-        own = (RESULTS_FILE, *_OWN_FILES)
-        return sorted(e for e in os.listdir(self.path) if e in own or _FINAL_FOLDER.fullmatch(e))
+        names = (RESULTS_FILE, *_OTHER_FILES)
+        return sorted(
+            name for name in os.listdir(self.path) if name in names or _FINAL_FOLDER.fullmatch(name)
+        )
 
     def is_complete(self) -> bool:
         """Whether a finished run is there, of this toolkit or of the original one.
@@ -104,7 +107,7 @@ class RunFolder(OutputFolder):
         )
 
     def holds_result(self) -> bool:
-        """Whether the run is complete and kept: with ``overwrite`` what an interrupted replacement has finished."""
+        """Whether the run is complete and kept; with ``overwrite`` only if an interrupted replacement finished it."""
         try:
             results = self.results()
         except CogError:
@@ -126,7 +129,7 @@ class RunFolder(OutputFolder):
         return not changed and (finished or not self.overwrite)
 
     def _is_of(self, results: Mapping[str, Any]) -> bool:
-        """Whether unfinished work outlived these results: its process ended before it was removed."""
+        """Whether these results came from the unfinished work: its process ended before the work was removed."""
         stored = self.resume.read()
         return stored is not None and stored["started"] == results.get("started")
 
@@ -146,19 +149,19 @@ class RunFolder(OutputFolder):
         return differences({key: before.get(key) for key in wanted}, wanted)
 
     def announce_done(self) -> None:
-        """Say so, and print the accuracies."""
+        """Say that nothing is to be done, and print the accuracies."""
         super().announce_done()
         print_accuracies((self.results() or {}).get("final", {}), self.path)
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run of a study: what to do and where to.
+    """The plan of one run.
 
     Attributes:
-        settings: of the protocol.
-        folder: the seed folder, with what makes two runs the same.
-        arguments: for ``arguments.json``: as if the run had been started alone.
+        settings: settings of the protocol.
+        folder: the seed folder, which knows what makes two runs the same.
+        arguments: flags for ``arguments.json``, as if the run had been started alone.
         config_text: the configuration as YAML.
         metadata: further entries of ``results.json``.
     """
@@ -171,15 +174,10 @@ class RunPlan:
 
 
 def print_accuracies(final: Mapping[str, Any], path: Path) -> None:
-    """Print the accuracies of a final training: of ``results.json``, ``final``."""
+    """Print the accuracies of a final training, the entry ``final`` of ``results.json``."""
     values = [final.get(key) for key in ("test_top1", "test_top5")]
     if all(isinstance(value, float) for value in values):
         print(f"top-1: {values[0]:.2f}  top-5: {values[1]:.2f}  ({path})", flush=True)
-
-
-def final_folder(lr: float, wd: float) -> str:
-    """Return the name of the folder of the final training, as the original toolkit spells it."""
-    return f"final-lr-{lr}_wd-{wd}"
 
 
 def write_final(
@@ -201,7 +199,7 @@ def write_final(
     Args:
         stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
         lr: learning rate of the final training.
-        wd: its weight decay.
+        wd: weight decay of the final training.
         logs: one value per epoch.
         predictions: predicted classes of the test images, int64 ``(n,)``.
         weights: state dict of the classifier.
@@ -213,7 +211,7 @@ def write_final(
     """
     import torch
 
-    folder = final_folder(lr, wd)
+    folder = f"final-lr-{lr}_wd-{wd}"
     final = stage / folder
     final.mkdir()
     files.write_pickle(final / "logs.pkl", logs)
@@ -237,30 +235,28 @@ def write_final(
 
 
 def write(
-    stage: Path,
-    result: RunResult,
-    plan: RunPlan,
-    metadata: Mapping[str, Any],
+    stage: Path, result: RunResult, data: Data, plan: RunPlan, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write a finished run, and return the entry ``final`` of its ``results.json``.
 
     Args:
         stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
         result: result of the protocol.
-        plan: of the run.
+        data: the data set.
+        plan: plan of the run.
         metadata: further entries of results.json.
     """
     import torch
 
-    classifier = result.classifier
-    assert classifier.history is not None and classifier.predictions is not None
-    n_classes = len(classifier.bias)
+    classifier, search = result.classifier, result.search
+    assert classifier.logs is not None and classifier.predictions is not None
+    dim, n_classes = classifier.sizes[0], classifier.sizes[-1]
     final = write_final(
         stage,
         lr=result.lr,
         wd=result.wd,
         # interned, as names in the source are: pickles of continued runs are then the same to the byte
-        logs={sys.intern(name): values for name, values in classifier.history.logs.items()},
+        logs={sys.intern(name): values for name, values in classifier.logs.items()},
         predictions=classifier.predictions,
         weights=classifier.state_dict(),
         description=str(classifier.module()),
@@ -269,31 +265,32 @@ def write(
         config_text=plan.config_text,
         diverged=classifier.diverged,
     )
-    if result.projection is not None:
+    if data.projection is not None:
         with files.atomic_write(stage / final["folder"] / "pca.pth") as handle:
-            torch.save(result.projection, handle)
-    if result.study is not None:
-        files.write_pickle(stage / "study.pkl", result.study)
-    files.write_json(
-        stage / RESULTS_FILE,
-        {"status": "complete"}
-        | plan.metadata
-        | dict(metadata)
-        | {
-            "seed": plan.settings.seed,
-            "n_shot": plan.settings.n_shot,
-            "identity": plan.folder.identity,
-            "n_classes": n_classes,
-            "feature_dim": classifier.feature_dim,
-            "labels": None if result.labels == list(range(n_classes)) else result.labels,
-            "rows": result.sizes,
-            "final": final,
-            "best_trial": next(
-                (t.number for t in result.trials if (t.lr, t.wd) == (result.lr, result.wd)), None
-            ),
-            "trials": [trial.as_dict() for trial in result.trials],
-            "seconds": {stage_name: round(value, 3) for stage_name, value in result.seconds.items()},
-            "arithmetic": classifier.arithmetic,
+            torch.save(data.projection, handle)
+    if search is not None:
+        files.write_pickle(stage / "study.pkl", search.study)
+    trials = [] if search is None else search.trials
+    results = {
+        "status": "complete",
+        **plan.metadata,
+        **metadata,
+        "precision": result.precision,
+        "seed": plan.settings.seed,
+        "n_shot": plan.settings.n_shot,
+        "identity": plan.folder.identity,
+        "n_classes": n_classes,
+        "feature_dim": dim,
+        "labels": None if data.labels == list(range(n_classes)) else data.labels,
+        "rows": dataclasses.asdict(result.rows),
+        "final": final,
+        "best_trial": None if search is None else search.best.number,
+        "trials": [dataclasses.asdict(trial) for trial in trials],
+        "seconds": {
+            "search": round(sum(trial.seconds for trial in trials), 3),
+            "final": round(classifier.seconds, 3),
         },
-    )
+        "arithmetic": classifier.arithmetic,
+    }
+    files.write_json(stage / RESULTS_FILE, results)
     return final

@@ -1,4 +1,4 @@
-"""All that decides a classifier run beside the features."""
+"""Settings of a classifier run, and the sizes of its parts."""
 
 from __future__ import annotations
 
@@ -75,6 +75,11 @@ class Settings:
             raise CogError("--lr and --wd replace the search: add CLF.N_TRIALS 0, or leave them out")
 
     @property
+    def has_relu(self) -> bool:
+        """Whether hidden layers have an activation."""
+        return self.classifier != "mlp_noact"
+
+    @property
     def is_mlp(self) -> bool:
         """Whether the classifier has hidden layers."""
         return self.classifier != "logreg"
@@ -86,3 +91,20 @@ class Settings:
     def n_parameters(self, dim: int, n_classes: int) -> int:
         """Return the number of weights and biases of a classifier of ``dim`` features and ``n_classes`` classes."""
         return sum((a + 1) * b for a, b in itertools.pairwise(self.layer_sizes(dim, n_classes)))
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """How many rows a run uses, as in ``rows`` of results.json.
+
+    Attributes:
+        search_train: rows that the trials of the search are trained on; 0 without a search.
+        search_val: rows that they are scored on; 0 without a search.
+        final_train: rows that the final classifier is trained on.
+        test: rows of the test set.
+    """
+
+    search_train: int
+    search_val: int
+    final_train: int
+    test: int

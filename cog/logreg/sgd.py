@@ -1,4 +1,4 @@
-"""What a training by mini-batch SGD is given, what it returns, and its schedule and start."""
+"""Training by mini-batch SGD: input and output, initial weights, schedule, update."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from cog.logreg import metrics
 from cog.runtime.random_streams import cpu_generator
 
 #: Weight ``(h, d)`` and bias ``(h,)`` of a layer, float32.
@@ -21,60 +20,19 @@ class TrainSpec:
     """Classifiers to train in lockstep: they see the same batches and start from the same weights.
 
     Attributes:
-        rows: int64 ``(n,)``, the rows to train on.
+        rows: rows to train on, int64 ``(n,)``.
         pairs: base learning rate and weight decay (l2 penalty on weights and biases, as in ``torch.optim.SGD``) of each
             of the K classifiers.
         init_seed: seed of the initial weights.
         order_seed: seed of the order of the samples.
+        stage: part of the protocol, ``search`` or ``final``, under which the training is saved.
     """
 
     rows: torch.Tensor
     pairs: list[tuple[float, float]]
     init_seed: int
     order_seed: int
-
-
-@dataclass(frozen=True)
-class SgdConfig:
-    """What all trainings of a run share.
-
-    Attributes:
-        n_classes: C.
-        n_epochs: passes over the rows.
-        batch_size: samples per step; the last step of an epoch takes what is left.
-        momentum: momentum of SGD.
-        hidden: widths of the hidden layers; empty for logistic regression.
-        relu: whether hidden layers have an activation.
-    """
-
-    n_classes: int
-    n_epochs: int
-    batch_size: int
-    momentum: float
-    hidden: tuple[int, ...] = ()
-    relu: bool = True
-
-
-@dataclass
-class History:
-    """One value per epoch, under the names of the contract's ``logs.pkl``; accuracies in percent."""
-
-    logs: dict[str, list[float]] = field(
-        default_factory=lambda: {
-            key: []
-            for key in (
-                "train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr",
-            )
-        }
-    )  # fmt: skip
-
-    def append(self, train: metrics.Evaluation, test: metrics.Evaluation, lr: float) -> None:
-        """Add one epoch."""
-        for split, score in (("train", train), ("test", test)):
-            self.logs[f"{split}/loss"].append(score.loss)
-            self.logs[f"{split}/top1"].append(score.top1)
-            self.logs[f"{split}/top5"].append(score.top5)
-        self.logs["lr"].append(lr)
+    stage: str = "search"
 
 
 @dataclass(eq=False)
@@ -85,8 +43,8 @@ class TrainedClassifier:
         layers: weight and bias of each layer, float32, in order; one layer for logistic regression.
         relu: whether hidden layers have an activation.
         diverged: whether training stopped because a weight was no longer finite.
-        history: per-epoch values, when a test set was given.
-        predictions: int64 ``(m,)``, classes predicted for the test set after the last epoch.
+        logs: one value per epoch, see :func:`cog.logreg.metrics.new_logs`; None unless they were recorded.
+        predictions: int64 ``(m,)``, classes predicted for the test set after the last epoch; None likewise.
         seconds: duration; of classifiers that were trained together, each one's share.
         arithmetic: how it was trained, for results.json: ``precision``, ``form``, ``cuda_graphs``.
     """
@@ -94,7 +52,7 @@ class TrainedClassifier:
     layers: list[Layer]
     relu: bool = True
     diverged: bool = False
-    history: History | None = None
+    logs: dict[str, list[float]] | None = None
     predictions: torch.Tensor | None = None
     seconds: float = 0.0
     arithmetic: dict[str, Any] = field(default_factory=dict)
@@ -110,9 +68,9 @@ class TrainedClassifier:
         return self.layers[-1][1]
 
     @property
-    def feature_dim(self) -> int:
-        """Width of the input."""
-        return self.layers[0][0].shape[1]
+    def sizes(self) -> list[int]:
+        """Widths from the features to the logits, ``[d, h, ..., C]``."""
+        return [self.layers[0][0].shape[1], *(len(bias) for _, bias in self.layers)]
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Return float32 logits ``(b, C)`` of features ``(b, d)``; products are taken in the type of the features."""
@@ -125,19 +83,14 @@ class TrainedClassifier:
             return torch.mm(x, self.weight.to(x.dtype).T).float().add_(self.bias)
         return torch.addmm(self.bias, x, self.weight.T)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the parameters on the CPU, under the names of :meth:`module`."""
-        prefixes = [f"{2 * i}." for i in range(len(self.layers))] if len(self.layers) > 1 else [""]
-        return {
-            f"{prefix}{name}": parameter.cpu()
-            for prefix, layer in zip(prefixes, self.layers, strict=True)
-            for name, parameter in zip(("weight", "bias"), layer, strict=True)
-        }
-
     def module(self) -> torch.nn.Module:
         """Return a torch module of this architecture, without memory."""
-        sizes = [self.feature_dim, *(len(bias) for _, bias in self.layers)]
-        return build_module(sizes, relu=self.relu)
+        return build_module(self.sizes, relu=self.relu)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the parameters on the CPU, under the names of :meth:`module`."""
+        parameters = [parameter.cpu() for layer in self.layers for parameter in layer]
+        return dict(zip(self.module().state_dict(), parameters, strict=True))
 
 
 def build_module(sizes: list[int], *, relu: bool) -> torch.nn.Module:
@@ -174,16 +127,12 @@ def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
     Cosine decay that is stepped after each epoch with the index of the epoch just finished, as in the
     original toolkit: epochs 0 and 1 both run at the base rate, and the last one above zero.
     """
-    return _cosine(base, max(epoch - 1, 0), n_epochs)
+    return logged_rate(base, max(epoch - 1, 0), n_epochs)
 
 
 def logged_rate(base: float, epoch: int, n_epochs: int) -> float:
-    """Return what the logs call the rate of an epoch: the one set after it, as in the original toolkit."""
-    return _cosine(base, epoch, n_epochs)
-
-
-def _cosine(base: float, step: int, n_epochs: int) -> float:
-    return base * 0.5 * (1.0 + math.cos(math.pi * step / n_epochs))
+    """Return the rate that the logs give for an epoch: the one set after it, as in the original toolkit."""
+    return base * 0.5 * (1.0 + math.cos(math.pi * epoch / n_epochs))
 
 
 def sgd_step(
@@ -200,15 +149,12 @@ def sgd_step(
     Args:
         parameters: contiguous float32 tensors.
         gradients: tensors of the same shapes.
-        velocities: likewise; not changed without momentum.
+        velocities: tensors of the same shapes; not changed without momentum.
         lr: learning rate, float32 ``()`` on the same device, so that a captured step reads its present value.
         wd: weight decay.
         momentum: momentum of SGD.
     """
-    if parameters[0].device.type in (
-        "cpu",
-        "cuda",
-    ):  # the call of torch.optim.SGD(fused=True): one pass over the memory
+    if lr.device.type in ("cpu", "cuda"):  # the call of torch.optim.SGD(fused=True): one pass over the memory
         torch._fused_sgd_(
             parameters, gradients, velocities if momentum else [], weight_decay=wd, momentum=momentum, lr=lr,
             dampening=0.0, nesterov=False, maximize=False, is_first_step=False,

@@ -1,20 +1,23 @@
-"""From feature files to trained classifiers: what ``logreg.py`` does once its runs are claimed."""
+"""From feature files to published classifiers: the work of ``logreg.py`` on the runs that it has claimed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cog.features import feature_files
-from cog.logreg import jobs, preprocess, protocol
-from cog.logreg.engine import get_engine
+from cog.logreg import jobs, protocol, run_folder
+from cog.logreg.checkpoint import Work
+from cog.logreg.engine import Engine
 from cog.logreg.estimate import describe, require_room, stays_in_file
-from cog.logreg.jobs import Claim
-from cog.logreg.parallel import runs_at_once
-from cog.runtime import signals
-from cog.runtime.device import resolve_device
+from cog.logreg.jobs import RunClaim
+from cog.logreg.matrix import Data
+from cog.logreg.parallel import SideBySide, runs_at_once
+from cog.logreg.preprocess import prepare
+from cog.runtime import provenance, signals
+from cog.runtime.device import exact_float32, resolve_device
 from cog.runtime.memory import exhaustion_explained
 
 if TYPE_CHECKING:
@@ -22,9 +25,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LESS_MEMORY = "train fewer seeds and shots at a time, or with a smaller CLF.BATCH_SIZE"
+
 
 def train_all(
-    claims: Sequence[Claim],
+    claims: Sequence[RunClaim],
     train: Path,
     test: Path,
     *,
@@ -32,7 +37,10 @@ def train_all(
     device_name: str | None,
     print_freq: int,
 ) -> None:
-    """Load the features once and do all runs on them (:func:`cog.logreg.jobs.execute`).
+    """Load the features once and do all runs on them; each is published, and its accuracies printed, when it is done.
+
+    When one fails or the process is interrupted, the finished ones stay, and the others can be continued by the same
+    call.
 
     Args:
         claims: the runs; they differ in seed and number of shots only.
@@ -43,30 +51,56 @@ def train_all(
         print_freq: epochs between log lines of a final training, 0 for none.
 
     Raises:
-        CogError: files or a device that cannot be used, or too little memory.
+        CogError: files, folders or a device that cannot be used, too little memory; see also
+            :func:`cog.logreg.protocol.run_protocol`.
+        Interrupted: when the process was asked to end.
     """
-    plans = [claim.plan for claim in claims]
-    device = resolve_device(device_name)
-    engine = get_engine(device, cfg.CLF.PRECISION)
-    jobs.begin(claims, device=device.type, precision=engine.precision)
-    normalize = cfg.CLF.NORM_FTS and not cfg.CLF.PCA_DIM  # then done to what that leaves
-    train_set = feature_files.load(train, normalize=normalize, mapped=stays_in_file(train, test))
-    test_set = feature_files.load(test, normalize=normalize)
-    logger.info(
-        "%s: %d x %d training and %d test features, %s",
-        train_set.name, *train_set.x.shape, len(test_set), device,
-    )  # fmt: skip
-    made = preprocess.prepare(train_set, test_set, clf=cfg.CLF, device=device)
-    del train_set, test_set
-    settings = [plan.settings for plan in plans]
-    with exhaustion_explained("preparing the training", protocol.LESS_MEMORY):
-        data = protocol.prepare(made.train, made.test, engine, projection=made.projection)
-        for plan in plans:
-            plan.metadata.update(made.record | {"device": str(device)})
-        del made
-        require_room(settings[0], data.features.n, data.features.dim, len(data.labels), device)
+    clf, settings = cfg.CLF, [claim.plan.settings for claim in claims]
+    engine = Engine(resolve_device(device_name), clf.PRECISION)
+    jobs.begin(claims, device=engine.device.type, precision=engine.precision)
+    with exhaustion_explained("preparing the training", _LESS_MEMORY):
+        normalize = clf.NORM_FTS and not clf.PCA_DIM  # then done to the components
+        mapped = stays_in_file(train, test)
+        data = prepare(
+            feature_files.load(train, normalize=normalize, mapped=mapped),
+            feature_files.load(test, normalize=normalize),
+            engine, max_per_class=clf.MAX_PER_CLASS, pca_dim=clf.PCA_DIM, normalize=clf.NORM_FTS,
+        )  # fmt: skip
+        require_room(settings[0], data.features.n, data.features.dim, len(data.labels), engine.device)
         at_once, alone = runs_at_once(data, settings, engine)
         for line in describe(data, settings, engine, at_once=at_once):
             logger.info(line)
     signals.check("no training was begun")
-    jobs.execute(claims, data, engine, print_freq=print_freq, at_once=at_once, alone=alone)
+
+    def do(number: int, before_epoch: Callable[[], None]) -> None:
+        if number:
+            signals.check("what is finished is saved")
+        folder = claims[number].resume.path
+        work = Work(folder, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch)
+        place = f"run {number + 1} of {len(claims)}" if len(claims) > 1 else ""
+        _do_run(claims[number], data, engine, work, place)
+
+    with exact_float32():  # once for all threads: it is a setting of the process
+        SideBySide(do, len(claims), at_once, engine.device, alone).run()
+
+
+def _do_run(claim: RunClaim, data: Data, engine: Engine, work: Work, place: str) -> None:
+    """Train, write and publish one run."""
+    plan, resume, label = claim.plan, claim.resume, claim.plan.settings.label
+    action = f"training classifiers of {len(data.labels)} classes"
+    with claim.failures_noted(), exhaustion_explained(action, _LESS_MEMORY):
+        resume.create()
+        session = resume.begin_session()
+        with provenance.log_file(resume.log_file, label=label):
+            if place:
+                logger.info("%s%s: %s", label, place, plan.folder.path)
+            if session["sessions"] > 1:
+                logger.info("%scontinuing, session %d", label, session["sessions"])
+            result = protocol.run_protocol(data, plan.settings, engine, work)
+        with claim.publish() as stage:
+            times = {key: session[key] for key in ("started", "sessions")} | {"finished": provenance.now()}
+            metadata = data.preparation | {"device": str(engine.device)} | times
+            final = run_folder.write(stage, result, data, plan, metadata)
+    claim.published = True
+    claim.release()
+    run_folder.print_accuracies(final, plan.folder.path)

@@ -29,11 +29,13 @@ from cog.data.pixels import load_rgb
 from cog.errors import CogError
 from cog.features.extract import Extractor
 from cog.features.feature_files import FeatureSet
-from cog.logreg import estimate, protocol
-from cog.logreg.engine import Data, Engine, device_room
+from cog.logreg import estimate
+from cog.logreg.engine import Engine, device_room
+from cog.logreg.matrix import Data
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
-from cog.logreg.sgd import SgdConfig, TrainSpec, initial_layers, learning_rate
+from cog.logreg.sgd import TrainSpec, initial_layers, learning_rate
 from cog.models.backbone import Backbone
 from cog.runtime import progress
 from cog.runtime.check_report import Report
@@ -230,20 +232,21 @@ def _clouds(sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.nn.functional.normalize(x), y
 
 
-def _train_plainly(x: torch.Tensor, y: torch.Tensor, spec: TrainSpec, config: SgdConfig) -> torch.Tensor:
+def _train_plainly(x: torch.Tensor, y: torch.Tensor, spec: TrainSpec, settings: Settings) -> torch.Tensor:
     """Train ``torch.nn.Linear`` with ``torch.optim.SGD`` in float32 on the CPU; returns its weight ``(C, d)``."""
     ((base, decay),) = spec.pairs
-    ((weight, bias),) = initial_layers([x.shape[1], config.n_classes], spec.init_seed)
-    linear = torch.nn.Linear(x.shape[1], config.n_classes)
+    dim, n_classes = x.shape[1], int(y.max()) + 1
+    ((weight, bias),) = initial_layers([dim, n_classes], spec.init_seed)
+    linear = torch.nn.Linear(dim, n_classes)
     with torch.no_grad():
         linear.weight.copy_(weight)
         linear.bias.copy_(bias)
-    sgd = torch.optim.SGD(linear.parameters(), lr=base, momentum=config.momentum, weight_decay=decay)
+    sgd = torch.optim.SGD(linear.parameters(), lr=base, momentum=settings.momentum, weight_decay=decay)
     generator = cpu_generator(spec.order_seed)
     with exact_float32():
-        for epoch in range(config.n_epochs):
-            sgd.param_groups[0]["lr"] = learning_rate(base, epoch, config.n_epochs)
-            for rows in torch.randperm(len(spec.rows), generator=generator).split(config.batch_size):
+        for epoch in range(settings.n_epochs):
+            sgd.param_groups[0]["lr"] = learning_rate(base, epoch, settings.n_epochs)
+            for rows in torch.randperm(len(spec.rows), generator=generator).split(settings.batch_size):
                 sgd.zero_grad()
                 torch.nn.functional.cross_entropy(linear(x[rows]), y[rows]).backward()
                 sgd.step()
@@ -253,9 +256,9 @@ def _train_plainly(x: torch.Tensor, y: torch.Tensor, spec: TrainSpec, config: Sg
 def _try_classifiers(report: Report, device: torch.device, sizes: Sizes, measured: Measured) -> None:
     """Train on a known data set in every precision, beside plain PyTorch on the CPU; measure the rate."""
     x, y = _clouds(sizes)
-    config = SgdConfig(sizes.n_classes, n_epochs=2, batch_size=sizes.batch_size, momentum=0.9)
+    settings = Settings(seed=0, n_epochs=2, batch_size=sizes.batch_size)
     spec = TrainSpec(torch.arange(len(x)), [(10.0, 1e-6)], init_seed=1, order_seed=2)
-    expected = _train_plainly(x, y, spec, config)
+    expected = _train_plainly(x, y, spec, settings)
     start = initial_layers([sizes.dim, sizes.n_classes], spec.init_seed)[0][0]
     measured["classifiers"] = {}
     for precision in _precisions(device):
@@ -264,8 +267,8 @@ def _try_classifiers(report: Report, device: torch.device, sizes: Sizes, measure
             FeatureSet(x.clone(), y, "doctor"),
             FeatureSet(x[: sizes.batch_size].clone(), y[: sizes.batch_size], "doctor"),
         )
-        data = protocol.prepare(*sets, engine)
-        (trained,) = engine.fit(data, spec, config)
+        data = prepare(*sets, engine)
+        (trained,) = engine.fit(data, spec, settings)
         error = float((trained.weight.cpu() - expected).norm() / (expected - start).norm())
         graphs = trained.arithmetic["cuda_graphs"]
         text = f"{precision}: weights within {error:.1g} of plain PyTorch on the CPU"
@@ -290,12 +293,11 @@ def _full_scale(data: Data, engine: Engine, sizes: Sizes) -> dict[str, float]:
     """Measure a step, and scale a run of the protocol on a whole level from it."""
     n_train, n_classes, n_test = _LEVEL
     settings = Settings(seed=22, batch_size=sizes.batch_size)
-    speed = estimate.Speed(data, [settings], engine, n_train)
-    rows = estimate.rows_of([n_train // n_classes] * n_classes, settings)
-    more_scored = settings.n_epochs * (n_test - data.test.n)
+    speed = estimate.Speed(data, settings, engine, n_train)
+    rows = estimate.rows_of([n_train // n_classes] * n_classes, settings, n_test)
     return {
         "steps_per_second": 1 / speed.full_step,
-        "seconds_per_run": speed.run(rows, settings) + more_scored * speed.score_row,
+        "seconds_per_run": speed.run(rows, settings),
     }
 
 

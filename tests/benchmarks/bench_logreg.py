@@ -38,10 +38,12 @@ import plain_logreg
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol, search
-from cog.logreg.engine import get_engine
+from cog.logreg.checkpoint import Work
+from cog.logreg.engine import Engine
 from cog.logreg.parallel import SideBySide, runs_at_once
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
-from cog.logreg.sgd import SgdConfig, TrainedClassifier, TrainSpec
+from cog.logreg.sgd import TrainedClassifier, TrainSpec
 from cog.runtime import random_streams
 
 TRIALS, EPOCHS, BATCH, SEED = 30, 100, 1024, 22
@@ -121,12 +123,12 @@ class Parts:
         self.plain_test = test.x, test.y
         self.engines = {}
         for precision in precisions:
-            engine = get_engine(torch.device("cpu"), precision)
+            engine = Engine(torch.device("cpu"), precision)
             sets = (FeatureSet(one.x.clone(), one.y, case) for one in (train, test))
-            self.engines[precision] = engine, protocol.prepare(*sets, engine)
+            self.engines[precision] = engine, prepare(*sets, engine)
 
-    def config(self, epochs: int) -> SgdConfig:
-        return SgdConfig(self.n_classes, epochs, BATCH, 0.9)
+    def settings(self, epochs: int) -> Settings:
+        return Settings(seed=SEED, n_epochs=epochs, batch_size=BATCH)
 
     def plain(self, stage: str, epochs: int) -> None:
         train, test = (
@@ -136,16 +138,16 @@ class Parts:
 
     def ours(self, precision: str, what: str, epochs: int) -> None:
         engine, data = self.engines[precision]
-        config = self.config(epochs)
+        settings = self.settings(epochs)
         if what == "final":
-            engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2), config, record=True)
+            engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2), settings, record=True)
             return
         count = {"together": 10, "round": 5, "alone": 1}[what.split()[1]]
         pairs = [(lr, 1e-6) for lr in torch.logspace(-1, 2, 10).tolist()[-count:]]
-        width = engine.trials_per_batch(config)
+        width = engine.trials_per_batch(settings, self.n_classes)
         for part in (pairs[start : start + width] for start in range(0, count, width)):
             if what.startswith("train"):
-                engine.fit(data, TrainSpec(self.rows, part, 1, 2), config)
+                engine.fit(data, TrainSpec(self.rows, part, 1, 2), settings)
             else:
                 start = torch.zeros(self.n_classes, data.features.dim), torch.zeros(self.n_classes)
                 engine.top1(data, self.val, [TrainedClassifier([start]) for _ in part])
@@ -246,17 +248,16 @@ def whole(case: str, precisions: list[str]) -> None:
         flush=True,
     )
     for precision in precisions:
-        engine = get_engine(torch.device("cpu"), precision)
+        engine = Engine(torch.device("cpu"), precision)
         copy = FeatureSet(train.x.clone(), train.y, case)
         start = time.perf_counter()
         test_copy = FeatureSet(test.x.clone(), test.y, case)
         settings = Settings(seed=SEED, n_shot=n_shot)
-        result = protocol.run_protocol(protocol.prepare(copy, test_copy, engine), settings, engine)
+        result = protocol.run_protocol(prepare(copy, test_copy, engine), settings, engine)
         seconds = time.perf_counter() - start
-        assert result.classifier.history is not None
         print(
-            f"{case}: {precision} {seconds:.1f} s, validation {search.best(result.trials).val_top1:.2f}, test "
-            f"{result.classifier.history.logs['test/top1'][-1]:.2f}, ratio {plain / seconds:.2f}",
+            f"{case}: {precision} {seconds:.1f} s, validation {result.search.best.val_top1:.2f}, test "
+            f"{result.classifier.logs['test/top1'][-1]:.2f}, ratio {plain / seconds:.2f}",
             flush=True,
         )
 
@@ -275,12 +276,12 @@ def study(case: str, precisions: list[str], repeats: int, epochs: int, *, batche
         cases[n] = Parts(f"{case}/{n}", [])
     sampler = sampler_seconds()
     for precision in precisions:
-        engine = get_engine(torch.device("cpu"), precision)
-        data = protocol.prepare(*feature_sets(case), engine)
+        engine = Engine(torch.device("cpu"), precision)
+        data = prepare(*feature_sets(case), engine)
         at_once, alone = runs_at_once(data, runs, engine)
 
         def do(number: int, before_epoch) -> None:
-            work = protocol.Work(None, 0, False, before_epoch)
+            work = Work(print_freq=0, bar=False, before_epoch=before_epoch)
             protocol.run_protocol(data, runs[number], engine, work)
 
         ratios = []
@@ -318,7 +319,7 @@ def memory(case: str, side: str) -> None:
         )
         assert writer.returncode == 0
         size = sum(file.stat().st_size for file in files)
-        search.create_study(0)  # imports Optuna
+        search.Search(Settings(seed=0))  # imports Optuna
         torch.mm(torch.randn(64, 64), torch.randn(64, 64))
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = status("VmHWM")
@@ -334,9 +335,9 @@ def memory(case: str, side: str) -> None:
             part, held_out = tuple((sets[0][0][r], sets[0][1][r]) for r in (rows, val))
             plain_logreg.fit(part, held_out, n_classes=CASES[case][3], lr=1.0, wd=0.0, n_epochs=1)
         else:
-            engine = get_engine(torch.device("cpu"), side)
+            engine = Engine(torch.device("cpu"), side)
             train, test = (feature_files.load(file, normalize=True) for file in files)
-            data = protocol.prepare(train, test, engine)
+            data = prepare(train, test, engine)
             settings = Settings(seed=SEED, n_trials=11, n_epochs=1, n_shot=CASES[case][4])
             protocol.run_protocol(data, settings, engine)
         peak = status("VmHWM") - before

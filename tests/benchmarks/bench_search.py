@@ -34,8 +34,9 @@ import torch
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol, search
-from cog.logreg.engine import Engine, get_engine
-from cog.logreg.search import best
+from cog.logreg.checkpoint import Work
+from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
 from cog.runtime.device import resolve_device
 
@@ -94,12 +95,14 @@ class Remembering:
     def __getattr__(self, name: str):
         return getattr(self._engine, name)
 
-    def fit(self, data, spec, config, *, record=False, **options):
+    def fit(self, data, spec, settings, *, record=False, **options):
         if record:
-            return self._engine.fit(data, spec, config, record=True, **options)
+            return self._engine.fit(data, spec, settings, record=True, **options)
         keys = [(spec.order_seed, *pair) for pair in spec.pairs]
         new = [pair for key, pair in zip(keys, spec.pairs, strict=True) if key not in self._known]
-        fits = self._engine.fit(data, dataclasses.replace(spec, pairs=new), config, **options) if new else []
+        fits = (
+            self._engine.fit(data, dataclasses.replace(spec, pairs=new), settings, **options) if new else []
+        )
         self._known |= {(spec.order_seed, *pair): fit for pair, fit in zip(new, fits, strict=True)}
         return [self._known[key] for key in keys]
 
@@ -108,8 +111,8 @@ def one_seed(args: argparse.Namespace, seed: int) -> dict[str, tuple[float, floa
     """Best validation accuracy and final test accuracy of every mode."""
     torch.set_num_threads(1)
     train, test = pooled(Path(args.features)) if args.features else synthetic()
-    base = get_engine(resolve_device(args.device), args.precision)
-    data = protocol.prepare(train, test, base)
+    base = Engine(resolve_device(args.device), args.precision)
+    data = prepare(train, test, base)
     engine = Remembering(base)
     found = {}
     for mode, options in MODES.items():
@@ -118,8 +121,8 @@ def one_seed(args: argparse.Namespace, seed: int) -> dict[str, tuple[float, floa
         )
         everything_random = mock.patch.object(search, "N_STARTUP_TRIALS", args.n_trials)
         with everything_random if mode == "random" else contextlib.nullcontext():
-            result = protocol.run_protocol(data, settings, engine, protocol.Work(print_freq=0))
-        found[mode] = best(result.trials).val_top1, result.classifier.history.logs["test/top1"][-1]
+            result = protocol.run_protocol(data, settings, engine, Work(print_freq=0))
+        found[mode] = result.search.best.val_top1, result.classifier.logs["test/top1"][-1]
     return found
 
 

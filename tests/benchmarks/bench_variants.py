@@ -17,7 +17,6 @@ trial. Extrapolated: a run of the protocol (30 trials of 100 epochs on 80 % of 1
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import json
 import statistics
@@ -35,11 +34,10 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
 import plain_mlp
 
-from cog import config
 from cog.features import feature_files, pca
 from cog.features.feature_files import FeatureSet
-from cog.logreg import preprocess, protocol
-from cog.logreg.engine import get_engine
+from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import TrainSpec
 from cog.runtime import random_streams
@@ -100,9 +98,7 @@ def one_pca(folder: str, dim: int) -> dict[str, float]:
         setattr(pca, name, watched)
     train, test = (feature_files.load(Path(folder, split)) for split in ("train", "test"))
     n_rows, size = len(train), train.x.nbytes + test.x.nbytes
-    clf = config.default_cfg().CLF
-    clf.PCA_DIM = dim
-    preprocess.prepare(train, test, clf=clf, device=torch.device("cpu"))
+    prepare(train, test, Engine(torch.device("cpu")), pca_dim=dim)
     eigenvectors = timed(
         lambda: torch.linalg.eigh(torch.eye(DIM, dtype=torch.float64) + 1e-3 * torch.rand(DIM, DIM))
     )
@@ -125,9 +121,8 @@ def bench_mlp(case: str, repeats: int) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, d, generator=generator)
     y = torch.randint(n_classes, (n,), generator=generator)
-    settings = Settings(seed=0, classifier="mlp", mlp_hidden=hidden)
+    settings = Settings(seed=0, n_epochs=1, batch_size=BATCH, classifier="mlp", mlp_hidden=hidden)
     sizes = settings.layer_sizes(d, n_classes)
-    config = dataclasses.replace(protocol.sgd_config(settings, n_classes), n_epochs=1, batch_size=BATCH)
     rows = torch.arange(n)
     order = random_streams.cpu_generator(0)
     candidates: dict[str, Callable[[], float]] = {}
@@ -144,12 +139,10 @@ def bench_mlp(case: str, repeats: int) -> dict[str, float]:
     candidates["plain fp32"] = lambda: plain(autocast=False)
     candidates["plain autocast"] = lambda: plain(autocast=True)
     for precision in ("fp32", "bf16"):
-        engine = get_engine(torch.device("cpu"), precision)
-        data = protocol.prepare(
-            FeatureSet(x.clone(), y, case), FeatureSet(x[:BATCH].clone(), y[:BATCH], case), engine
-        )
+        engine = Engine(torch.device("cpu"), precision)
+        data = prepare(FeatureSet(x.clone(), y, case), FeatureSet(x[:BATCH].clone(), y[:BATCH], case), engine)
         spec = TrainSpec(rows, [(0.01, 1e-6)], 0, 0)
-        candidates[precision] = lambda engine=engine, data=data: engine.fit(data, spec, config)[0].seconds
+        candidates[precision] = lambda engine=engine, data=data: engine.fit(data, spec, settings)[0].seconds
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repeats):
         for name, function in candidates.items():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_protocol import run_once
-from test_sgd import clusters
+from classifier_runs import clusters, run_once
 
 from cog.analysis.rows import FeatureRows
 from cog.errors import CogError
@@ -125,7 +124,7 @@ def test_the_scale_of_separable_features_changes_no_accuracy(tmp_path, scale):
     settings = Settings(seed=1, n_trials=0, lr=10.0, wd=0.0, n_epochs=10, batch_size=64)
     sets = [feature_files.load(tmp_path, normalize=True) for _ in range(2)]
     outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
-    assert outcome.classifier.history.logs["test/top1"][-1] == 100
+    assert outcome.classifier.logs["test/top1"][-1] == 100
 
 
 def test_non_finite_rows_are_named(tmp_path):

@@ -6,6 +6,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from cog.logreg import metrics
+
 #: Operations that make the host wait for the device, or whose result has a size that depends on values.
 _WAITING = ("nonzero", "_local_scalar_dense", "equal", "masked_select", "is_nonzero", "_unique2", "item")
 
@@ -66,6 +68,7 @@ class ImitationCuda(TorchDispatchMode):
         super().__init__()
         self.failure, self.graph, self.graphs = failure, None, []
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(self))
+        monkeypatch.setattr(metrics, "_may_wait", lambda device: False)
         for name in _TO_HOST:
             monkeypatch.setattr(torch.Tensor, name, self._guarded(name, getattr(torch.Tensor, name)))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from classifier_runs import Killed, KillingWork
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -19,23 +20,25 @@ from marks import first_quick
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.logreg import gram, graphs, matrix, metrics, precision, sgd
-from cog.logreg.checkpoint import CheckpointedRuns
-from cog.logreg.engine import Engine, used_precision
+from cog.logreg import checkpoint, gram, graphs, matrix, metrics, precision, sgd
+from cog.logreg.checkpoint import Work
+from cog.logreg.engine import Engine
 from cog.logreg.matrix import FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
-from cog.logreg.protocol import prepare
-from cog.logreg.sgd import SgdConfig, TrainSpec
+from cog.logreg.preprocess import prepare
+from cog.logreg.settings import RowCounts, Settings
+from cog.logreg.sgd import TrainSpec
 from cog.runtime import random_streams
 from cog.runtime.signals import Interrupted
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import plain_logreg
+import plain_mlp
 
 CPU = torch.device("cpu")
 N, DIM, CLASSES, EPOCHS = 3000, 48, 20, 12
 RATES = [0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0]
-CONFIG = SgdConfig(n_classes=CLASSES, n_epochs=EPOCHS, batch_size=256, momentum=0.9)
+SETTINGS = Settings(seed=0, n_epochs=EPOCHS, batch_size=256)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def draw(sets, n_shot):
     return feature_files.draw_few_shot(y, rows, n_shot=n_shot, rng=np.random.default_rng(n_shot))[0]
 
 
-def plain(sets, spec, k=0, config=CONFIG):
+def plain(sets, spec, k=0, settings=SETTINGS):
     """The original loop with autograd and torch.optim.SGD from the same start in the same order."""
     x, y, _, val = sets
     generator = random_streams.cpu_generator(spec.order_seed)
@@ -74,9 +77,9 @@ def plain(sets, spec, k=0, config=CONFIG):
         n_classes=CLASSES,
         lr=spec.pairs[k][0],
         wd=spec.pairs[k][1],
-        n_epochs=config.n_epochs,
-        batch_size=config.batch_size,
-        momentum=config.momentum,
+        n_epochs=settings.n_epochs,
+        batch_size=settings.batch_size,
+        momentum=settings.momentum,
         initial=sgd.initial_layers([DIM, CLASSES], spec.init_seed)[0],
         next_order=lambda n: torch.randperm(n, generator=generator),
     )
@@ -96,7 +99,7 @@ def equal(a, b):
 def test_trials_of_a_search_equal_the_plain_loop(sets, k):
     engine = Engine(CPU)
     data, spec = load(sets, engine), spec_of(sets[2], *RATES[:k])
-    trained = engine.fit(data, spec, CONFIG)
+    trained = engine.fit(data, spec, SETTINGS)
     scores = engine.top1(data, sets[3], trained)
     for i, classifier in enumerate(trained):
         linear, logs = plain(sets, spec, i)
@@ -111,17 +114,15 @@ def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
     engine = Engine(CPU, precision)
     spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], 10.0)
     data = load(sets, engine)
-    (trained,) = engine.fit(data, spec, CONFIG, record=True)
+    (trained,) = engine.fit(data, spec, SETTINGS, record=True)
     _, logs = plain(sets, spec)
     # of 592 test rows, some may change sides when rows and curves are rounded
     loss, points = (1e-4, 0.005) if precision == "fp32" else (1e-2, 0.9)
     for split in ("train", "test"):
-        np.testing.assert_allclose(
-            trained.history.logs[f"{split}/loss"], logs[f"{split}/loss"], rtol=loss, atol=1e-4
-        )
+        np.testing.assert_allclose(trained.logs[f"{split}/loss"], logs[f"{split}/loss"], rtol=loss, atol=1e-4)
         for key in ("top1", "top5"):
             np.testing.assert_allclose(
-                trained.history.logs[f"{split}/{key}"],
+                trained.logs[f"{split}/{key}"],
                 logs[f"{split}/{key}"],
                 atol=points if n_shot != 1 else 100,
             )
@@ -137,10 +138,10 @@ def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
 def test_any_momentum_is_that_of_torch(sets, momentum, n_shot):
     """None at all is a case of its own in PyTorch."""
     spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], 5.0, wd=1e-3)
-    config = dataclasses.replace(CONFIG, momentum=momentum)
+    settings = dataclasses.replace(SETTINGS, momentum=momentum)
     engine = Engine(CPU)
-    (trained,) = engine.fit(load(sets, engine), spec, config)
-    linear, _ = plain(sets, spec, config=config)
+    (trained,) = engine.fit(load(sets, engine), spec, settings)
+    linear, _ = plain(sets, spec, settings=settings)
     torch.testing.assert_close(trained.weight, linear.weight.detach(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(trained.bias, linear.bias.detach(), rtol=1e-4, atol=1e-4)
 
@@ -149,12 +150,12 @@ def test_any_momentum_is_that_of_torch(sets, momentum, n_shot):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_few_rows_are_trained_in_their_span(sets, precision, batch_size, monkeypatch):
     """20 rows of 48 dimensions: the same weights as without the Gram matrix, in any batch size."""
-    config = dataclasses.replace(CONFIG, n_epochs=30, batch_size=batch_size)
+    settings = dataclasses.replace(SETTINGS, n_epochs=30, batch_size=batch_size)
     spec = spec_of(draw(sets, 1), 5.0, 2.0, wd=1e-3)
     engine, exact = Engine(CPU, precision), Engine(CPU)
-    spanned = engine.fit(load(sets, engine), spec, config)
+    spanned = engine.fit(load(sets, engine), spec, settings)
     monkeypatch.setattr(gram, "applies", lambda n_rows, dim: False)
-    dense = exact.fit(load(sets, exact), spec, config)
+    dense = exact.fit(load(sets, exact), spec, settings)
     for a, b in zip(spanned, dense, strict=True):
         assert not torch.equal(a.weight, b.weight)  # another way it is
         np.testing.assert_allclose(a.weight, b.weight, rtol=1e-3, atol=1e-5)
@@ -168,11 +169,64 @@ def test_bfloat16_gives_the_same_accuracy(sets):
         engine = Engine(CPU, name)
         data = load(sets, engine)
         scores.append(
-            np.array(engine.top1(data, sets[3], engine.fit(data, spec_of(sets[2], *RATES), CONFIG)))
+            np.array(engine.top1(data, sets[3], engine.fit(data, spec_of(sets[2], *RATES), SETTINGS)))
         )
     differences = scores[0] - scores[1]
     assert abs(differences.mean()) < 0.1
     assert np.abs(differences).max() < 0.4
+
+
+MODULES = {"mlp": torch.nn.ReLU, "mlp_noact": torch.nn.Identity}
+
+
+def mlp_settings(kind, layers=2):
+    return Settings(seed=0, n_epochs=6, batch_size=256, classifier=kind, mlp_hidden=40, mlp_layers=layers)
+
+
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize(("lr", "wd", "layers"), [(0.1, 1e-5, 2), (0.03, 1e-2, 1), (0.05, 0.0, 3)])
+def test_a_network_equals_the_plain_loop(sets, kind, lr, wd, layers):
+    """Loss to 1e-5 and the same accuracy after every epoch."""
+    x, y, rows, val = sets
+    x, spec, settings = 7 * x, spec_of(rows, lr, wd=wd), mlp_settings(kind, layers)
+    oracle = plain_mlp.network([DIM, *[40] * layers, CLASSES], MODULES[kind], seed=spec.init_seed)
+    generator = random_streams.cpu_generator(spec.order_seed)
+    theirs = plain_mlp.fit(
+        oracle, (x[rows], y[rows]), (x[val], y[val]), lr=lr, wd=wd, n_epochs=6, batch_size=256,
+        next_order=lambda n: torch.randperm(n, generator=generator),
+    )  # fmt: skip
+    engine = Engine(CPU)
+    data = load(sets, engine, 7.0)
+    (trained,) = engine.fit(data, spec, settings, record=True)
+    for key in ("train/loss", "test/loss"):
+        np.testing.assert_allclose(trained.logs[key], theirs[key], rtol=1e-5, atol=1e-5)
+    assert trained.logs["test/top1"] == pytest.approx(theirs["test/top1"], abs=1e-4)
+    for name, parameter in oracle.state_dict().items():
+        torch.testing.assert_close(trained.state_dict()[name], parameter, rtol=1e-3, atol=1e-5)
+    assert engine.top1(data, val, [trained]) == pytest.approx([theirs["test/top1"][-1]], abs=1e-4)
+    assert str(trained.module()) == str(oracle)
+
+
+def test_initial_layers_of_a_network_are_torchs():
+    """Bit for bit, so that the seed alone says where training began."""
+    model = plain_mlp.network([13, 7, 5, 3], torch.nn.ReLU, seed=11)
+    ours = [tensor for layer in sgd.initial_layers([13, 7, 5, 3], 11) for tensor in layer]
+    assert all(map(torch.equal, ours, model.state_dict().values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MODULES)
+def test_bfloat16_gives_a_network_the_same_accuracy(sets, kind):
+    scores = []
+    for name in ("fp32", "bf16"):
+        engine = Engine(CPU, name)
+        data = load(sets, engine, 7.0)
+        trained = [
+            engine.fit(data, spec_of(sets[2], 0.1, seed=seed), mlp_settings(kind))[0] for seed in range(6)
+        ]
+        scores.append(np.mean(engine.top1(data, sets[3], trained)))
+    assert abs(scores[0] - scores[1]) < 1.0  # of 600 images, 6 runs: one image is 0.03
+    assert scores[0] > 50
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -184,28 +238,9 @@ FORMS = {
     "wide": (0, tuple(RATES), {}),
     "span": (1, (5.0, 2.0), {}),
     "span in parts": (1, (5.0,), {"batch_size": 7}),
-    "mlp": (0, (0.5,), {"hidden": (16, 16)}),
-    "mlp_noact": (0, (0.1,), {"hidden": (16,), "relu": False}),
+    "mlp": (0, (0.5,), {"classifier": "mlp", "mlp_hidden": 16}),
+    "mlp_noact": (0, (0.1,), {"classifier": "mlp_noact", "mlp_hidden": 16, "mlp_layers": 1}),
 }
-
-
-class Killed(BaseException):
-    """What SIGKILL is."""
-
-
-class Saver(CheckpointedRuns):
-    """Saves after every epoch, and dies after some of the saves."""
-
-    kill_after = None
-
-    def due(self):
-        return True
-
-    def save(self, state):
-        super().save(state)
-        self.n_saves = getattr(self, "n_saves", 0) + 1
-        if self.n_saves == self.kill_after:
-            raise Killed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -219,96 +254,98 @@ class TestEveryForm:
         n_shot, rates, changes = FORMS[form]
         engine = Engine(CPU, precision)
         spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates)
-        config = dataclasses.replace(CONFIG, n_epochs=4, **changes)
-        return engine, load(sets, engine), spec, config, len(rates) == 1
+        settings = dataclasses.replace(SETTINGS, n_epochs=4, **changes)
+        return engine, load(sets, engine), spec, settings, len(rates) == 1
 
     def test_same_bits_again(self, training):
-        engine, data, spec, config, _ = training
-        first, second = (engine.fit(data, spec, config) for _ in range(2))
+        engine, data, spec, settings, _ = training
+        first, second = (engine.fit(data, spec, settings) for _ in range(2))
         assert all(map(equal, first, second))
         assert not any(one.diverged for one in first)
 
     def test_keeping_a_history_changes_nothing(self, training):
-        engine, data, spec, config, single = training
+        engine, data, spec, settings, single = training
         if single:
             (silent,), (recorded,) = (
-                engine.fit(data, spec, config, record=record) for record in (False, True)
+                engine.fit(data, spec, settings, record=record) for record in (False, True)
             )
             assert equal(silent, recorded)
-            assert (silent.history, silent.predictions) == (None, None)
-            assert len(recorded.history.logs["lr"]) == 4
+            assert (silent.logs, silent.predictions) == (None, None)
+            assert len(recorded.logs["lr"]) == 4
 
     def test_killed_after_every_epoch(self, training, tmp_path):
-        engine, data, spec, config, single = training
+        engine, data, spec, settings, single = training
         options = {"record": single}
-        whole = engine.fit(data, spec, config, **options)
+        whole = engine.fit(data, spec, settings, **options)
         for kill_after in (1, 2, 3):
             path = tmp_path / f"{kill_after}"
-            saver = Saver(path, {"a": 1})
-            saver.kill_after = kill_after
+            path.mkdir()
+            KillingWork.reset(kill_after)
             with pytest.raises(Killed):
-                engine.fit(data, spec, config, saves=saver, **options)
-            goes_on = Saver(path, {"a": 1})
-            resumed = engine.fit(data, spec, config, saves=goes_on, **options)
-            assert goes_on.n_saves == 3 - kill_after if kill_after < 3 else not hasattr(goes_on, "n_saves")
+                engine.fit(data, spec, settings, work=KillingWork(path), **options)
+            KillingWork.reset()
+            resumed = engine.fit(data, spec, settings, work=KillingWork(path), **options)
+            assert KillingWork.n_saves == 3 - kill_after
             assert all(map(equal, whole, resumed))
             if single:
-                assert resumed[0].history.logs == whole[0].history.logs
+                assert resumed[0].logs == whole[0].logs
                 assert torch.equal(resumed[0].predictions, whole[0].predictions)
-            other = Saver(path, {"a": 2})  # another training: nothing is taken from it
-            assert all(map(equal, whole, engine.fit(data, spec, config, saves=other, **options)))
+            other = dataclasses.replace(spec, stage="final")  # another training: nothing is taken from it
+            trained = engine.fit(data, other, settings, work=KillingWork(path), **options)
+            assert KillingWork.n_saves == 3 - kill_after + 3
+            assert all(map(equal, whole, trained))
 
     def test_from_the_host(self, training, sets):
         """Features that do not fit on the device give the bits of those that do."""
-        engine, data, spec, config, single = training
+        engine, data, spec, settings, single = training
         host = dataclasses.replace(
             data, features=HostMatrix(data.features, CPU), test=HostMatrix(data.test, CPU)
         )
-        expected, found = (engine.fit(one, spec, config, record=single) for one in (data, host))
+        expected, found = (engine.fit(one, spec, settings, record=single) for one in (data, host))
         assert all(map(equal, expected, found))
         assert engine.top1(host, sets[3], found) == engine.top1(data, sets[3], expected)
         if single:
-            assert found[0].history.logs == expected[0].history.logs
+            assert found[0].logs == expected[0].logs
 
     def test_divergence(self, training, sets):
         """It ends when all have diverged; the others of a product do not notice."""
-        engine, data, spec, config, single = training
+        engine, data, spec, settings, single = training
         data = load(sets, engine, 50.0)
         rates = [1e37] + [0.01] * (len(spec.pairs) - 1)
         mixed = dataclasses.replace(spec, pairs=[(lr, 0.0) for lr in rates])
-        trained = engine.fit(data, mixed, config, record=single)
+        trained = engine.fit(data, mixed, settings, record=single)
         assert [one.diverged for one in trained] == [True] + [False] * (len(rates) - 1)
         if single:
-            assert len(trained[0].history.logs["test/top1"]) < 4
+            assert len(trained[0].logs["test/top1"]) < 4
             assert len(trained[0].predictions) == len(sets[3])
         else:
             assert all(torch.isfinite(one.weight).all() for one in trained[1:])
 
     def test_graphs_give_the_bits_of_issued_steps(self, training, monkeypatch, caplog):
-        engine, data, spec, config, single = training
-        expected = engine.fit(data, spec, config, record=single)
+        engine, data, spec, settings, single = training
+        expected = engine.fit(data, spec, settings, record=single)
         engine.graphs = graphs.Graphs(wanted=True)
         with ImitationCuda(monkeypatch) as cuda:
-            found = engine.fit(data, spec, config, record=single)
+            found = engine.fit(data, spec, settings, record=single)
         assert all(map(equal, expected, found))
         n = len(spec.rows)
-        sizes = {min(n, config.batch_size), n % config.batch_size or min(n, config.batch_size)}
+        sizes = {min(n, settings.batch_size), n % settings.batch_size or min(n, settings.batch_size)}
         assert len(cuda.graphs) == len(sizes)
-        per_size = -(-n // config.batch_size) * config.n_epochs
+        per_size = -(-n // settings.batch_size) * settings.n_epochs
         assert sum(graph.n_replays for graph in cuda.graphs) == per_size - len(sizes)
         assert found[0].arithmetic["cuda_graphs"]
         if single:
-            assert found[0].history.logs["train/top1"] == expected[0].history.logs["train/top1"]
+            assert found[0].logs["train/top1"] == expected[0].logs["train/top1"]
         assert not caplog.records
 
     @pytest.mark.parametrize("failure", first_quick(1, ["bits", *sorted({*FAILURES} - {"bits"})]))
     def test_graphs_that_fail_change_nothing(self, training, monkeypatch, caplog, failure):
         """One warning, for two trainings; weights and momentum are those of issued steps."""
-        engine, data, spec, config, single = training
-        expected = engine.fit(data, spec, config, record=single)
+        engine, data, spec, settings, single = training
+        expected = engine.fit(data, spec, settings, record=single)
         engine.graphs = graphs.Graphs(wanted=True)
         with ImitationCuda(monkeypatch, failure) as cuda:
-            found = [engine.fit(data, spec, config, record=single) for _ in range(2)]
+            found = [engine.fit(data, spec, settings, record=single) for _ in range(2)]
         assert cuda.failure is None
         assert all(map(equal, expected, found[0]))
         assert all(map(equal, expected, found[1]))
@@ -327,43 +364,36 @@ def test_graphs_can_be_turned_off(monkeypatch):
     assert not graphs.Graphs(wanted=False).enabled
 
 
-def test_a_captured_step_that_waits_is_found_out(sets, monkeypatch, caplog):
+def test_a_captured_step_that_waits_is_found_out(sets, monkeypatch):
     """The imitation refuses what a GPU refuses: here the ties of a rank, looked for by the host."""
     engine = Engine(CPU)
-    data, make = load(sets, engine), engine.make_learner
-
-    def waiting(*args, **kwargs):
-        learner = make(*args, **kwargs)
-        learner._may_wait = True
-        return learner
-
     engine.graphs = graphs.Graphs(wanted=True)
-    monkeypatch.setattr(engine, "make_learner", waiting)
     with ImitationCuda(monkeypatch), pytest.raises(AssertionError, match="nonzero while a graph is captured"):
-        engine.fit(data, spec_of(sets[2], 1.0), CONFIG, record=True)
+        monkeypatch.setattr(metrics, "_may_wait", lambda device: True)
+        engine.fit(load(sets, engine), spec_of(sets[2], 1.0), SETTINGS, record=True)
 
 
 def test_without_memory_for_the_comparison(sets, monkeypatch, caplog):
     engine = Engine(CPU)
     data, spec = load(sets, engine), spec_of(sets[2], 1.0)
-    expected = engine.fit(data, spec, CONFIG)
+    expected = engine.fit(data, spec, SETTINGS)
     engine.graphs = graphs.Graphs(wanted=True)
 
     def full(self):
         return None
 
     monkeypatch.setattr(graphs.Stepper, "_copies", full)
-    assert equal(engine.fit(data, spec, CONFIG)[0], expected[0])
+    assert equal(engine.fit(data, spec, SETTINGS)[0], expected[0])
     assert "not enough memory" in caplog.text
 
 
 def test_the_callers_matrix_precision_plays_no_part(sets):
     engine = Engine(CPU)
     data, spec = load(sets, engine), spec_of(sets[2], 3.0)
-    expected = engine.fit(data, spec, CONFIG)
+    expected = engine.fit(data, spec, SETTINGS)
     torch.set_float32_matmul_precision("medium")
     try:
-        found = engine.fit(data, spec, CONFIG)
+        found = engine.fit(data, spec, SETTINGS)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -375,7 +405,7 @@ def test_any_number_of_rows(sets, n):
     """Fewer rows than a batch, whole batches, a last one of a single row."""
     spec = spec_of(sets[2][torch.linspace(0, len(sets[2]) - 1, n).long()], 1.0, wd=0.0)
     engine = Engine(CPU)
-    (trained,) = engine.fit(load(sets, engine), spec, CONFIG)
+    (trained,) = engine.fit(load(sets, engine), spec, SETTINGS)
     linear, _ = plain(sets, spec)
     np.testing.assert_allclose(trained.weight, linear.weight.detach(), rtol=1e-4, atol=1e-5)
 
@@ -384,17 +414,17 @@ def test_a_request_to_end_is_heard_at_the_end_of_an_epoch(sets, monkeypatch, tmp
     engine = Engine(CPU)
     data, spec = load(sets, engine), spec_of(sets[2], 1.0)
     monkeypatch.setattr("cog.runtime.signals.requested", lambda: "SIGTERM")
-    assert not engine.fit(data, spec, CONFIG)[0].diverged  # nowhere to save
+    assert not engine.fit(data, spec, SETTINGS)[0].diverged  # nowhere to save
     with pytest.raises(Interrupted):
-        engine.fit(data, spec, CONFIG, saves=CheckpointedRuns(tmp_path / "file"))
-    assert CheckpointedRuns(tmp_path / "file").restore().epochs == 1
+        engine.fit(data, spec, SETTINGS, work=Work(tmp_path))
+    assert checkpoint.read(tmp_path / "checkpoint.pt")["state"]["epochs"] == 1
 
 
 def test_trials_share_products_of_a_thousand_columns():
     engine = Engine(CPU)
     for n_classes, expected in ((2, 500), (100, 10), (600, 1), (1000, 1), (20_000, 1)):
-        assert engine.trials_per_batch(dataclasses.replace(CONFIG, n_classes=n_classes)) == expected
-    assert engine.trials_per_batch(dataclasses.replace(CONFIG, hidden=(8,))) == 1
+        assert engine.trials_per_batch(SETTINGS, n_classes) == expected
+    assert engine.trials_per_batch(dataclasses.replace(SETTINGS, classifier="mlp"), 2) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -454,7 +484,7 @@ def test_mapped_features_are_those_in_memory(tmp_path, sets, precision, normaliz
         data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
         in_memory = {"fp32": FloatMatrix, "bf16": SplitMatrix}[precision]
         assert type(data.features) is (MappedMatrix if mapped else in_memory)
-        trained += engine.fit(data, spec_of(rows, 2.0), CONFIG)
+        trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
         scores.append(engine.top1(data, val, trained[-1:]))
     assert equal(*trained)
     assert scores[0] == scores[1]
@@ -496,9 +526,9 @@ def test_training_in_the_span_is_float32_whatever_the_precision_is():
         ((0, 120), "bf16"),
         ((20, 25), "fp32 (search), bf16 (final training)"),
     ):
-        assert used_precision(engine, search_rows=search, final_rows=final, config=CONFIG, dim=48) == expected
-    mlp = dataclasses.replace(CONFIG, hidden=(8,))
-    assert used_precision(engine, search_rows=20, final_rows=20, config=mlp, dim=48) == "bf16"
+        assert engine.used_precision(RowCounts(search, 9, final, 9), SETTINGS, 48) == expected
+    mlp = dataclasses.replace(SETTINGS, classifier="mlp")
+    assert engine.used_precision(RowCounts(20, 9, 20, 9), mlp, 48) == "bf16"
 
 
 def test_many_classifiers_are_scored_as_one_is(sets):
@@ -512,7 +542,7 @@ def test_many_classifiers_are_scored_as_one_is(sets):
     ]
     classifiers.append(lambda part: torch.zeros(len(part), CLASSES))  # ties everywhere
     found = metrics.top1_of_many(FloatMatrix(x), y, rows, classifiers)
-    expected = [metrics.score(FloatMatrix(x[rows]), y[rows], one)[0].top1 for one in classifiers]
+    expected = [metrics.evaluate(FloatMatrix(x[rows]), y[rows], one)[0].top1 for one in classifiers]
     assert found == pytest.approx(expected)
 
 
@@ -545,15 +575,16 @@ def test_products_are_set_for_the_block_alone():
     assert (torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction) == before
 
 
-def test_ranks_that_do_not_wait_are_the_same():
+def test_ranks_that_do_not_wait_are_the_same(monkeypatch):
     scores = torch.randint(4, (200, 6), generator=torch.Generator().manual_seed(0)).float()
     scores[3, 2] = math.nan
     scores[4] = math.inf
     y = torch.randint(6, (200,), generator=torch.Generator().manual_seed(1))
     y[3] = 2
     rank = metrics.true_class_rank(scores, y)
-    assert torch.equal(metrics.true_class_rank(scores, y, may_wait=False), rank)
-    assert torch.equal(metrics.is_top1(scores, y), rank == 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics, "_may_wait", lambda device: False)
+        assert torch.equal(metrics.true_class_rank(scores, y), rank)
     half = metrics.true_class_rank(torch.arange(4000.0).repeat(2, 1).half(), torch.tensor([0, 3999]))
     assert half[0] > 3000  # counts beyond what half precision can hold
 
@@ -565,14 +596,14 @@ def test_on_a_gpu(sets, form, precision):
     """The accuracies of the CPU, with and without graphs."""
     n_shot, rates, changes = FORMS[form]
     spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates)
-    config = dataclasses.replace(CONFIG, **changes)
+    settings = dataclasses.replace(SETTINGS, **changes)
     reference, ours = Engine(CPU), Engine(torch.device("cuda"), precision)
     expected = reference.top1(
-        load(sets, reference), sets[3], reference.fit(load(sets, reference), spec, config)
+        load(sets, reference), sets[3], reference.fit(load(sets, reference), spec, settings)
     )
     data = load(sets, ours)
-    replayed = ours.fit(data, spec, config)
+    replayed = ours.fit(data, spec, settings)
     assert ours.top1(data, sets[3], replayed) == pytest.approx(expected, abs=1.0)
     assert replayed[0].arithmetic["cuda_graphs"]
     ours.graphs.enabled = False
-    assert all(map(equal, replayed, ours.fit(data, spec, config)))
+    assert all(map(equal, replayed, ours.fit(data, spec, settings)))

@@ -11,25 +11,10 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from classifier_runs import FLAGS, LOG_KEYS, command, logs_of
 
 from cog.commands import logreg, print_results
 from cog.errors import CogError
-
-QUICK = ["CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu", "--print_freq", "0"]
-LOG_KEYS = {"train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr"}
-
-
-def command(feature_folders, output, *extra):
-    train, test = feature_folders
-    return [
-        "--train_features_dir", str(train), "--test_features_dir", str(test), "--output_dir", str(output),
-        *QUICK, *extra,
-    ]  # fmt: skip
-
-
-def logs_of(folder):
-    (final,) = folder.glob("final-lr-*_wd-*")
-    return pickle.loads((final / "logs.pkl").read_bytes())  # plain pickle, as other tools read it
 
 
 def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
@@ -100,20 +85,8 @@ def test_the_precision_that_was_used_is_recorded_and_logged(
     assert {"fp32": "bf16", "bf16": "fp32"}[expected] not in caplog.text
 
 
-def test_same_command_twice_is_identical(feature_folders, tmp_path):
-    for name in "ab":
-        logreg.main(command(feature_folders, tmp_path / name))
-    a, b = tmp_path / "a", tmp_path / "b"
-    (final,) = (path.name for path in a.glob("final-*"))
-    assert (a / final / "logs.pkl").read_bytes() == (b / final / "logs.pkl").read_bytes()
-    weights = [
-        torch.load(folder / final / "model.pth", weights_only=True)["model"]["weight"] for folder in (a, b)
-    ]
-    assert torch.equal(*weights)
-
-
 def test_default_output_is_beside_the_features(workshop):
-    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *QUICK]
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *FLAGS]
     logreg.main([*base, "EVAL.SEED", "5"])
     logreg.main([*base, "EVAL.SEED", "5", "CLF.N_SHOT", "2", "EVAL.NAME", "mine"])
     model = workshop.models / "tiny" / "net" / "birds"
@@ -124,7 +97,7 @@ def test_default_output_is_beside_the_features(workshop):
 def test_several_data_sets_in_one_process(workshop, tmp_path, capsys):
     """Each in its own folder, with the numbers of a call of its own; nothing is trained when one is missing."""
     shutil.copytree(workshop.models / "tiny/net/birds", workshop.models / "tiny/net/wrens")
-    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", *QUICK, "--dataset"]
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", *FLAGS, "--dataset"]
     with pytest.raises(CogError, match="there are no train features .*owls"):
         logreg.main([*base, "birds", "owls"])
     assert not (workshop.models / "tiny/net/birds/eval_logreg").exists()
@@ -179,7 +152,7 @@ def test_features_of_the_original_toolkit(tmp_path):
 def test_run_folders_of_both_toolkits_are_averaged_together(workshop, capsys):
     """A run written here, and one as the original code writes it: seed_22 in eval_logreg-N8, logs.pkl alone."""
     base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds"]
-    logreg.main([*base, *QUICK, "EVAL.SEED", "37", "CLF.N_SHOT", "8"])
+    logreg.main([*base, *FLAGS, "EVAL.SEED", "37", "CLF.N_SHOT", "8"])
     data_set = workshop.models / "tiny" / "net" / "birds"
     ours = logs_of(data_set / "eval_logreg_N8" / "seed-37")["test/top1"][-1]
     theirs = data_set / "eval_logreg-N8" / "seed_22" / "final-lr-10.5_wd-1e-08"

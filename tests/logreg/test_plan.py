@@ -9,8 +9,7 @@ import time
 import pytest
 import tiny
 import torch
-from test_logreg import command
-from test_protocol import QUICK, Spy, feature_set, run_once
+from classifier_runs import QUICK, Spy, command, feature_set, run_once
 
 from cog.commands import logreg
 from cog.errors import CogError
@@ -19,15 +18,15 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg import estimate as plan
 from cog.logreg import protocol
 from cog.logreg.engine import Engine
-from cog.logreg.settings import Settings
-from cog.runtime import memory
+from cog.logreg.preprocess import prepare
+from cog.logreg.settings import RowCounts, Settings
 
 CPU = torch.device("cpu")
 
 
 def prepared(train=None, precision="fp32"):
     engine = Engine(CPU, precision)
-    return protocol.prepare(train or feature_set(), feature_set(seed=1), engine), engine
+    return prepare(train or feature_set(), feature_set(seed=1), engine), engine
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -41,23 +40,22 @@ def test_rows_are_those_of_the_protocol(changes):
     train = FeatureSet(uneven.x[keep], uneven.y[keep], "uneven")
     settings = dataclasses.replace(QUICK, n_trials=1, n_epochs=1, **changes)
     outcome = run_once(train, feature_set(seed=1), settings, Engine(CPU))
-    rows = plan.rows_of(torch.bincount(train.y).tolist(), settings)
-    assert dataclasses.asdict(rows) == {k: v for k, v in outcome.sizes.items() if k != "test"}
+    assert plan.rows_of(torch.bincount(train.y).tolist(), settings, 120) == outcome.rows
 
 
 def test_a_class_of_one_image_is_never_held_out():
-    assert plan.rows_of([1, 10], QUICK) == plan.Rows(9, 2, 11)
-    assert plan.rows_of([10, 10], dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0)) == plan.Rows(
-        0, 0, 20
+    assert plan.rows_of([1, 10], QUICK, 7) == RowCounts(9, 2, 11, 7)
+    assert plan.rows_of([10, 10], dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0), 7) == RowCounts(
+        0, 0, 20, 7
     )
 
 
 def test_operations_at_full_scale():
     """1.1 M x 2048, 1000 classes: 22.6 PFLOP as counted by hand, of which 1 % is scoring."""
     settings = Settings(seed=0)
-    rows = plan.rows_of([1100] * 1000, settings)
-    assert rows == plan.Rows(880_000, 220_000, 1_100_000)
-    operations = plan.estimate_flops(rows, settings, n_test=50_000, dim=2048, n_classes=1000)
+    rows = plan.rows_of([1100] * 1000, settings, 50_000)
+    assert rows == RowCounts(880_000, 220_000, 1_100_000, 50_000)
+    operations = plan.estimate_flops(rows, settings, dim=2048, n_classes=1000)
     products = 4 * 2048 * 1000
     by_hand = 30 * 100 * 880_000 * products + 100 * 1_100_000 * products
     by_hand += (30 * 220_000 + 100 * 50_000) * products / 2
@@ -82,13 +80,6 @@ def test_described_in_three_lines(monkeypatch):
     assert "1 run of one training" in plan.describe(data, [fixed], engine)[0]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(9.01e9, "9.01 GB"), (1.2e12, "1.2e+03 GB"), (4e7, "40 MB"), (1500, "1.5 kB")]
-)
-def test_sizes(value, text):
-    assert plan._size(value) == text
-
-
 def test_work_of_a_moment_is_not_measured(monkeypatch):
     data, engine = prepared()
     monkeypatch.setattr(plan, "Speed", None)
@@ -104,7 +95,7 @@ def test_measuring_changes_no_result(monkeypatch):
     assert torch.equal(torch.random.get_rng_state(), state)
     after = protocol.run_protocol(data, QUICK, engine)
     assert torch.equal(before.classifier.weight, after.classifier.weight)
-    assert before.classifier.history.logs == after.classifier.history.logs
+    assert before.classifier.logs == after.classifier.logs
 
 
 @pytest.mark.slow
@@ -120,10 +111,10 @@ def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
         FeatureSet(torch.nn.functional.normalize(torch.randn(m, d)), torch.arange(m) % n_classes, "random")
         for m in (n, 272)
     )
-    data = protocol.prepare(train, test, engine)
+    data = prepare(train, test, engine)
     settings = Settings(seed=1, n_trials=12, n_epochs=20, n_shot=n_shot)
-    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings)
-    estimate = plan.Speed(data, [settings], engine, max(rows.search_train, rows.final_train)).run(
+    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings, data.test.n)
+    estimate = plan.Speed(data, settings, engine, max(rows.search_train, rows.final_train)).run(
         rows, settings
     )
     start = time.process_time()
@@ -137,18 +128,18 @@ def test_the_form_that_will_run_is_measured(monkeypatch, largest, form, n_steps)
     n, d = 60, 80
     sets = (FeatureSet(torch.randn(n, d), torch.arange(n) % 3, "random") for _ in range(2))
     engine = Engine(CPU)
-    data = protocol.prepare(*sets, engine)
+    data = prepare(*sets, engine)
     fit, measured = engine.fit, []
 
-    def recorded(data, spec, config):
-        (trained,) = fit(data, spec, config)
+    def recorded(data, spec, settings):
+        (trained,) = fit(data, spec, settings)
         measured.append(trained.arithmetic["form"])
         return [trained]
 
     clock = iter(range(1000))
     monkeypatch.setattr(engine, "fit", recorded)
     monkeypatch.setattr(plan, "_clock", lambda: next(clock))  # one second for all steps of an epoch
-    speed = plan.Speed(data, [Settings(seed=1, batch_size=16)], engine, largest)
+    speed = plan.Speed(data, Settings(seed=1, batch_size=16), engine, largest)
     assert set(measured) == {form}
     assert speed.full_step == pytest.approx(1 / n_steps)
 
@@ -160,8 +151,8 @@ def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
     def step(n_rows):
         return 100 + 3 * n_rows
 
-    monkeypatch.setattr(plan.Speed, "_step", lambda self, n_rows: (step(n_rows), 7.0))
-    monkeypatch.setattr(plan.Speed, "_score", lambda self: 0.5)
+    monkeypatch.setattr(plan.Speed, "_time_step", lambda self, n_rows: (step(n_rows), 7.0))
+    monkeypatch.setattr(plan.Speed, "_time_score", lambda self: 0.5)
     settings = dataclasses.replace(QUICK, n_shot=n_shot, batch_size=50)
     data, _ = prepared()
     spy = Spy()
@@ -171,9 +162,9 @@ def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
         sizes = [len(part) for part in run.rows.split(50)]
         expected += settings.n_epochs * sum(step(size) for size in sizes)
         expected += 0.5 * (settings.n_epochs * 120 if tested else 24)
-    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings)
+    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings, data.test.n)
     largest = max(rows.search_train, rows.final_train)
-    assert plan.Speed(data, [settings], spy, largest).run(rows, settings) == pytest.approx(expected)
+    assert plan.Speed(data, settings, spy, largest).run(rows, settings) == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -256,52 +247,3 @@ def test_nothing_is_written_when_features_do_not_fit(feature_folders, tmp_path, 
     with pytest.raises(CogError, match="memory"):
         logreg.main(command(feature_folders, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-
-
-def write_system(root, *, meminfo="MemTotal: 99 kB\nMemAvailable:    4000 kB\n", cgroup="", groups=()):
-    (root / "proc/self").mkdir(parents=True)
-    if meminfo is not None:
-        (root / "proc/meminfo").write_text(meminfo)
-    (root / "proc/self/cgroup").write_text(cgroup)
-    for folder, limit_file, most, usage_file, used, stat in groups:
-        path = root / "control" / folder
-        path.mkdir(parents=True, exist_ok=True)
-        (path / limit_file).write_text(f"{most}\n")
-        (path / usage_file).write_text(f"{used}\n")
-        (path / "memory.stat").write_text(stat)
-    return memory.available_memory(root / "proc", root / "control")
-
-
-def test_memory_of_the_machine(tmp_path):
-    assert write_system(tmp_path / "a") == 4000 * 1024
-    assert write_system(tmp_path / "b", meminfo=None) is None
-    assert write_system(tmp_path / "c", meminfo="nonsense\n") is None
-    assert memory.available_memory() > 10**6  # here
-
-
-@pytest.mark.parametrize(("most", "expected"), [("max", 4000 * 1024), (3_000_000, 2_600_000), (100_000, 0)])
-def test_memory_of_a_control_group(tmp_path, most, expected):
-    """Version 2: what is used counts, what is cached does not; the limit may be that of a group above."""
-    found = write_system(
-        tmp_path,
-        cgroup="0::/job/step\n",
-        groups=[
-            ("job/step", "memory.max", "max", "memory.current", 1, "inactive_file 0\n"),
-            ("job", "memory.max", most, "memory.current", 500_000, "anon 7\ninactive_file 100000\n"),
-        ],
-    )
-    assert found == expected
-
-
-def test_memory_of_a_control_group_of_version_1(tmp_path):
-    found = write_system(
-        tmp_path,
-        cgroup="5:cpu:/x\n4:memory:/job\n0::/\n",
-        groups=[
-            (
-                "memory/job", "memory.limit_in_bytes", 2_000_000, "memory.usage_in_bytes", 600_000,
-                "inactive_file 1\ntotal_inactive_file 50000\n",
-            )
-        ],
-    )  # fmt: skip
-    assert found == 1_450_000

@@ -7,90 +7,48 @@ import math
 
 import pytest
 import torch
-from test_sgd import clusters
+from classifier_runs import QUICK, clusters, feature_set, run_spied, search
 
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.logreg import protocol
-from cog.logreg import search as tune
-from cog.logreg.engine import Engine
-from cog.logreg.settings import Settings
+from cog.logreg.settings import RowCounts, Settings
 from cog.runtime import random_streams
-
-QUICK = Settings(seed=22, n_trials=4, n_epochs=8, batch_size=64)
-
-
-def feature_set(n=120, d=16, n_classes=6, seed=0):
-    x, y = clusters(n, d, n_classes, seed=seed, spread=0.8)
-    return FeatureSet(x, y, "tiny")
-
-
-class Spy(Engine):
-    """Remembers what it was asked to train."""
-
-    def __init__(self, precision="fp32"):
-        super().__init__(torch.device("cpu"), precision)
-        self.specs, self.fits, self.tested = [], [], []
-
-    def fit(self, data, spec, config, *, record=False, **options):
-        fits = super().fit(data, spec, config, record=record, **options)
-        self.specs += [dataclasses.replace(spec, pairs=[pair]) for pair in spec.pairs]
-        self.fits += fits
-        self.tested += [record] * len(fits)
-        return fits
-
-
-def run_once(train, test, settings, engine, work=None):
-    """Prepare the data and run the protocol."""
-    return protocol.run_protocol(protocol.prepare(train, test, engine), settings, engine, work)
-
-
-def run(settings, train=None, test=None, precision="fp32"):
-    engine = Spy(precision)
-    return run_once(train or feature_set(), test or feature_set(seed=1), settings, engine), engine
-
-
-def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4), **options):
-    """Run a search against a function instead of training."""
-    settings = Settings(
-        seed=seed, n_trials=n_trials, lr_interval=lr_interval, wd_interval=wd_interval, **options
-    )
-    search = tune.Search(settings)
-    rounds = []
-    while pairs := search.ask():
-        rounds.append(len(pairs))
-        search.tell([tune.Result(*objective(lr, wd), seconds=0.0) for lr, wd in pairs])
-    return search.trials, search.study, rounds
 
 
 def test_search_holds_out_a_fifth_and_the_final_run_uses_everything():
-    outcome, spy = run(QUICK)
+    outcome, spy = run_spied(QUICK)
     assert len(spy.specs) == 5
     assert spy.tested == [False] * 4 + [True]
     search_rows = [set(r.rows.tolist()) for r in spy.specs[:4]]
     assert all(rows == search_rows[0] for rows in search_rows)
     assert len(search_rows[0]) == 96
     assert sorted(spy.specs[4].rows.tolist()) == list(range(120))
-    assert outcome.sizes == {"search_train": 96, "search_val": 24, "final_train": 120, "test": 120}
-    best = max(outcome.trials, key=lambda trial: trial.val_top1)
+    assert outcome.rows == RowCounts(search_train=96, search_val=24, final_train=120, test=120)
+    best = max(outcome.search.trials, key=lambda trial: trial.val_top1)
     assert (outcome.lr, outcome.wd) == (best.lr, best.wd) == spy.specs[4].pairs[0]
-    assert len(outcome.classifier.history.logs["test/top1"]) == 8
+    assert len(outcome.classifier.logs["test/top1"]) == 8
 
 
 def test_trials_are_scored_on_the_held_out_rows_after_the_last_epoch():
-    train = feature_set()
-    outcome, spy = run(QUICK)
-    held_out = torch.tensor(sorted(set(range(120)) - set(spy.specs[0].rows.tolist())))
-    for trial, fit in zip(outcome.trials, spy.fits[:4], strict=True):
-        predicted = (train.x[held_out] @ fit.weight.T + fit.bias).argmax(1)
-        assert trial.val_top1 == pytest.approx(100 * (predicted == train.y[held_out]).float().mean().item())
+    """Of classes that overlap: the score on the held-out rows is that of no other rows."""
+    x, y = clusters(240, 16, 6, spread=2.5)
+    outcome, spy = run_spied(QUICK, train=FeatureSet(x, y, "overlapping"))
+    rows = spy.specs[0].rows
+    held_out = torch.tensor(sorted(set(range(240)) - set(rows.tolist())))
+
+    def top1(fit, rows):
+        return 100 * ((x[rows] @ fit.weight.T + fit.bias).argmax(1) == y[rows]).float().mean().item()
+
+    for trial, fit in zip(outcome.search.trials, spy.fits[:4], strict=True):
+        assert trial.val_top1 == pytest.approx(top1(fit, held_out))
+        assert trial.val_top1 != pytest.approx(top1(fit, rows))
 
 
 def test_few_shot_draws_after_the_cut_and_again_from_everything():
     y = feature_set().y
-    _, plain = run(QUICK)
-    outcome, spy = run(dataclasses.replace(QUICK, n_shot=4))
+    _, plain = run_spied(QUICK)
+    outcome, spy = run_spied(dataclasses.replace(QUICK, n_shot=4))
     search, final = spy.specs[0].rows, spy.specs[-1].rows
     assert torch.bincount(y[search]).tolist() == [4] * 6
     assert torch.bincount(y[final]).tolist() == [4] * 6
@@ -98,7 +56,7 @@ def test_few_shot_draws_after_the_cut_and_again_from_everything():
         plain.specs[0].rows.tolist()
     )  # same validation part as with all images
     assert set(search.tolist()) != set(final.tolist())
-    assert outcome.sizes["search_val"] == 24
+    assert outcome.rows.search_val == 24
     # each stage draws with a stream of its own
     for rows, pool, stage in ((search, plain.specs[0].rows, "search"), (final, torch.arange(120), "final")):
         rng = random_streams.numpy_rng(22, "draw", stage=stage, n_shot=4)
@@ -108,9 +66,9 @@ def test_few_shot_draws_after_the_cut_and_again_from_everything():
 def test_choices_do_not_depend_on_the_number_of_trials():
     """Same seed, other number of trials: same split, draw, initial weights and order in the final run."""
     settings = dataclasses.replace(QUICK, n_shot=3)
-    _, four = run(settings)
-    _, seven = run(dataclasses.replace(settings, n_trials=7))
-    _, fixed = run(
+    _, four = run_spied(settings)
+    _, seven = run_spied(dataclasses.replace(settings, n_trials=7))
+    _, fixed = run_spied(
         dataclasses.replace(
             settings, n_trials=0, lr=four.specs[-1].pairs[0][0], wd=four.specs[-1].pairs[0][1]
         )
@@ -123,29 +81,28 @@ def test_choices_do_not_depend_on_the_number_of_trials():
 
 
 def test_given_hyper_parameters_reproduce_the_search_result():
-    searched, _ = run(QUICK)
-    fixed, _ = run(dataclasses.replace(QUICK, n_trials=0, lr=searched.lr, wd=searched.wd))
-    assert fixed.classifier.history.logs == searched.classifier.history.logs
+    searched, _ = run_spied(QUICK)
+    fixed, _ = run_spied(dataclasses.replace(QUICK, n_trials=0, lr=searched.lr, wd=searched.wd))
+    assert fixed.classifier.logs == searched.classifier.logs
     assert torch.equal(fixed.classifier.weight, searched.classifier.weight)
-    assert fixed.trials == []
-    assert fixed.study is None
+    assert fixed.search is None
 
 
 def test_global_random_state_plays_no_part():
     torch.manual_seed(0)
-    first, _ = run(QUICK)
+    first, _ = run_spied(QUICK)
     torch.manual_seed(1)
     torch.rand(100)
     state = torch.random.get_rng_state()
-    second, _ = run(QUICK)
+    second, _ = run_spied(QUICK)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert first.classifier.history.logs == second.classifier.history.logs
+    assert first.classifier.logs == second.classifier.logs
 
 
 def test_seeds_differ():
-    first, a = run(QUICK)
-    second, b = run(dataclasses.replace(QUICK, seed=37))
-    assert first.trials[0].lr != second.trials[0].lr
+    first, a = run_spied(QUICK)
+    second, b = run_spied(dataclasses.replace(QUICK, seed=37))
+    assert first.search.trials[0].lr != second.search.trials[0].lr
     assert set(a.specs[0].rows.tolist()) != set(b.specs[0].rows.tolist())
     assert a.specs[-1].init_seed != b.specs[-1].init_seed
 
@@ -157,11 +114,11 @@ def test_trials_are_those_of_optunas_multivariate_tpe():
     def objective(lr, wd):
         return 50 - 10 * (math.log10(lr) - 1) ** 2 - (math.log10(wd) + 6) ** 2, False
 
-    trials, _, rounds = search(objective, n_trials=20, seed=22)
+    finished, rounds = search(objective, n_trials=20, seed=22)
     assert rounds == [10] + [1] * 10
     sampler = optuna.samplers.TPESampler(multivariate=True, seed=22)
     study = optuna.create_study(sampler=sampler, direction="maximize")
-    for trial in trials:
+    for trial in finished.trials:
         asked = study.ask()
         assert trial.lr == asked.suggest_float("lr", 1e-1, 1e2, log=True)
         assert trial.wd == asked.suggest_float("wd", 1e-12, 1e-4, log=True)
@@ -183,99 +140,98 @@ def test_search_or_given_hyper_parameters(settings):
 @pytest.mark.parametrize("per_class", [2, 3, 4])
 def test_fewer_than_five_images_per_class(per_class):
     """The original code loses the whole class; here one image of each is held out."""
-    outcome, spy = run(QUICK, train=feature_set(n=6 * per_class))
-    assert outcome.sizes["search_val"] == 6
+    outcome, spy = run_spied(QUICK, train=feature_set(n=6 * per_class))
+    assert outcome.rows.search_val == 6
     assert torch.bincount(feature_set(n=6 * per_class).y[spy.specs[0].rows]).tolist() == [per_class - 1] * 6
 
 
 def test_one_image_per_class():
     with pytest.raises(CogError, match="single training image"):
-        run(QUICK, train=feature_set(n=6))
-    outcome, _ = run(dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0), train=feature_set(n=6))
-    assert outcome.sizes["final_train"] == 6
+        run_spied(QUICK, train=feature_set(n=6))
+    outcome, _ = run_spied(dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0), train=feature_set(n=6))
+    assert outcome.rows.final_train == 6
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 4])
 def test_fewer_than_five_classes(n_classes):
-    outcome, _ = run(
+    outcome, _ = run_spied(
         QUICK, train=feature_set(n_classes=n_classes), test=feature_set(n_classes=n_classes, seed=1)
     )
-    assert outcome.classifier.history.logs["test/top5"] == [100.0] * 8
+    assert outcome.classifier.logs["test/top5"] == [100.0] * 8
 
 
 def test_one_class_is_an_error():
     with pytest.raises(CogError, match="two classes"):
-        run(QUICK, train=feature_set(n_classes=1), test=feature_set(n_classes=1))
+        run_spied(QUICK, train=feature_set(n_classes=1), test=feature_set(n_classes=1))
 
 
 def test_labels_that_are_not_consecutive_give_the_same_result():
-    plain, _ = run(QUICK)
+    plain, _ = run_spied(QUICK)
     remap = torch.tensor([-5, 3, 10, 11, 700, 10**12])
     train, test = feature_set(), feature_set(seed=1)
-    outcome, _ = run(
+    outcome, spy = run_spied(
         QUICK,
         train=FeatureSet(train.x, remap[train.y], "odd"),
         test=FeatureSet(test.x, remap[test.y], "odd"),
     )
-    assert outcome.labels == remap.tolist()
-    assert outcome.classifier.history.logs == plain.classifier.history.logs
+    assert spy.labels == remap.tolist()
+    assert outcome.classifier.logs == plain.classifier.logs
 
 
 def test_class_with_fewer_images_than_shots(caplog):
     caplog.set_level("WARNING", logger="cog")
     train = feature_set()
     keep = torch.cat([torch.arange(120)[train.y != 5], torch.arange(120)[train.y == 5][:3]])
-    outcome, spy = run(
+    outcome, spy = run_spied(
         dataclasses.replace(QUICK, n_shot=8), train=FeatureSet(train.x[keep], train.y[keep], "few")
     )
     assert torch.bincount(train.y[keep][spy.specs[-1].rows]).tolist() == [8] * 5 + [3]
     assert "1 of 6 classes have fewer than CLF.N_SHOT 8" in caplog.text
-    assert outcome.sizes["final_train"] == 43
+    assert outcome.rows.final_train == 43
 
 
 def test_class_without_test_images_is_reported(caplog):
     caplog.set_level("WARNING", logger="cog")
     test = feature_set(seed=1)
-    outcome, _ = run(QUICK, test=FeatureSet(test.x[test.y < 4], test.y[test.y < 4], "part"))
+    outcome, _ = run_spied(QUICK, test=FeatureSet(test.x[test.y < 4], test.y[test.y < 4], "part"))
     assert "2 of 6 classes have no test features" in caplog.text
     assert outcome.classifier.weight.shape[0] == 6
 
 
 def test_different_dimensions():
     with pytest.raises(CogError, match="16 dimensions, test features 8"):
-        run(QUICK, test=feature_set(d=8))
+        run_spied(QUICK, test=feature_set(d=8))
 
 
 def test_one_epoch():
-    outcome, _ = run(dataclasses.replace(QUICK, n_epochs=1))
-    assert len(outcome.classifier.history.logs["lr"]) == 1
+    outcome, _ = run_spied(dataclasses.replace(QUICK, n_epochs=1))
+    assert len(outcome.classifier.logs["lr"]) == 1
 
 
 def test_all_trials_diverge():
     huge = feature_set()
     huge = FeatureSet(huge.x * 1e20, huge.y, "huge")
     with pytest.raises(CogError, match="diverged in all 4 trials"):
-        run(dataclasses.replace(QUICK, lr_interval=(1e30, 1e35)), train=huge, test=huge)
+        run_spied(dataclasses.replace(QUICK, lr_interval=(1e30, 1e35)), train=huge, test=huge)
 
 
 def test_some_trials_diverge():
     def objective(lr, wd):
         return (99.0, True) if lr > 1 else (50.0 + lr, False)
 
-    trials, study, _ = search(objective, n_trials=8)
-    assert {t.diverged for t in trials} == {True, False}
-    assert all(t.val_top1 == 0.0 for t in trials if t.diverged)
-    best = tune.best(trials)
-    assert not best.diverged
-    assert best.val_top1 == study.best_value
+    finished, _ = search(objective, n_trials=8)
+    assert {t.diverged for t in finished.trials} == {True, False}
+    assert all(t.val_top1 == 0.0 for t in finished.trials if t.diverged)
+    assert not finished.best.diverged
+    assert finished.best.val_top1 == finished.study.best_value
 
 
 def test_first_of_equal_trials_is_best_as_in_optuna():
-    trials, study, _ = search(lambda lr, wd: (50.0, False), n_trials=5)
-    assert tune.best(trials).number == study.best_trial.number == 0
+    finished, _ = search(lambda lr, wd: (50.0, False), n_trials=5)
+    assert finished.best.number == finished.study.best_trial.number == 0
 
 
 def test_zero_features_are_at_chance():
     zeros = FeatureSet(torch.zeros(120, 4), torch.arange(120) % 6, "zeros")
-    outcome, _ = run(QUICK, train=zeros, test=zeros)
-    assert outcome.classifier.history.logs["test/top1"][-1] == pytest.approx(100 / 6)
+    outcome, _ = run_spied(QUICK, train=zeros, test=zeros)
+    assert outcome.classifier.logs["test/top1"][-1] == pytest.approx(100 / 6)

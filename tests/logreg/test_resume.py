@@ -14,15 +14,14 @@ import time
 import pytest
 import tiny
 import torch
+from classifier_runs import FOLDERS, assert_same_files, command, complete, contents, study_command
 from marks import first_quick
-from test_logreg import command
 from test_staging import Killed, Steps
-from test_study import FOLDERS, assert_same, complete, contents, study_command
 
 from cog.commands import logreg
 from cog.errors import CogError
-from cog.logreg import protocol
-from cog.logreg.checkpoint import CheckpointedRuns
+from cog.logreg import jobs, protocol
+from cog.logreg.checkpoint import Work
 from cog.runtime import atomic_dir
 from cog.runtime.locks import LockedError, locked
 from cog.runtime.output_folder import read_failure
@@ -57,9 +56,9 @@ def signalled(monkeypatch):
             os.kill(os.getpid(), signalled_at["signal"])
         return original(self)
 
-    original = CheckpointedRuns.due
+    original = Work.due
     signalled_at = {"k": None, "signal": signal.SIGTERM}
-    monkeypatch.setattr(CheckpointedRuns, "due", due)
+    monkeypatch.setattr(Work, "due", due)
 
     def set_up(k, number=signal.SIGTERM):
         asked.clear()
@@ -106,7 +105,7 @@ def test_interrupted_after_epochs_of_search_and_final_training(
             assert "the same command continues" in str(error)
             assert sorted(path.name for path in out.iterdir()) == [".resume"]
     assert sessions == n_asked + 1
-    assert_same(contents(out), whole)
+    assert_same_files(contents(out), whole)
     results = json.loads((out / "results.json").read_text())
     assert results["sessions"] == sessions
     assert not list(out.glob(".*"))
@@ -128,7 +127,7 @@ def test_final_training_interrupted_at_every_epoch(
     assert before.count(b"\n") == 3
     signalled(None)
     assert logreg.main(arguments) == 0
-    assert_same(contents(out), whole)
+    assert_same_files(contents(out), whole)
 
 
 @pytest.mark.slow
@@ -151,7 +150,7 @@ def test_a_real_signal_to_a_real_process(feature_folders, tmp_path, python, repo
     resumed = contents(out)
     shutil.rmtree(out)
     logreg.main(arguments[2:])
-    assert_same(contents(out), resumed)
+    assert_same_files(contents(out), resumed)
 
 
 @pytest.mark.slow
@@ -173,7 +172,7 @@ def test_a_study_interrupted_in_the_middle(feature_folders, tmp_path, signalled)
         done.append(complete(root))
         assert len(list(root.rglob(".resume"))) == (k is not None)
     assert 0 < len(done[0]) < len(done[1]) < len(done[2]) == len(FOLDERS)
-    assert_same(contents(root), whole)
+    assert_same_files(contents(root), whole)
 
 
 def test_a_signal_at_the_very_end_is_too_late(feature_folders, tmp_path, monkeypatch):
@@ -251,7 +250,7 @@ def test_killed_at_every_step_of_publication(feature_folders, tmp_path, overwrit
         else:
             states.add("none")
         assert logreg.main(new) == 0
-        assert_same(contents(out), whole)
+        assert_same_files(contents(out), whole)
         assert not list(out.glob(".*"))
         if not died:
             break
@@ -449,14 +448,14 @@ def test_a_run_that_another_process_finished_meanwhile(feature_folders, tmp_path
     """Between the first look and the lock."""
     out = tmp_path / "run"
     arguments = command(feature_folders, out)
-    claimed = logreg_study().claimed
+    claimed = jobs.claimed
 
     def late(*args, **options):
-        monkeypatch.setattr(logreg_study(), "claimed", claimed)
+        monkeypatch.setattr(jobs, "claimed", claimed)
         logreg.main(arguments)
         return claimed(*args, **options)
 
-    monkeypatch.setattr(logreg_study(), "claimed", late)
+    monkeypatch.setattr(jobs, "claimed", late)
     monkeypatch.setattr(protocol, "run_protocol", fail_the_second(protocol.run_protocol))
     assert logreg.main(arguments) == 0
     assert pickle.loads(next(out.glob("final-*/logs.pkl")).read_bytes())
@@ -471,9 +470,3 @@ def fail_the_second(job):
         return job(*args, **options)
 
     return call
-
-
-def logreg_study():
-    from cog.logreg import jobs
-
-    return jobs

@@ -11,22 +11,18 @@ import os
 
 import pytest
 import torch
-from test_protocol import feature_set, run_once
+from classifier_runs import Killed, KillingWork, feature_set, run_once
 
 from cog.errors import CogError
 from cog.logreg import checkpoint, protocol
 from cog.logreg import search as tune
+from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
-from cog.logreg.protocol import Work
 from cog.logreg.search import TrialJournal
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import TrainedClassifier
 
 CPU = torch.device("cpu")
-
-
-class Killed(BaseException):
-    """What SIGKILL is: no handler between here and the test sees it."""
 
 
 class Stub(Engine):
@@ -41,10 +37,10 @@ class Stub(Engine):
         super().__init__(CPU)
         self.kill_at, self.width, self.trained = kill_at, width, []
 
-    def trials_per_batch(self, config):
+    def trials_per_batch(self, settings, n_classes):
         return self.width
 
-    def fit(self, data, spec, config, *, record=False, on_epoch=None, saves=None):
+    def fit(self, data, spec, settings, *, record=False, on_epoch=None, work=None):
         if self.kill_at is not None and len(self.trained) + len(spec.pairs) > self.kill_at:
             raise Killed
         self.trained += spec.pairs
@@ -151,6 +147,16 @@ def test_a_search_killed_draws_the_same(tmp_path, whole_search, kind):
         assert 0 <= repeated < min(width, 10)
 
 
+def test_a_part_that_is_trained_again_is_recorded_once(tmp_path, whole_search):
+    """One of two trials of a part was recorded: its neighbor is added, and it itself stays as it was."""
+    changes, width = SEARCHES["batched"]
+    _, trials, _, folder = whole_search("batched")
+    lines = (folder / "study.journal").read_bytes().splitlines(keepends=True)
+    (tmp_path / "study.journal").write_bytes(b"".join(lines[: 1 + 11]))
+    stub_search(Settings(seed=22, n_trials=30, **changes), tmp_path, width=width)
+    assert [dataclasses.replace(t, seconds=0.0) for t in journal(tmp_path / "study.journal").trials] == trials
+
+
 def test_interrupted_again_and_again(tmp_path):
     settings = Settings(seed=5, n_trials=30)
     (tmp_path / "whole").mkdir()
@@ -170,7 +176,7 @@ def test_interrupted_again_and_again(tmp_path):
 
 
 def journal(path):
-    return TrialJournal(path, lr_interval=(1e-1, 1e2), wd_interval=(1e-12, 1e-4))
+    return TrialJournal(path, Settings(seed=22))
 
 
 def fill(path, n=5):
@@ -178,14 +184,14 @@ def fill(path, n=5):
     for number in range(n):
         trial = tune.Trial(number, 0.1 + number / 3, 1e-7 / (number + 1), 10.1 * number, number == 2, 1.5)
         book.append(trial)
-    return journal(path).entries
+    return journal(path).trials
 
 
 def test_what_is_appended_comes_back(tmp_path):
-    entries = fill(tmp_path / "journal")
-    assert [entry.lr for entry in entries] == [0.1 + number / 3 for number in range(5)]  # to the last digit
-    assert [entry.wd for entry in entries] == [1e-7 / (number + 1) for number in range(5)]
-    assert [entry.diverged for entry in entries] == [False, False, True, False, False]
+    trials = fill(tmp_path / "journal")
+    assert [trial.lr for trial in trials] == [0.1 + number / 3 for number in range(5)]  # to the last digit
+    assert [trial.wd for trial in trials] == [1e-7 / (number + 1) for number in range(5)]
+    assert [trial.diverged for trial in trials] == [False, False, True, False, False]
 
 
 def test_a_journal_is_json_that_optuna_reads(tmp_path):
@@ -205,16 +211,16 @@ def test_a_journal_is_json_that_optuna_reads(tmp_path):
 def test_a_torn_journal(tmp_path):
     """The whole lines count; what is appended next is not spoiled by the torn one."""
     path = tmp_path / "journal"
-    entries = fill(path, 3)
+    trials = fill(path, 3)
     content = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
     for size in range(0, len(content), 41):
         path.write_bytes(content[:size])
         expected = max(0, sum(end <= size for end in ends) - 1)  # the first line creates the study
         book = journal(path)
-        assert book.entries == entries[:expected]
+        assert book.trials == trials[:expected]
         book.append(tune.Trial(expected, 1.0, 1e-6, 50.0, False, 0.0))
-        assert [entry.lr for entry in journal(path).entries] == [e.lr for e in entries[:expected]] + [1.0]
+        assert [trial.lr for trial in journal(path).trials] == [e.lr for e in trials[:expected]] + [1.0]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +238,7 @@ def test_a_torn_journal(tmp_path):
 def test_a_damaged_journal_is_begun_again(tmp_path, content):
     path = tmp_path / "journal"
     path.write_bytes(content)
-    assert journal(path).entries == []
+    assert journal(path).trials == []
     assert len(fill(path, 2)) == 2
 
 
@@ -271,29 +277,10 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 # Trainings
 
 
-class Killing(checkpoint.CheckpointedRuns):
-    """Saves after every epoch, and dies after some of the saves."""
-
-    saves, kill_after = 0, None
-
-    def due(self):
-        return True
-
-    def save(self, state):
-        super().save(state)
-        Killing.saves += 1
-        if Killing.saves == Killing.kill_after:
-            raise Killed
-
-
 @pytest.fixture
-def killing(monkeypatch):
-    monkeypatch.setattr(protocol, "CheckpointedRuns", Killing)
-
-    def set_up(kill_after):
-        Killing.saves, Killing.kill_after = 0, kill_after
-
-    return set_up
+def killing():
+    KillingWork.reset()
+    return KillingWork.reset
 
 
 RUNS = {
@@ -313,18 +300,22 @@ def outcome(name, folder):
     settings = Settings(**{"seed": 22, "n_trials": 3, "n_epochs": 3, "batch_size": 16} | changes)
     folder.mkdir(exist_ok=True)
     sets = [feature_set(n=60, d=24, n_classes=6, seed=seed) for seed in (0, 1)]
-    return run_once(*sets, settings, Engine(CPU, precision), Work(folder))
+    return run_once(*sets, settings, Engine(CPU, precision), KillingWork(folder))
 
 
 def assert_same(one, other):
-    assert (one.lr, one.wd, one.sizes) == (other.lr, other.wd, other.sizes)
+    assert (one.lr, one.wd, one.rows) == (other.lr, other.wd, other.rows)
     for layers in zip(one.classifier.layers, other.classifier.layers, strict=True):
         for tensors in zip(*layers, strict=True):
             assert torch.equal(*(tensor.view(torch.int32) for tensor in tensors))
     assert torch.equal(one.classifier.predictions, other.classifier.predictions)
-    assert one.classifier.history.logs == other.classifier.history.logs
-    trials = [[dataclasses.replace(t, seconds=0.0) for t in each.trials] for each in (one, other)]
-    assert trials[0] == trials[1]
+    assert one.classifier.logs == other.classifier.logs
+    trials = [
+        [dataclasses.replace(t, seconds=0.0) for t in each.search.trials]
+        for each in (one, other)
+        if each.search
+    ]
+    assert trials[:1] == trials[1:]
 
 
 @pytest.mark.parametrize(
@@ -333,18 +324,18 @@ def assert_same(one, other):
 )
 def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
     """Search and final training, one epoch further each time; the result to the last bit."""
-    killing(None)
+    killing()
     whole = outcome(name, tmp_path / "whole")
-    n_saves = Killing.saves
+    n_saves = KillingWork.n_saves
     assert n_saves >= 4
     for last in range(1, n_saves + 1):
         folder = tmp_path / str(last)
         killing(last)
         with pytest.raises(Killed):
             outcome(name, folder)
-        killing(None)
+        killing()
         assert_same(outcome(name, folder), whole)
-        assert Killing.saves == n_saves - last  # nothing that was saved is trained again
+        assert KillingWork.n_saves == n_saves - last  # nothing that was saved is trained again
         assert not (folder / "checkpoint.pt").exists() or settings_final(folder)
     # One epoch per session, until it is through.
     for _ in range(n_saves + 1):
@@ -363,12 +354,12 @@ def settings_final(folder):
 def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
     """Its journal counts; its training in progress, whose state has another form, is begun again."""
     caplog.set_level("INFO", logger="cog")
-    killing(None)
+    killing()
     whole = outcome("parts", tmp_path / "whole")
     (tmp_path / "before").mkdir()
     lines = (tmp_path / "whole/study.journal").read_bytes().splitlines(keepends=True)
     (tmp_path / "before/study.journal").write_bytes(b"".join(lines[:5]))
-    pair = [whole.trials[4].lr, whole.trials[4].wd]
+    pair = [whole.search.trials[4].lr, whole.search.trials[4].wd]
     state = {"epochs": 1, "values": {}, "ended": "", "seconds": 1.0, "logs": None}
     key = {"stage": "search", "runs": [pair], "engine": "CpuEngine fp32"}
     checkpoint.write(tmp_path / "before/checkpoint.pt", {"key": key, "states": [state], "extra": None})
@@ -380,13 +371,13 @@ def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04"])
 def test_a_damaged_checkpoint_costs_one_training(tmp_path, killing, caplog, content):
     caplog.set_level("WARNING", logger="cog")
-    killing(None)
+    killing()
     whole = outcome("fixed", tmp_path / "whole")
     killing(4)
     with pytest.raises(Killed):
         outcome("fixed", tmp_path / "a")
     (tmp_path / "a" / "checkpoint.pt").write_bytes(content)
-    killing(None)
+    killing()
     assert_same(outcome("fixed", tmp_path / "a"), whole)
     assert "cannot be read" in caplog.text
 
@@ -410,8 +401,8 @@ def test_a_checkpoint_runs_no_code(tmp_path, killing):
 def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
-    saves = checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "final"})
-    assert saves.restore() is None
+    saves = Work(tmp_path)
+    assert saves.restore({"stage": "final"}, "").epochs == 0
     write = checkpoint.write
 
     def slow(path, data):
@@ -427,7 +418,7 @@ def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
     assert not saves.due()
     now[0] += 3.0 / 0.005 - checkpoint.SAVE_SECONDS
     assert saves.due()
-    state = saves.restore()
+    state = saves.restore({"stage": "final"}, "")
     assert (state.epochs, state.logs) == (3, {"lr": [1.0]})
-    assert checkpoint.CheckpointedRuns(tmp_path / "file", {"stage": "search"}).restore() is None
-    assert checkpoint.CheckpointedRuns().restore() is None
+    assert Work(tmp_path).restore({"stage": "search"}, "").epochs == 0
+    assert Work().restore({"stage": "final"}, "").epochs == 0

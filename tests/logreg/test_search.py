@@ -7,15 +7,10 @@ import pickle
 
 import optuna
 import pytest
-import torch
-from test_logreg import command, logs_of
-from test_protocol import QUICK, feature_set, run_once, search
-from test_sgd import clusters
+from classifier_runs import command, logs_of, search
 
 from cog.commands import logreg
-from cog.features.feature_files import FeatureSet
 from cog.logreg import search as tune
-from cog.logreg.engine import Engine
 from cog.logreg.settings import Settings
 
 LR, WD = (1e-1, 1e2), (1e-12, 1e-4)
@@ -46,11 +41,11 @@ def suggest(asked):
     ],
 )
 def test_rounds(n_trials, per_round, rounds):
-    assert search(hill, n_trials=n_trials, search="batched", trials_per_round=per_round)[2] == rounds
+    assert search(hill, n_trials=n_trials, search="batched", trials_per_round=per_round)[1] == rounds
 
 
 def test_batched_trials_are_those_of_optunas_constant_liar():
-    trials, _, _ = search(hill, n_trials=23, seed=7, search="batched", trials_per_round=4)
+    trials = search(hill, n_trials=23, seed=7, search="batched", trials_per_round=4)[0].trials
     sampler = optuna.samplers.TPESampler(multivariate=True, seed=7, constant_liar=True)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     for start, size in ((0, 10), (10, 4), (14, 4), (18, 4), (22, 1)):
@@ -63,8 +58,8 @@ def test_batched_trials_are_those_of_optunas_constant_liar():
 
 def test_suggestions_of_a_round_do_not_wait_for_its_results():
     """The same results reach the sampler late: the round is other than the sequential trials, up to its end."""
-    sequential, _, _ = search(hill, n_trials=20)
-    batched, _, _ = search(hill, n_trials=20, search="batched")
+    sequential = search(hill, n_trials=20)[0].trials
+    batched = search(hill, n_trials=20, search="batched")[0].trials
     pairs = [[(t.lr, t.wd) for t in trials] for trials in (sequential, batched)]
     assert pairs[0][:10] == pairs[1][:10]  # the random start
     assert pairs[0][11] != pairs[1][11]
@@ -75,7 +70,7 @@ def test_suggestions_of_a_round_do_not_wait_for_its_results():
         return (hill(lr, wd)[0] - 30 * (worse_late.calls > 10), False)
 
     worse_late.calls = 0
-    other, _, _ = search(worse_late, n_trials=20, search="batched")
+    other = search(worse_late, n_trials=20, search="batched")[0].trials
     assert [(t.lr, t.wd) for t in other][:15] == pairs[1][:15]
     assert [(t.lr, t.wd) for t in other][15:] != pairs[1][15:]
 
@@ -83,7 +78,7 @@ def test_suggestions_of_a_round_do_not_wait_for_its_results():
 @pytest.mark.parametrize("mode", ["sequential", "batched"])
 def test_searches_do_not_disturb_each_other(mode):
     """Two seeds in turn give what each gives alone."""
-    alone = [search(hill, n_trials=17, seed=seed, search=mode)[0] for seed in (1, 2)]
+    alone = [search(hill, n_trials=17, seed=seed, search=mode)[0].trials for seed in (1, 2)]
     searches = [
         tune.Search(Settings(seed=seed, n_trials=17, lr_interval=LR, wd_interval=WD, search=mode))
         for seed in (1, 2)
@@ -101,7 +96,7 @@ def test_batched_run_twice_and_by_command(feature_folders, tmp_path):
     assert logs_of(tmp_path / "a") == logs_of(tmp_path / "b")
     studies = [pickle.loads((tmp_path / name / "study.pkl").read_bytes()) for name in "ab"]
     assert [t.params for t in studies[0].trials] == [t.params for t in studies[1].trials]
-    expected, _, _ = search(lambda lr, wd: (0.0, False), n_trials=10, seed=22)
+    expected = search(lambda lr, wd: (0.0, False), n_trials=10, seed=22)[0].trials
     assert [t.params["lr"] for t in studies[0].trials][:10] == [t.lr for t in expected]
 
 
@@ -109,19 +104,8 @@ def test_diverged_trials_of_a_round_count_as_zero():
     def objective(lr, wd):
         return (math.nan, True) if lr > 10 else hill(lr, wd)
 
-    trials, study, _ = search(objective, n_trials=25, search="batched")
-    diverged = [t.number for t in trials if t.diverged]
+    finished, _ = search(objective, n_trials=25, search="batched")
+    diverged = [t.number for t in finished.trials if t.diverged]
     assert 0 < len(diverged) < 20
-    assert [study.trials[n].value for n in diverged] == [0.0] * len(diverged)
-    assert not tune.best(trials).diverged
-
-
-def overlapping(seed=0, n_classes=8):
-    x, y = clusters(640, 24, n_classes, spread=2.5)
-    part = slice(0, 320) if seed == 0 else slice(320, 640)
-    return FeatureSet(x[part], y[part], "overlapping")
-
-
-def test_default_search_tells_every_trial():
-    outcome = run_once(feature_set(), feature_set(seed=1), QUICK, Engine(torch.device("cpu")))
-    assert {trial.state.name for trial in outcome.study.trials} == {"COMPLETE"}
+    assert [finished.study.trials[n].value for n in diverged] == [0.0] * len(diverged)
+    assert not finished.best.diverged

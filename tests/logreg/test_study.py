@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import subprocess
 import threading
@@ -11,77 +10,43 @@ import time
 import pytest
 import tiny
 import torch
+from classifier_runs import (
+    FLAGS,
+    FOLDERS,
+    assert_same_files,
+    command,
+    complete,
+    contents,
+    single_calls,
+    study_command,
+)
 from marks import first_quick
-from test_logreg import QUICK, command
 
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.logreg import parallel, protocol
+from cog.logreg import parallel, protocol, training
 from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
+from cog.runtime import files
 from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output_folder import read_failure
-
-SEEDS, SHOTS = (22, 37), (0, 2, 4)
-FOLDERS = {f"out{f'_N{n}' if n else ''}/seed-{seed}" for n in SHOTS for seed in SEEDS}
-
-
-def study_command(feature_folders, root, *extra, seeds=SEEDS, shots=SHOTS):
-    return [
-        *command(feature_folders, root / "out", *extra),
-        *(["--seeds", *map(str, seeds)] if seeds else []),
-        *(["--n_shots", *map(str, shots)] if shots else []),
-    ]
-
-
-def single_calls(feature_folders, root, *extra):
-    for n_shot in SHOTS:
-        for seed in SEEDS:
-            out = root / (f"out_N{n_shot}" if n_shot else "out") / f"seed-{seed}"
-            pairs = ["EVAL.SEED", str(seed), "CLF.N_SHOT", str(n_shot)]
-            logreg.main(command(feature_folders, out, *extra, *pairs))
-
-
-def contents(root):
-    """What the files say, without the times; bytes wherever they have none."""
-    found = {}
-    for path in sorted(p for p in root.rglob("*") if p.is_file()):
-        name = str(path.relative_to(root))
-        data: object = path.read_bytes()
-        if path.name == "program.log":
-            continue
-        if path.name == "args.pkl":
-            data = pickle.loads(path.read_bytes())
-        elif path.name == "study.pkl":
-            study = pickle.loads(path.read_bytes())
-            data = [(t.number, t.state, t.params, t.values, t.user_attrs) for t in study.trials]
-        elif path.name == "results.json":
-            data = json.loads(path.read_bytes())
-            assert set(data.pop("seconds")) == {"search", "final"}
-            assert data.pop("started")
-            assert data.pop("finished")
-            assert data.pop("sessions") >= 1
-            for trial in data["trials"]:
-                assert trial.pop("seconds") >= 0
-        found[name] = data
-    return found
-
-
-def assert_same(study, single):
-    assert set(study) == set(single)
-    for name, value in study.items():
-        assert value == single[name], name
 
 
 @pytest.mark.parametrize(
     "pairs",
     first_quick(
-        1,
+        3,
         [
             ["CLF.PRECISION", "bf16"],
+            ["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "16"],
+            ["CLF.PCA_DIM", "2", "CLF.MAX_PER_CLASS", "4"],
             ["CLF.PRECISION", "fp32"],
             ["CLF.SEARCH", "batched", "CLF.N_TRIALS", "13"],
+            ["CLF.TYPE", "mlp_noact", "CLF.MLP_HIDDEN", "16", "CLF.PCA_DIM", "3"],
+            ["CLF.PCA_DIM", "3"],
+            ["CLF.MAX_PER_CLASS", "4"],
         ],
     ),
 )
@@ -93,11 +58,11 @@ def test_every_file_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
     assert {name.rsplit("/", 1)[0] for name in study if name.endswith("results.json")} == FOLDERS
     root.rename(tmp_path / "study")
     single_calls(feature_folders, root, *pairs)
-    assert_same(study, contents(root))
+    assert_same_files(study, contents(root))
 
 
 def test_beside_the_features(workshop):
-    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *QUICK]
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *FLAGS]
     data_set = workshop.models / "tiny" / "net" / "birds"
 
     def collect():
@@ -116,7 +81,7 @@ def test_beside_the_features(workshop):
         for seed in ("5", "6"):
             logreg.main([*base, "EVAL.NAME", "mine", "EVAL.SEED", seed, "CLF.N_SHOT", n_shot])
     single = collect()
-    assert_same(study, single)
+    assert_same_files(study, single)
     assert {name.split("/final")[0] for name in study if name.endswith("logs.pkl")} == {
         f"eval_mine{suffix}/seed-{seed}" for suffix in ("", "_N2") for seed in (5, 6)
     }
@@ -147,7 +112,7 @@ def test_a_trailing_slash_of_the_folder_changes_nothing(feature_folders, tmp_pat
 @pytest.mark.parametrize("side_by_side", [1, 3])
 def test_log_files_hold_their_own_run_only(feature_folders, tmp_path, caplog, monkeypatch, side_by_side):
     caplog.set_level("INFO", logger="cog")
-    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (side_by_side, []))
+    monkeypatch.setattr(training, "runs_at_once", lambda *args: (side_by_side, []))
     logreg.main(study_command(feature_folders, tmp_path, shots=(0, 2)))
     for folder, label in (("out/seed-22", "[seed 22, all]"), ("out_N2/seed-37", "[seed 37, 2]")):
         text = (tmp_path / folder / "program.log").read_text()
@@ -198,10 +163,6 @@ def test_one_folder_in_the_way_stops_everything_before_it_begins(feature_folders
 # Failures
 
 
-def complete(root):
-    return sorted(str(path.parent.relative_to(root)) for path in root.rglob("results.json"))
-
-
 def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
     root = tmp_path / "results"
     root.mkdir()
@@ -227,8 +188,8 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     with monkeypatch.context() as patch:
         target, name = {
             "search": (Engine, "top1"),
-            "final": (protocol, "_draw"),
-            "writing": (logreg_files(), "write_json"),
+            "final": (protocol, "_draw_few_shot"),
+            "writing": (files, "write_json"),
         }[moment]
         working, seen = getattr(target, name), []
 
@@ -267,12 +228,6 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     assert set(complete(root)) == FOLDERS
 
 
-def logreg_files():
-    from cog.runtime import files
-
-    return files
-
-
 def test_a_failure_is_one_line(feature_folders, tmp_path, python, repository):
     root = tmp_path / "results"
     root.mkdir()
@@ -300,7 +255,13 @@ def test_a_failure_is_one_line(feature_folders, tmp_path, python, repository):
             ["CLF.SOLVER", "lbfgs"],
             "CLF.SOLVER lbfgs is not supported any more, expected sgd; leave CLF.SOLVER out",
         ),
-        (["CLF.PRUNER", "median"], "CLF.PRUNER median is not supported any more"),
+        (
+            ["CLF.PRUNER", "median"],
+            "CLF.PRUNER median is not supported any more, expected none; leave CLF.PRUNER out",
+        ),
+        (["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "0"], "CLF.MLP_HIDDEN = 0 is not valid"),
+        (["CLF.TYPE", "mlp", "CLF.MLP_LAYERS", "0"], "CLF.MLP_LAYERS = 0 is not valid"),
+        (["CLF.TYPE", "svm"], "CLF.TYPE = 'svm' is not valid, expected logreg, mlp, mlp_noact"),
     ],
 )
 def test_combinations_without_a_meaning(feature_folders, tmp_path, extra, message):
@@ -331,9 +292,9 @@ def test_runs_side_by_side_write_what_they_write_alone(feature_folders, tmp_path
     assert logreg.main(study_command(feature_folders, root, *pairs)) == 0
     alone = contents(root)
     root.rename(tmp_path / "alone")
-    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (4, [2]))
+    monkeypatch.setattr(training, "runs_at_once", lambda *args: (4, [2]))
     assert logreg.main(study_command(feature_folders, root, *pairs)) == 0
-    assert_same(contents(root), alone)
+    assert_same_files(contents(root), alone)
 
 
 @pytest.mark.parametrize("error", [CogError("the disk is on fire"), RuntimeError("what is that?")])
@@ -341,7 +302,7 @@ def test_one_of_several_side_by_side_fails(feature_folders, tmp_path, monkeypatc
     """The others end at their next epoch, unfinished and without a note; the same command does the rest."""
     root = tmp_path / "results"
     arguments = study_command(feature_folders, root)
-    monkeypatch.setattr(parallel, "runs_at_once", lambda *args: (3, []))
+    monkeypatch.setattr(training, "runs_at_once", lambda *args: (3, []))
     top1 = Engine.top1
 
     def failing(*args):
@@ -375,7 +336,7 @@ def test_processors_are_divided_evenly(monkeypatch):
             before_epoch()
             threads.append((number, torch.get_num_threads()))
             if number == 4:
-                while jobs._n_active > 1:
+                while len(jobs._unfinished) > 1:
                     time.sleep(0.001)
         done.append(number)
 
@@ -414,12 +375,12 @@ def test_runs_that_do_not_fit_side_by_side_are_done_alone(caplog):
 
 def test_runs_at_once_within_the_processors_and_the_memory(feature_folders, monkeypatch):
     engine = Engine(torch.device("cpu"))
-    data = protocol.prepare(*(feature_files.load(folder) for folder in feature_folders), engine)
+    data = prepare(*(feature_files.load(folder) for folder in feature_folders), engine)
     study = [Settings(seed=seed) for seed in range(5)]
     assert parallel.runs_at_once(data, study, engine)[0] == 1  # tests have one thread
     monkeypatch.setattr(Engine, "max_parallel_runs", 3)
     tried = []
-    products = parallel._products
+    products = parallel._try_products
 
     def other_bits(*args):
         tried.append(args)
@@ -431,10 +392,10 @@ def test_runs_at_once_within_the_processors_and_the_memory(feature_folders, monk
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     assert parallel.runs_at_once(data, study, engine)[0] == 3
     assert parallel.runs_at_once(data, study[:2], engine)[0] == 2
-    each = engine.trials_per_batch(protocol.sgd_config(study[0], len(data.labels))) * parallel.training_bytes(
+    each = engine.trials_per_batch(study[0], len(data.labels)) * parallel.training_bytes(
         study[0], data.features.n, data.features.dim, len(data.labels)
     )
-    monkeypatch.setattr(parallel, "available_memory", lambda: 5 * each)
+    monkeypatch.setattr(parallel, "device_room", lambda device: 5 * each)
     assert parallel.runs_at_once(data, study, engine)[0] == 2
-    monkeypatch.setattr(parallel, "_products", other_bits)
+    monkeypatch.setattr(parallel, "_try_products", other_bits)
     assert parallel.runs_at_once(data, study, engine)[0] == 1

@@ -13,29 +13,29 @@ import pytest
 import sklearn.decomposition
 import tiny
 import torch
-from marks import first_quick
-from test_logreg import command
-from test_protocol import run_once
-from test_study import assert_same, contents, single_calls, study_command
+from classifier_runs import (
+    command,
+    run_once,
+    study_command,
+)
 
 from cog import config, paths
 from cog.commands import extract_features, logreg, print_results
 from cog.errors import CogError
 from cog.features import feature_files, pca
 from cog.features.feature_files import FeatureSet
-from cog.logreg import preprocess
+from cog.logreg import preprocess, protocol
 from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
 
 SMALL = ["CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu"]
 CPU = torch.device("cpu")
 
 
-def clf(**values):
-    cfg = config.default_cfg()
-    for key, value in values.items():
-        cfg.CLF[key] = value
-    return cfg.CLF
+def rows_of(matrix):
+    """All rows of features as the engine keeps them."""
+    return matrix.part(0, matrix.n, exact=True)
 
 
 def cloud(n, dim, *, seed=0, offset=0.5):
@@ -128,18 +128,22 @@ def test_accuracy_equals_that_on_scikit_learns_projection(tmp_path, normalize, m
     ]
     for one in expected:
         feature_files.check_and_normalize_(one.x, "", normalize=normalize)
-    made = preprocess.prepare(
-        feature_files.load(tmp_path, mapped=mapped), FeatureSet(test.x.clone(), test.y, test.name),
-        clf=clf(PCA_DIM=6, NORM_FTS=normalize), device=CPU,
+    made = prepare(
+        feature_files.load(tmp_path, mapped=mapped), FeatureSet(test.x.clone(), test.y, test.name), Engine(CPU),
+        pca_dim=6, normalize=normalize,
     )  # fmt: skip
-    for ours, theirs in ((made.train, expected[0]), (made.test, expected[1])):
-        torch.testing.assert_close(ours.x, theirs.x, rtol=1e-4, atol=1e-5)
-        assert torch.equal(ours.y, theirs.y)
+    torch.testing.assert_close(rows_of(made.features), expected[0].x, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rows_of(made.test), expected[1].x, rtol=1e-4, atol=1e-5)
+    assert torch.equal(made.y, train.y)
+    assert torch.equal(made.test_y, test.y)
     settings = Settings(seed=22, n_trials=4, n_epochs=10, normalize=normalize, lr_interval=(1e-1, 1e1))
-    outcomes = [run_once(*sets, settings, Engine(CPU)) for sets in ((made.train, made.test), expected)]
+    outcomes = [
+        protocol.run_protocol(made, settings, Engine(CPU)),
+        run_once(*expected, settings, Engine(CPU)),
+    ]
     scores = [
-        [trial.val_top1 for trial in one.trials] + [one.classifier.history.logs["test/top1"][-1]]
-        for one in outcomes
+        [trial.val_top1 for trial in outcome.search.trials] + [outcome.classifier.logs["test/top1"][-1]]
+        for outcome in outcomes
     ]
     assert scores[0] == scores[1]
     assert 30 < scores[0][-1] < 100
@@ -212,15 +216,15 @@ def test_capped_features_are_those_of_the_file(tmp_path, mapped, normalize):
     tiny.write_features(tmp_path, x, y)
     kept, _ = feature_files.cap_per_class(y, 11)
     whole = feature_files.load(tmp_path, normalize=normalize)
-    made = preprocess.prepare(
+    made = prepare(
         feature_files.load(tmp_path, normalize=normalize, mapped=mapped),
         feature_files.load(tmp_path, normalize=normalize),
-        clf=clf(MAX_PER_CLASS=11, NORM_FTS=normalize), device=CPU,
+        Engine(CPU), max_per_class=11, normalize=normalize,
     )  # fmt: skip
-    assert torch.equal(made.train.x, whole.x[kept])
-    assert torch.equal(made.train.y, y[kept])
-    assert torch.equal(made.test.x, whole.x)
-    assert made.record == {"max_per_class": {"n": 11, "rows": 44, "of_rows": 120, "smaller_classes": 0}}
+    assert torch.equal(rows_of(made.features), whole.x[kept])
+    assert torch.equal(made.y, y[kept])
+    assert torch.equal(rows_of(made.test), whole.x)
+    assert made.preparation == {"max_per_class": {"n": 11, "rows": 44, "of_rows": 120, "smaller_classes": 0}}
     assert made.projection is None
 
 
@@ -228,10 +232,10 @@ def test_components_of_a_capped_set_are_its_own(tmp_path):
     train, test = labelled(30, 4, 12, 0), labelled(5, 4, 12, 1)
     kept, _ = feature_files.cap_per_class(train.y, 9)
     expected = pca.fit(train.x[kept])
-    made = preprocess.prepare(train, test, clf=clf(PCA_DIM=3, MAX_PER_CLASS=9), device=CPU)
+    made = prepare(train, test, Engine(CPU), pca_dim=3, max_per_class=9)
     assert torch.equal(made.projection["components"], expected.components[:3].float())
-    assert made.record["pca"]["rows"] == 36
-    assert made.train.x.shape == (36, 3)
+    assert made.preparation["pca"]["rows"] == 36
+    assert (made.features.n, made.features.dim) == (36, 3)
 
 
 def test_every_seed_sees_the_same_images(feature_folders, tmp_path, caplog):
@@ -243,26 +247,6 @@ def test_every_seed_sees_the_same_images(feature_folders, tmp_path, caplog):
 
 # ------------------------------------------------------------------------------------------------------------
 # In the command
-
-
-@pytest.mark.parametrize(
-    "pairs",
-    first_quick(
-        1,
-        [
-            ["CLF.PCA_DIM", "2", "CLF.MAX_PER_CLASS", "4"],
-            ["CLF.PCA_DIM", "3"],
-            ["CLF.MAX_PER_CLASS", "4"],
-        ],
-    ),
-)
-def test_every_file_of_a_study_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
-    root = tmp_path / "results"
-    logreg.main(study_command(feature_folders, root, *pairs, *SMALL))
-    study = contents(root)
-    root.rename(tmp_path / "study")
-    single_calls(feature_folders, root, *pairs, *SMALL)
-    assert_same(study, contents(root))
 
 
 @pytest.mark.parametrize(
@@ -422,13 +406,10 @@ def test_components_beyond_memory(tmp_path, monkeypatch):
     x, y = tiny.make_xy(n_per_class=30, n_classes=4)
     tiny.write_features(tmp_path, x, y)
     monkeypatch.setattr(preprocess, "available_memory", lambda: 100)
-    for values in ({"PCA_DIM": 2}, {"MAX_PER_CLASS": 9}):
+    for values in ({"pca_dim": 2}, {"max_per_class": 9}):
         with pytest.raises(CogError, match="of memory are available; lower CLF.PCA_DIM or CLF.MAX_PER_CLASS"):
-            preprocess.prepare(
-                feature_files.load(tmp_path, mapped=True),
-                feature_files.load(tmp_path),
-                clf=clf(**values),
-                device=CPU,
+            prepare(
+                feature_files.load(tmp_path, mapped=True), feature_files.load(tmp_path), Engine(CPU), **values
             )
 
 

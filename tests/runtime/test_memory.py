@@ -123,3 +123,56 @@ def test_memory_that_pytorch_keeps_and_does_not_use_is_free(monkeypatch):
     x = torch.zeros(10, 15)  # 600 bytes are 0.8 of those 750
     FeatureRows(FeatureSet(x, torch.zeros(10, dtype=torch.int64), "n"), torch.device("cuda", 0))
     assert moved
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The machine and its control groups
+
+
+def write_system(root, *, meminfo="MemTotal: 99 kB\nMemAvailable:    4000 kB\n", cgroup="", groups=()):
+    (root / "proc/self").mkdir(parents=True)
+    if meminfo is not None:
+        (root / "proc/meminfo").write_text(meminfo)
+    (root / "proc/self/cgroup").write_text(cgroup)
+    for folder, limit_file, most, usage_file, used, stat in groups:
+        path = root / "control" / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / limit_file).write_text(f"{most}\n")
+        (path / usage_file).write_text(f"{used}\n")
+        (path / "memory.stat").write_text(stat)
+    return memory.available_memory(root / "proc", root / "control")
+
+
+def test_memory_of_the_machine(tmp_path):
+    assert write_system(tmp_path / "a") == 4000 * 1024
+    assert write_system(tmp_path / "b", meminfo=None) is None
+    assert write_system(tmp_path / "c", meminfo="nonsense\n") is None
+    assert memory.available_memory() > 10**6  # here
+
+
+@pytest.mark.parametrize(("most", "expected"), [("max", 4000 * 1024), (3_000_000, 2_600_000), (100_000, 0)])
+def test_memory_of_a_control_group(tmp_path, most, expected):
+    """Version 2: what is used counts, what is cached does not; the limit may be that of a group above."""
+    found = write_system(
+        tmp_path,
+        cgroup="0::/job/step\n",
+        groups=[
+            ("job/step", "memory.max", "max", "memory.current", 1, "inactive_file 0\n"),
+            ("job", "memory.max", most, "memory.current", 500_000, "anon 7\ninactive_file 100000\n"),
+        ],
+    )
+    assert found == expected
+
+
+def test_memory_of_a_control_group_of_version_1(tmp_path):
+    found = write_system(
+        tmp_path,
+        cgroup="5:cpu:/x\n4:memory:/job\n0::/\n",
+        groups=[
+            (
+                "memory/job", "memory.limit_in_bytes", 2_000_000, "memory.usage_in_bytes", 600_000,
+                "inactive_file 1\ntotal_inactive_file 50000\n",
+            )
+        ],
+    )  # fmt: skip
+    assert found == 1_450_000

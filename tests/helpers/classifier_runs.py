@@ -1,0 +1,171 @@
+"""Short classifier runs for tests: through the command, and through the protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+
+import torch
+
+from cog.commands import logreg
+from cog.features.feature_files import FeatureSet
+from cog.logreg import protocol
+from cog.logreg.checkpoint import Work
+from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
+from cog.logreg.search import Result, Search
+from cog.logreg.settings import Settings
+
+# ------------------------------------------------------------------------------------------------------------
+# The command
+
+FLAGS = ["CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu", "--print_freq", "0"]
+LOG_KEYS = {"train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr"}
+
+
+def command(feature_folders, output, *extra):
+    train, test = feature_folders
+    return [
+        "--train_features_dir", str(train), "--test_features_dir", str(test), "--output_dir", str(output),
+        *FLAGS, *extra,
+    ]  # fmt: skip
+
+
+def logs_of(folder):
+    (final,) = folder.glob("final-lr-*_wd-*")
+    return pickle.loads((final / "logs.pkl").read_bytes())  # plain pickle, as other tools read it
+
+
+SEEDS, SHOTS = (22, 37), (0, 2, 4)
+FOLDERS = {f"out{f'_N{n}' if n else ''}/seed-{seed}" for n in SHOTS for seed in SEEDS}
+
+
+def study_command(feature_folders, root, *extra, seeds=SEEDS, shots=SHOTS):
+    return [
+        *command(feature_folders, root / "out", *extra),
+        *(["--seeds", *map(str, seeds)] if seeds else []),
+        *(["--n_shots", *map(str, shots)] if shots else []),
+    ]
+
+
+def single_calls(feature_folders, root, *extra):
+    for n_shot in SHOTS:
+        for seed in SEEDS:
+            out = root / (f"out_N{n_shot}" if n_shot else "out") / f"seed-{seed}"
+            pairs = ["EVAL.SEED", str(seed), "CLF.N_SHOT", str(n_shot)]
+            logreg.main(command(feature_folders, out, *extra, *pairs))
+
+
+def contents(root):
+    """What the files say, without the times; bytes wherever they have none."""
+    values = {}
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        name = str(path.relative_to(root))
+        data: object = path.read_bytes()
+        if path.name == "program.log":
+            continue
+        if path.name == "args.pkl":
+            data = pickle.loads(path.read_bytes())
+        elif path.name == "study.pkl":
+            study = pickle.loads(path.read_bytes())
+            data = [(t.number, t.state, t.params, t.values, t.user_attrs) for t in study.trials]
+        elif path.name == "results.json":
+            data = json.loads(path.read_bytes())
+            assert set(data.pop("seconds")) == {"search", "final"}
+            assert data.pop("started")
+            assert data.pop("finished")
+            assert data.pop("sessions") >= 1
+            for trial in data["trials"]:
+                assert trial.pop("seconds") >= 0
+        values[name] = data
+    return values
+
+
+def assert_same_files(ones, others):
+    assert set(ones) == set(others)
+    for name, value in ones.items():
+        assert value == others[name], name
+
+
+def complete(root):
+    return sorted(str(path.parent.relative_to(root)) for path in root.rglob("results.json"))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The protocol
+
+QUICK = Settings(seed=22, n_trials=4, n_epochs=8, batch_size=64)
+
+
+def clusters(n, d, n_classes, seed=0, spread=1.5):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % n_classes
+    x = torch.randn(n_classes, d, generator=generator)[y] + spread * torch.randn(n, d, generator=generator)
+    return torch.nn.functional.normalize(x), y
+
+
+def feature_set(n=120, d=16, n_classes=6, seed=0):
+    x, y = clusters(n, d, n_classes, seed=seed, spread=0.8)
+    return FeatureSet(x, y, "tiny")
+
+
+class Spy(Engine):
+    """Remembers the trainings that it was asked for."""
+
+    def __init__(self, precision="fp32"):
+        super().__init__(torch.device("cpu"), precision)
+        self.specs, self.fits, self.tested = [], [], []
+
+    def fit(self, data, spec, settings, *, record=False, **options):
+        fits = super().fit(data, spec, settings, record=record, **options)
+        self.specs += [dataclasses.replace(spec, pairs=[pair]) for pair in spec.pairs]
+        self.fits += fits
+        self.labels = data.labels
+        self.tested += [record] * len(fits)
+        return fits
+
+
+def run_once(train, test, settings, engine, work=None):
+    """Prepare the data and run the protocol."""
+    return protocol.run_protocol(prepare(train, test, engine), settings, engine, work)
+
+
+def run_spied(settings, train=None, test=None, precision="fp32"):
+    engine = Spy(precision)
+    return run_once(train or feature_set(), test or feature_set(seed=1), settings, engine), engine
+
+
+def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4), **options):
+    """Run a search against a function instead of training; returns it and the sizes of its rounds."""
+    settings = Settings(
+        seed=seed, n_trials=n_trials, lr_interval=lr_interval, wd_interval=wd_interval, **options
+    )
+    finished, rounds = Search(settings), []
+    while pairs := finished.ask():
+        rounds.append(len(pairs))
+        finished.tell([Result(*objective(lr, wd), seconds=0.0) for lr, wd in pairs])
+    return finished, rounds
+
+
+class Killed(BaseException):
+    """A SIGKILL: no handler between its place and the test sees it."""
+
+
+class KillingWork(Work):
+    """Saves after every epoch, and dies after the save of a number; counts are those of all instances."""
+
+    n_saves, kill_after = 0, None
+
+    @classmethod
+    def reset(cls, kill_after=None):
+        cls.n_saves, cls.kill_after = 0, kill_after
+
+    def due(self):
+        return True
+
+    def save(self, file, state):
+        super().save(file, state)
+        KillingWork.n_saves += 1
+        if self.n_saves == self.kill_after:
+            raise Killed
