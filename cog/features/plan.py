@@ -190,7 +190,16 @@ class ExtractionPlan:
             folders = self.folders if known.ok else {}
         for pair in self.pairs:
             with report.step(" ".join(pair)):
-                self._check_images(report, pair)
+                is_folder_list = (
+                    self.sources.declaration(pair[0]).list_images is None
+                )  # made of files that are there
+                check_images(
+                    report,
+                    self.images(pair),
+                    " ".join(pair),
+                    allowed=self.allow_failures,
+                    may_be_missing=not is_folder_list,
+                )
         todo = []
         for pair, folder in folders.items():
             job = self.job(pair) if configured.ok and pair in self._lists else None
@@ -229,24 +238,6 @@ class ExtractionPlan:
             f"SHA-256 {description['checkpoint_sha256'][:12]}...{published}",
         )
 
-    def _check_images(self, report: Report, pair: tuple[str, str]) -> None:
-        label, images = " ".join(pair), self.images(pair)
-        absent: list[str] = []
-        if self.sources.declaration(pair[0]).list_images is not None:
-            absent = image_checks.missing(images)  # other lists are made of the files in the folders
-        total = f"{len(images):,} images of {len(images.classes):,} classes"
-        if not absent:
-            report.ok(label, total)
-            return
-        some = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
-        text = f"{len(absent):,} of {total} are missing under {images.root}: {some}"
-        why = root_layout.hint(images.root)
-        if len(absent) <= self.allow_failures:
-            report.warn(label, f"{text} (--allow_failures {self.allow_failures} accepts that){why}")
-        else:
-            advice = why or f"; complete them, or accept it with --allow_failures {len(absent)}"
-            report.problem(label, f"{text}{advice}")
-
     def _check_output(
         self, report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str
     ) -> bool:
@@ -273,6 +264,33 @@ class ExtractionPlan:
         else:
             report.ok("output", f"{label}: {folder.path}")
         return True
+
+
+def check_images(
+    report: Report, images: ImageList, label: str, *, allowed: int, may_be_missing: bool = True
+) -> None:
+    """Report how many images of a list are missing.
+
+    Args:
+        report: gets one line.
+        images: the images.
+        label: of the line.
+        allowed: value of ``--allow_failures``.
+        may_be_missing: False for a list that was made of the files in its folders.
+    """
+    absent = image_checks.missing(images) if may_be_missing else []
+    total = f"{len(images):,} images of {len(images.classes):,} classes"
+    if not absent:
+        report.ok(label, total)
+        return
+    some = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
+    text = f"{len(absent):,} of {total} are missing under {images.root}: {some}"
+    why = root_layout.hint(images.root)
+    if len(absent) <= allowed:
+        report.warn(label, f"{text} (--allow_failures {allowed} accepts that){why}")
+    else:
+        advice = why or f"; complete them, or accept it with --allow_failures {len(absent)}"
+        report.problem(label, f"{text}{advice}")
 
 
 def _check_unfinished(report: Report, job: ExtractJob, manifest: shards.Manifest, *, overwrite: bool) -> None:
