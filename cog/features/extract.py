@@ -61,6 +61,11 @@ class FeatureBatch:
     rows: np.ndarray
     failures: list[tuple[int, str]]
 
+    @property
+    def stop(self) -> int:
+        """Row after the last one."""
+        return self.first + self.n
+
 
 class Extractor:
     """A frozen network, ready to compute the features of any rows of any list of images.

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from cog import constants
 from cog.data import root_layout
 from cog.errors import CogError, FailedImagesError
+from cog.features.shards import Shards
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
@@ -71,6 +72,12 @@ class FeatureFolder(OutputFolder):
     """
 
     markers = MARKERS
+    unfinished = (
+        "{resume} holds unfinished work that was made differently ({changed}); give the same settings to continue it, "
+        "or --overwrite to discard it"
+    )
+    damaged = None
+    resume_kind = Shards
 
     def __init__(
         self,
@@ -181,15 +188,20 @@ class FeatureFolder(OutputFolder):
     def check_unfinished(
         self, identity: Mapping[str, Any], versions: Mapping[str, Any] | None = None
     ) -> list[str]:
-        """Accept what is unfinished: its bits depend on the device, too, see :func:`cog.features.shards.check`."""
-        return []
+        """Return how unfinished work differs; with ``overwrite`` only work that was begun with it is continued.
+
+        Job schedulers repeat the command of an interrupted job: that one has to come to an end.
+        """
+        changed = super().check_unfinished(identity, versions)
+        stored = self.resume.read()
+        if stored is not None and self.overwrite and not stored["replaces"]:
+            changed.append("begun without --overwrite")
+        return changed
 
     def has_leftovers(self) -> bool:
-        """Whether the ranges are there that the features were made of."""
-        from cog.features import shards  # imports numpy
-
-        stored = shards.read_manifest(self.path)
-        return stored is not None and not self.compare(stored.identity, self.identity)
+        """Whether the shards are there that the features were made of."""
+        stored = self.resume.read()
+        return stored is not None and not self.compare(stored["identity"], self.identity)
 
     def announce_done(self) -> None:
         """Say that the features are complete, and what else is there."""

@@ -18,7 +18,6 @@ from cog.models.request import ModelRequest
 from cog.models.sources import find_spec
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
-from cog.runtime.fingerprint import differences
 from cog.runtime.locks import LockedError
 from cog.runtime.output_folder import read_state
 from cog.runtime.ranks import Rank
@@ -253,7 +252,9 @@ class ExtractionPlan:
         if not is_free:
             return False
         if manifest is not None and job is not None:
-            _check_unfinished(report, job, manifest, overwrite=self.overwrite)
+            work = shards.Shards(folder.path)
+            work.manifest = manifest
+            _check_unfinished(report, job, work)
         elif folder.is_complete() and self.overwrite:
             report.warn("output", f"{label}: {folder.features_file} would be replaced (--overwrite)")
         elif folder.is_complete():
@@ -293,22 +294,20 @@ def check_images(
         report.problem(label, f"{text}{advice}")
 
 
-def _check_unfinished(report: Report, job: ExtractJob, manifest: shards.Manifest, *, overwrite: bool) -> None:
+def _check_unfinished(report: Report, job: ExtractJob, work: shards.Shards) -> None:
+    """Report whether unfinished work would be continued.
+
+    Raises:
+        CogError: when it was made differently.
+    """
     # The device and the images per pass are part of it, too, but are not known without taking a GPU.
-    wanted = {key: value for key, value in job.identity.items() if key in manifest.identity}
-    changed = differences({key: manifest.identity[key] for key in wanted}, wanted)
-    work = shards.Shards(job.folder.path / shards.FOLDER, manifest)
+    changed = job.folder.check_unfinished(job.identity)
     work.scan()
-    state = f"{job.label}: {work.n_done():,} of {manifest.n_rows:,} images are done in {work.path}"
-    if not changed:
-        report.ok("output", f"{state}; continues from there")
-    elif overwrite:
-        report.warn("output", f"{state}, made differently; they would be discarded (--overwrite)")
+    text = f"{job.label}: {work.n_done():,} of {work.manifest.n_rows:,} images are done in {work.path}"
+    if changed:
+        report.warn("output", f"{text}, made differently; they would be discarded (--overwrite)")
     else:
-        report.problem(
-            "output",
-            f"{state}, made differently ({'; '.join(changed)}); give the same settings to continue, or --overwrite",
-        )
+        report.ok("output", f"{text}; continues from there")
 
 
 def _check_space(report: Report, todo: list[tuple[Path, int]], dim: int | None, *, half: bool) -> None:

@@ -263,7 +263,9 @@ def halve(path):
 def test_damaged_notes(inputs, unfinished, undisturbed, caplog, damage, file):
     damage(unfinished / ".resume" / file)
     assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
-    assert ("what is in it is lost" in caplog.text) == (file == "manifest.json")
+    assert ("discarded the beginning of work" in caplog.text and "(unreadable)" in caplog.text) == (
+        file == "manifest.json"
+    )
     assert extraction.outcome(unfinished) == undisturbed
 
 
@@ -439,8 +441,10 @@ def test_unfinished_work_beside_complete_features_of_other_settings(
 # --- the store itself
 
 
-def manifest(n_rows):
-    return shards.Manifest("w", {}, n_rows, 10, 0, False, "", "")
+def begin(folder, n_rows):
+    store = shards.Shards(folder)
+    store.begin(shards.Manifest("w", {}, n_rows, 10, 0, False, "", ""))
+    return store
 
 
 def features(first, n, *, dtype=torch.float32, failed=()):
@@ -460,7 +464,7 @@ def record_all(store, found, **options):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_what_is_stored_comes_back(tmp_path, dtype):
-    store = shards.begin(tmp_path, manifest(20), overwrite=False)
+    store = begin(tmp_path, 20)
     record_all(store, [features(first, 4, dtype=dtype, failed=(0, 1, 2, 3, 9)) for first in range(0, 20, 4)])
     store.scan()
     assert store.gaps() == []
@@ -473,7 +477,7 @@ def test_what_is_stored_comes_back(tmp_path, dtype):
 
 def test_headers_of_ranges_are_parsed_one_at_a_time(tmp_path, monkeypatch):
     """Ranges are read by several threads, and CPython 3.11's parser is not safe with several."""
-    store = shards.begin(tmp_path, manifest(60), overwrite=False)
+    store = begin(tmp_path, 60)
     record_all(store, [features(first, 5) for first in range(0, 60, 5)], max_rows=5)
     store.scan()
     parse, inside, most = np.lib.format.read_array_header_1_0, [], []
@@ -495,7 +499,7 @@ def test_when_ranges_are_cut(tmp_path):
     for seconds, jump in ((1e9, False), (0, False), (1e9, True)):
         folder = tmp_path / f"{seconds}{jump}"
         folder.mkdir()
-        store = shards.begin(folder, manifest(40), overwrite=False)
+        store = begin(folder, 40)
         found = [features(first + 8 * (jump and first > 4), 4) for first in range(0, 20, 4)]
         record_all(store, found, max_seconds=seconds)
         store.scan()
@@ -509,7 +513,7 @@ def test_gaps_beside_an_oracle(tmp_path):
     rng = random.Random(0)
     for case in range(200):
         n = rng.randint(1, 20)
-        store = shards.Shards(tmp_path, manifest(n))
+        store = begin(tmp_path, n)
         for _ in range(rng.randint(0, 6)):
             first = rng.randrange(n)
             stop = rng.randint(first + 1, n)
