@@ -50,7 +50,8 @@ class FeatureBatch:
     Attributes:
         first: first row.
         n: number of rows, failed ones included.
-        x: ``(len(rows), d)``, float32; float16 where the network returns that (exact, half the memory).
+        x: ``(len(rows), d)``, in the type to be saved; instead of float32 it is float16 where the network returns that
+            (exact, half the memory).
         rows: int64, those of the decoded images.
         failures: ``(row, reason)`` of the others, in row order.
     """
@@ -65,6 +66,10 @@ class FeatureBatch:
     def stop(self) -> int:
         """Row after the last one."""
         return self.first + self.n
+
+    def array(self) -> np.ndarray:
+        """Return ``x`` for NumPy: float32, float16, or as int16 the bits of bfloat16, which NumPy does not have."""
+        return (self.x.view(torch.int16) if self.x.dtype is torch.bfloat16 else self.x).numpy()
 
 
 class Extractor:
@@ -86,6 +91,7 @@ class Extractor:
         batch_key: configuration key of the batch size, for messages.
         n_workers: decoding threads (or processes).
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
+        save_dtype: type of the features: float32, or rounded to float16 or bfloat16.
         compiled: run the network through ``torch.compile``.
         load_truncated: see :func:`cog.data.pixels.load_rgb`.
         start_method: see :func:`cog.data.loader.batches`.
@@ -110,6 +116,7 @@ class Extractor:
         batch_key: str = "FT_EXTRACT.BATCH_SIZE",
         n_workers: int = 0,
         precision: str = "fp32",
+        save_dtype: torch.dtype = torch.float32,
         compiled: bool = False,
         load_truncated: bool = False,
         start_method: str | None = None,
@@ -127,6 +134,7 @@ class Extractor:
         self._run: Callable[[torch.Tensor], torch.Tensor] = backbone
         self._mean, self._std = normalizer(mean, std, self.device)
         self._precision = precision
+        self._save_dtype = save_dtype
         self._compiled = compiled
         self._width: int | None = None  # known once a pass has succeeded
         if memory_format is None:
@@ -160,8 +168,8 @@ class Extractor:
                 generator ends.
 
         Raises:
-            CogError: when the network fails or returns NaN or infinite values (the image is named), a decoding process
-                dies, or the images' folder vanishes.
+            CogError: when the network fails or returns NaN or infinite values, or values beyond the range of
+                ``save_dtype`` (the image is named), a decoding process dies, or the images' folder vanishes.
         """
         decoder = Decoder(images, **self._decoding)
         cuda = self.device.type == "cuda"
@@ -250,16 +258,10 @@ class Extractor:
         x = pending.wait()
         if len(rows) < len(x):
             x = x[torch.from_numpy(rows - batch.first)]
-        bad = (~torch.isfinite(x).all(dim=1)).nonzero().flatten()
-        if len(bad):
-            raise NonFiniteError(
-                f"the network returned NaN or infinite features for {images.file(int(rows[int(bad[0])]))}; "
-                + (
-                    "check the checkpoint and the input normalization"
-                    if self._precision == "fp32"
-                    else f"try FT_EXTRACT.PRECISION fp32 instead of {self._precision}"
-                )
-            )
+        _require_finite(x, images, rows, self._precision)
+        if self._save_dtype is not torch.float32:
+            exact, x = x, x.to(self._save_dtype)
+            _require_range(x, exact, images, rows)
         return FeatureBatch(batch.first, n, x, rows, failures)
 
 
@@ -302,3 +304,32 @@ def _require_folders(images: ImageList, batch: Batch) -> None:
                 f"{folder} cannot be read any more ({reason}); when it is back (a network file system?), the same "
                 "command continues"
             )
+
+
+def _first_bad_row(x: torch.Tensor) -> int | None:
+    """Return the first row of ``x`` that holds NaN or infinite values; None: there is none."""
+    bad = (~torch.isfinite(x).all(dim=1)).nonzero().flatten()
+    return int(bad[0]) if len(bad) else None
+
+
+def _require_finite(x: torch.Tensor, images: ImageList, rows: np.ndarray, precision: str) -> None:
+    """Refuse features ``x`` that are NaN or infinite, naming the first image."""
+    row = _first_bad_row(x)
+    if row is not None:
+        advice = f"try FT_EXTRACT.PRECISION fp32 instead of {precision}"
+        if precision == "fp32":
+            advice = "check the checkpoint and the input normalization"
+        file = images.file(int(rows[row]))
+        raise NonFiniteError(f"the network returned NaN or infinite features for {file}; {advice}")
+
+
+def _require_range(rounded: torch.Tensor, x: torch.Tensor, images: ImageList, rows: np.ndarray) -> None:
+    """Refuse features ``x`` whose rounded values are infinite, naming the first image."""
+    row = _first_bad_row(rounded)
+    if row is not None:
+        dtype = str(rounded.dtype).rpartition(".")[2]
+        raise CogError(
+            f"the network returned {x[row].abs().max():.6g} for {images.file(int(rows[row]))}, and {dtype} ends at "
+            f"{torch.finfo(rounded.dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
+            f"{'bfloat16 or float32' if dtype == 'float16' else 'float32'}"
+        )

@@ -92,10 +92,12 @@ def _lead(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
     with job.folder.claim() as claim, claim.failures_noted():
         if claim.is_done():
             return
-        manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
-        claim.begin(versions=manifest.identity)
+        claim.begin(
+            versions=work_versions(plan, device=extractor.device, rows_per_pass=extractor.rows_per_pass)
+        )
         work = claim.resume
         assert isinstance(work, shards.Shards)
+        manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
         work.begin(manifest, stale_reason=lambda shard: _readable_by_now(shard, job, plan))
         try:
             with _worker(job, extractor, plan, work, label=label) as worker:
@@ -313,11 +315,14 @@ def _publish(job: ExtractJob, merged: shards.MergedShards, plan: ExtractionPlan,
     decoded[[row for row, _ in merged.failures]] = False
     rows = np.flatnonzero(decoded).tolist()
     rate = len(images) / max(merged.seconds, 1e-9)
+    x = torch.from_numpy(merged.x)
+    if x.dtype is torch.int16:
+        x = x.view(torch.bfloat16)
     with claim.publish() as stage:
         job.folder.write(
             stage,
             feature_files.FeatureSet(
-                torch.from_numpy(merged.x),
+                x,
                 torch.from_numpy(images.labels[rows]),
                 f"{plan.model.model}_{images.dataset}_{images.split}",
             ),

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 #: Rows that are checked and normalised at a time: they stay in the processor's cache in between.
 _CHUNK_ROWS = 512
 
+#: Types of features that can stay in their file.
+MAPPABLE = (torch.float32, torch.float16, torch.bfloat16)
+
 #: Norms below this one may have lost digits in float32, where squares below 1e-38 do.
 _SMALLEST_NORM = 1e-12
 
@@ -33,11 +36,11 @@ class FeatureSet:
     """Features and labels of one split.
 
     Attributes:
-        x: float32 ``(n, d)``.
+        x: float32 ``(n, d)``; float16 or bfloat16 when it is written, or memory-mapped, as such.
         y: int64 ``(n,)``.
         name: ``<model>_<dataset>_<split>``.
-        norms: ``(n, 1)`` when ``x`` is memory-mapped: what its rows still have to be divided by; float32, or float64
-            where some norms are beyond float32's range (see :func:`row_norms`).
+        norms: ``(n, 1)`` when ``x`` is memory-mapped: divisors of its rows; float32, or float64 where some norms are
+            beyond float32's range (see :func:`row_norms`).
     """
 
     x: torch.Tensor
@@ -50,7 +53,7 @@ class FeatureSet:
 
 
 def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
-    """Write ``X_Y.pth`` (``X`` float32, ``Y`` int64, ``name``), whole or not at all.
+    """Write ``X_Y.pth`` (``X`` in its type, ``Y`` int64, ``name``), whole or not at all.
 
     Raises:
         CogError: when it cannot be written.
@@ -67,23 +70,23 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
     Args:
         path: the file, or the folder that holds it.
         normalize: l2-normalise the rows.
-        mapped: leave the features in the file and map it, for features larger than memory; needs float32 in a file of
-            torch >= 1.6 (others are read).
+        mapped: leave the features in the file and map it, for features larger than memory; needs a type of
+            :data:`MAPPABLE` in a file of torch >= 1.6 (others are read).
 
     Returns:
-        Features as float32 (float16, bfloat16 and float64 files are converted), labels as int64.
+        Features as float32 (float16, bfloat16 and float64 files are converted; mapped ones are as in the file), labels
+        as int64.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
             whole numbers, NaN or infinite values (the first rows are named).
     """
-    found = open_file(path, mapped=mapped)
-    x, y = found.x, found.y
-    # detached and contiguous: they are normalised in place below
-    mapped = mapped and x.dtype == torch.float32 and x.is_contiguous()
-    x = x.detach().float().contiguous()
-    norms = _check_and_normalize_(x, str(found.path), normalize=normalize, in_place=not mapped)
-    return FeatureSet(x, y.long(), found.name, norms)
+    file = open_file(path, mapped=mapped)
+    mapped = mapped and file.x.dtype in MAPPABLE and file.x.is_contiguous()
+    # detached and contiguous: they are normalized in place below
+    x = file.x.detach() if mapped else file.x.detach().float().contiguous()
+    norms = _check_and_normalize_(x, str(file.path), normalize=normalize, in_place=not mapped)
+    return FeatureSet(x, file.y.long(), file.name, norms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +145,12 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
 
 
 def _open(path: Path, *, mapped: bool) -> Any:
-    if mapped:
-        with contextlib.suppress(CogError):  # older containers cannot be mapped
-            return load_torch(path, mmap=True)
+    with contextlib.suppress(CogError):  # older containers cannot be mapped
+        data = load_torch(path, mmap=True)
+        x = data.get("X") if isinstance(data, dict) else None
+        # Rounded features become float32 right away: there is one copy of them in memory, not two.
+        if mapped or (isinstance(x, torch.Tensor) and x.dtype in MAPPABLE and x.dtype != torch.float32):
+            return data
     return load_torch(path)
 
 
@@ -193,7 +199,7 @@ def _check_and_normalize_(
     divisors: list[torch.Tensor] = []
     for start in range(0, len(x), _CHUNK_ROWS):
         chunk = x[start : start + _CHUNK_ROWS]
-        norms = row_norms(chunk)
+        norms = row_norms(chunk.float())
         if not torch.isfinite(norms).all():
             bad += [start + int(row) for row in (~torch.isfinite(norms[:, 0])).nonzero()]
         n_zero += int((norms == 0).sum())

@@ -53,12 +53,13 @@ IDENTITY = (
     "profile",
     "variant",
     "precision",
+    "save_dtype",
     "decode",
     "image_list_sha256",
 )
 
 # What an entry was before it was recorded.
-_BEFORE = {"decode": "exact"}
+_BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
 
 class FeatureFolder(OutputFolder):

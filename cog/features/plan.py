@@ -126,6 +126,7 @@ class ExtractionPlan:
             "profile": fx.PROFILE,
             "variant": fx.VARIANT,
             "precision": fx.PRECISION,
+            "save_dtype": fx.SAVE_DTYPE,
             "decode": fx.DECODE,
             "image_list_sha256": images.digest(),
             "images_root": str(images.root),
@@ -211,7 +212,9 @@ class ExtractionPlan:
         dim = None
         if fx is not None and self.model.model_loader is None:
             dim = find_spec(self.model.model).resolve(fx.PROFILE, fx.VARIANT).feature_dim
-        _check_space(report, todo, dim, half=fx is not None and fx.PRECISION == "fp16")
+        value_bytes = 2 if fx is not None and fx.SAVE_DTYPE != "float32" else 4
+        shard_bytes = 2 if fx is not None and fx.PRECISION == "fp16" else value_bytes
+        _check_space(report, todo, dim, value_bytes=value_bytes, shard_bytes=shard_bytes)
         with report.step("device"):
             precision = "" if fx is None else fx.PRECISION
             machine_checks.check_device(report, self.device, "FT_EXTRACT.PRECISION", precision)
@@ -310,14 +313,17 @@ def _check_unfinished(report: Report, job: ExtractJob, work: shards.Shards) -> N
         report.ok("output", f"{text}; continues from there")
 
 
-def _check_space(report: Report, todo: list[tuple[Path, int]], dim: int | None, *, half: bool) -> None:
+def _check_space(
+    report: Report, todo: list[tuple[Path, int]], dim: int | None, *, value_bytes: int, shard_bytes: int
+) -> None:
     """Compare disk and memory with what the jobs need.
 
     Args:
         report: gets the findings.
         todo: output folder and number of images of each job.
         dim: number of features; None: not known.
-        half: whether shards hold float16.
+        value_bytes: bytes of a value in X_Y.pth.
+        shard_bytes: bytes of a value in a shard.
     """
     if not todo:
         return
@@ -329,13 +335,13 @@ def _check_space(report: Report, todo: list[tuple[Path, int]], dim: int | None, 
         )
         return
     with report.step("disk"):
-        finals = [(path, n * (4 * dim + _ROW_BYTES)) for path, n in todo]
+        finals = [(path, n * (value_bytes * dim + _ROW_BYTES)) for path, n in todo]
         # Shards exist beside the file made of them until that is in place; one split after the other.
         path, rows = max(todo, key=lambda item: item[1])
         done = sum(_bytes_in(path / shards.FOLDER) for path, _ in todo)
-        machine_checks.check_disk(report, [*finals, (path, rows * (2 if half else 4) * dim - done)])
+        machine_checks.check_disk(report, [*finals, (path, rows * shard_bytes * dim - done)])
     with report.step("memory"):
-        most = max(n * 4 * dim for _, n in todo)
+        most = max(n * value_bytes * dim for _, n in todo)
         machine_checks.check_memory(
             report, most, f"the largest split, {machine_checks.size(most)}, at its end"
         )

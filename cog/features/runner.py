@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
+
 from cog.data.loader import usable_workers
 from cog.errors import CogError, FailedImagesError
 from cog.features import extract_job
@@ -91,6 +93,7 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
         batch_size=fx.BATCH_SIZE,
         n_workers=n_workers,
         precision=fx.PRECISION,
+        save_dtype=getattr(torch, fx.SAVE_DTYPE),
         compiled=fx.COMPILE,
         load_truncated=fx.LOAD_TRUNCATED_IMAGES,
         start_method=fx.WORKER_START_METHOD or None,

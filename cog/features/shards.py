@@ -4,7 +4,8 @@
 
     features_<split>/.resume/
         manifest.json                       identity of the work; a restart must want the same
-        rows-000000000-000008192.npy        features of the decoded images of these rows, float32 or float16
+        rows-000000000-000008192.npy        features of the decoded images of these rows, float32, float16, or bits of
+                                            bfloat16 as int16
         rows-000000000-000008192.json       marker of the range: failures, checksum, device; written after the data
         unit-00003.lock                     some process computes unit 3 (only with several processes)
 
@@ -45,6 +46,9 @@ MANIFEST_FILE = "manifest.json"
 
 _MARKER = re.compile(r"rows-([0-9]{9})-([0-9]{9})\.json")
 _TEMPORARY = re.compile(r"\.(rows-[0-9-]+\.(npy|json)|manifest\.json)\.[a-z0-9_]{8}\.tmp")
+
+# Types of the arrays in files, where NumPy lacks the type of the features.
+_STORED = {"bfloat16": "int16"}
 
 # Finished ranges that are read at the same time in the end: hashing takes a processor, and lets go of Python's lock.
 _READERS = 4
@@ -88,7 +92,7 @@ class Shard:
         stop: row after the last one.
         n_features: number of decoded images.
         dim: their dimension, 0 without images.
-        dtype: ``float32`` or ``float16``.
+        dtype: ``float32``, ``float16`` or ``bfloat16``.
         sha256: of the features' bytes.
         failures: ``[row, reason]`` of the images that could not be decoded, in row order.
         device: name of the device that computed it.
@@ -117,7 +121,7 @@ class MergedShards:
     """The features of all rows.
 
     Attributes:
-        x: float32 ``(n, d)``, one row per decoded image.
+        x: ``(n, d)``, one row per decoded image: float32, float16, or bits of bfloat16 as int16.
         failures: ``(row, reason)`` of the others, in row order.
         devices: names of the devices, in the order of their first rows.
         seconds: computing time, added up over the processes.
@@ -276,7 +280,7 @@ class Shards(ResumeFolder):
             np.lib.format.write_array_header_1_0(
                 header,
                 {
-                    "descr": np.lib.format.dtype_to_descr(np.dtype(shard.dtype)),
+                    "descr": np.lib.format.dtype_to_descr(np.dtype(_STORED.get(shard.dtype, shard.dtype))),
                     "fortran_order": False,
                     "shape": (shard.n_features, shard.dim),
                 },
@@ -316,12 +320,14 @@ class Shards(ResumeFolder):
                 f"{self.path} holds features of {' and of '.join(map(str, dims))} dimensions: the network does not "
                 "always return the same number"
             )
-        x = np.empty((sum(shard.n_features for shard in used), dims[0] if dims else 0), dtype=np.float32)
+        dtype = self.manifest.identity.get("save_dtype", "float32")
+        shape = sum(shard.n_features for shard in used), dims[0] if dims else 0
+        x = np.empty(shape, np.dtype(_STORED.get(dtype, dtype)))
         starts = np.cumsum([0, *(shard.n_features for shard in used)])
         with ThreadPoolExecutor(_READERS, thread_name_prefix="cog-merge") as pool:
             problems = list(
                 pool.map(
-                    lambda shard, start: self._read_into(shard, x[start : start + shard.n_features]),
+                    lambda shard, start: self._read_into(shard, x[start : start + shard.n_features], dtype),
                     used,
                     starts[:-1],
                 )
@@ -338,20 +344,23 @@ class Shards(ResumeFolder):
             seconds=sum(shard.seconds for shard in used),
         )
 
-    def _read_into(self, shard: Shard, target: np.ndarray) -> str:
-        """Read the features of a range, and return what is wrong with them ("" if nothing is)."""
+    def _read_into(self, shard: Shard, target: np.ndarray, save_dtype: str) -> str:
+        """Read the features of a range into ``target``, and return the damage ("": none)."""
         if not shard.n_features:
             return ""
         path = self.path / f"{shard.name}.npy"
+        if save_dtype not in (shard.dtype, "float32"):
+            return f"{path.name} holds {shard.dtype}"
+        stored = _STORED.get(shard.dtype, shard.dtype)
         try:
             # read, not mapped: a mapped file that vanishes with its server kills the process
             with open(path, "rb") as handle:
                 np.lib.format.read_magic(handle)
                 with _PARSER:
                     shape, _, dtype = np.lib.format.read_array_header_1_0(handle)
-                if (shape, dtype.name) != ((shard.n_features, shard.dim), shard.dtype):
+                if (shape, dtype.name) != ((shard.n_features, shard.dim), stored):
                     return f"{path.name} holds {dtype.name} {shape}"
-                data: Any = target if shard.dtype == "float32" else np.empty(shape, dtype)
+                data: Any = target if dtype == target.dtype else np.empty(shape, dtype)
                 size = handle.readinto(memoryview(data).cast("B"))
                 if size != data.nbytes or handle.read(1):
                     return f"{path.name} is not {data.nbytes} bytes of data"
@@ -420,14 +429,15 @@ class Recorder:
 
     def _write(self, batches: Sequence[FeatureBatch], seconds: float, then: Callable[[], object]) -> None:
         if batches:
-            blocks = [batch.x.numpy() for batch in batches if len(batch.rows)]
+            blocks = [batch.array() for batch in batches if len(batch.rows)]
+            dtypes = [str(batch.x.dtype).rpartition(".")[2] for batch in batches if len(batch.rows)]
             shard = Shard(
                 work=self._shards.manifest.work,
                 first=batches[0].first,
                 stop=batches[-1].stop,
                 n_features=sum(map(len, blocks)),
                 dim=blocks[0].shape[1] if blocks else 0,
-                dtype=blocks[0].dtype.name if blocks else "float32",
+                dtype=dtypes[0] if dtypes else "float32",
                 sha256="",
                 failures=[[row, reason] for batch in batches for row, reason in batch.failures],
                 device=self._device,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cog.errors import CogError
+from cog.features.feature_files import MAPPABLE
 from cog.logreg import gram
 from cog.logreg.matrix import FeatureMatrix, HostMatrix, MappedMatrix
 from cog.logreg.metrics import CPU_CHUNK, score
@@ -93,7 +94,7 @@ def _size_in_memory(path: Path) -> tuple[int, str | None]:
     # what it really is comes out when it is read
     except (CogError, KeyError, TypeError, AttributeError, RuntimeError):
         return path.stat().st_size, "its format is older than torch 1.6"
-    if dtype != torch.float32:
+    if dtype not in MAPPABLE:
         return n_bytes + x.element_size() * x.numel(), f"X is {dtype}"
     return n_bytes, None if contiguous else "X is not stored row by row"
 

@@ -157,7 +157,7 @@ class MappedMatrix(_InMemory):
     """Features that stay in their file; the same values as in memory, bit for bit.
 
     Args:
-        x: float32 ``(n, d)`` as stored, from a memory-mapped file.
+        x: ``(n, d)`` as stored (float32, float16 or bfloat16), from a memory-mapped file.
         norms: ``(n, 1)`` to divide the rows by, see :class:`cog.features.feature_files.FeatureSet`.
         dtype: of the batches, float32 or bfloat16.
     """
@@ -177,7 +177,7 @@ class MappedMatrix(_InMemory):
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
-        return torch.index_select(self._x, 0, rows).div_(self._norms[rows])
+        return torch.index_select(self._x, 0, rows).float().div_(self._norms[rows])
 
     def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""

@@ -221,6 +221,44 @@ def test_the_number_of_threads_is_continued(inputs, unfinished, caplog):
     assert torch.get_num_threads() == 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounded_features_continue_bit_for_bit(inputs, tmp_path, interrupt, monkeypatch, undisturbed, dtype):
+    """X is the float32 features rounded to the nearest value; shards take half the room, too."""
+    (tmp_path / "undisturbed.pth").write_bytes(undisturbed["X_Y.pth"])
+    exact = torch.load(tmp_path / "undisturbed.pth", weights_only=True)
+    command = extraction.arguments(inputs, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", dtype)
+    interrupted_run(command, interrupt, 2, monkeypatch)
+    markers = [json.loads(path.read_text()) for path in pieces(tmp_path / "out")]
+    arrays = [np.load(path) for path in sorted((tmp_path / "out/.resume").glob("*.npy"))]
+    assert {marker["dtype"] for marker in markers} == {dtype} and {array.itemsize for array in arrays} == {2}
+    with pytest.raises(CogError, match=rf"save_dtype: {dtype} -> float32.*--overwrite"):
+        extract_features.main(extraction.arguments(inputs, tmp_path / "out"))
+    assert extract_features.main(command) == 0
+    rounded = torch.load(tmp_path / "out/X_Y.pth", weights_only=True)
+    assert rounded["X"].dtype == getattr(torch, dtype)
+    assert torch.equal(rounded["X"], exact["X"].to(rounded["X"].dtype))
+    assert torch.equal(rounded["Y"], exact["Y"]) and rounded["name"] == exact["name"]
+    assert json.loads((tmp_path / "out/features.json").read_text())["save_dtype"] == dtype
+
+
+def test_work_of_before_rounding_continues_as_float32(inputs, unfinished, undisturbed):
+    path = unfinished / ".resume/manifest.json"
+    data = json.loads(path.read_text())
+    assert data["identity"].pop("save_dtype") == "float32"
+    path.write_text(json.dumps(data))
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert extraction.outcome(unfinished) == undisturbed
+
+
+def test_shards_of_another_type_are_computed_again(inputs, tmp_path, interrupt, monkeypatch, caplog):
+    command = extraction.arguments(inputs, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", "bfloat16")
+    interrupted_run(command, interrupt, 2, monkeypatch)
+    marker = pieces(tmp_path / "out")[0]
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"dtype": "float16"}))
+    assert extract_features.main(command) == 0
+    assert "rows 0 to 3" in caplog.text and "holds float16" in caplog.text
+
+
 # --- damage
 
 
