@@ -335,6 +335,23 @@ def test_gradients_are_clipped(birds, loader_with_norm):
     assert moved(clipped) < 4 * 0.05 * 1e-3 * 4 < moved(free)
 
 
+@pytest.mark.parametrize("n_processes", [2, 4])
+def test_passes_of_several_processes_are_those_of_one(n_processes):
+    steps = recipe(batch_size=16, per_pass=4)
+    alone = list(training._passes(steps, Group(Rank(), CPU), range(1, 3)))
+    assert alone == [(first, first + 4) for first in range(16, 48, 4)]
+    shared = [
+        list(training._passes(steps, Group(Rank(number, n_processes), CPU), range(1, 3)))
+        for number in range(n_processes)
+    ]
+    # step by step, process by process
+    share = 4 // n_processes
+    together = [
+        part for step in range(2) for one in shared for part in one[step * share : (step + 1) * share]
+    ]
+    assert together == alone
+
+
 def test_number_of_workers_changes_nothing(birds, loader_with_norm):
     alone, _ = run(loader_with_norm, birds)
     helped, _ = run(loader_with_norm, birds, n_workers=3)
@@ -557,6 +574,17 @@ def test_failed_images_end_with_exit_code_3_unless_allowed(birds, loader_with_no
     found = json.loads((output / "results.json").read_text())
     assert found["n_failed_images"] == {"train": 1, "test": 1}
     assert found["rows"]["final_train"] == 17 and found["rows"]["test"] == 8
+
+
+def test_a_network_that_diverges_at_the_end_is_told(birds, loader_with_norm):
+    source = loader_with_norm.read_text()
+    loader_with_norm.write_text(
+        source.replace(
+            "def features(self, x):", "def features(self, x):\n        x = x if self.training else x / 0"
+        )
+    )
+    with pytest.raises(CogError, match=r"not finite in the test after epoch 1: .* lower FINETUNE\.LR"):
+        run(loader_with_norm, birds)
 
 
 def test_out_of_memory_says_what_to_lower(birds, loader_with_norm, monkeypatch):
