@@ -75,9 +75,9 @@ class FeatureBatch:
 class Extractor:
     """A frozen network, ready to compute the features of any rows of any list of images.
 
-    All forward passes have the same shape (failed images, and what the last one lacks, are black), and an image's place
-    in its pass depends on its row alone: neither other images, nor workers, nor which rows are asked for, nor on a CPU
-    the batch size, change the last bit of its features. (On a CPU the number of PyTorch's threads does.)
+    All forward passes have the same shape (failed images, and places after the last image, are black), and an image's
+    place in its pass depends on its row alone: neither other images, nor workers, nor the rows that are asked for, nor
+    on a CPU the batch size, change the last bit of its features. (On a CPU the number of PyTorch's threads does.)
 
     Args:
         backbone: network with a ``name``, in eval mode, already on ``device``; its weights may change their memory
@@ -86,8 +86,8 @@ class Extractor:
         crop: side of the center crop, in pixels.
         mean: per-channel mean of pixels in [0, 1].
         std: per-channel standard deviation.
-        device: where the network is.
-        batch_size: images per forward pass; on a CPU the passes are smaller and this is what is decoded at a time.
+        device: device of the network.
+        batch_size: images per forward pass; on a CPU the passes are smaller and so many are decoded at a time.
         batch_key: configuration key of the batch size, for messages.
         n_workers: decoding threads (or processes).
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
@@ -161,11 +161,11 @@ class Extractor:
         """Yield the features of rows, a batch at a time. Close the generator to stop before the end.
 
         Args:
-            images: what to extract.
+            images: the images.
             ranges: ``(first, stop)`` of the rows wanted (default: all). They begin at multiples of ``rows_per_pass``
                 and end at such, or at the end of the list; each is asked for a few batches ahead of its computation.
-            stop: asked between forward passes; once it returns something true, what is computed is yielded and the
-                generator ends.
+            stop: asked between forward passes; once it returns something true, the features computed so far are yielded
+                and the generator ends.
 
         Raises:
             CogError: when the network fails or returns NaN or infinite values, or values beyond the range of

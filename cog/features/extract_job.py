@@ -1,8 +1,8 @@
 """One data set and split, extracted by one process or by several, in one go or in many.
 
 One process holds the lock of the output folder and publishes (it leads). Others, started with it, help: they wait for
-its manifest in ``.resume/``, claim units of rows by lock files, and write what they have done there. No process waits
-for another one to come, and units of a process that dies are taken over.
+its manifest in ``.resume/``, claim units of rows by lock files, and write their shards there. No process waits for
+another one to come, and units of a process that dies are taken over.
 """
 
 from __future__ import annotations

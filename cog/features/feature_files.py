@@ -85,13 +85,13 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
     mapped = mapped and file.x.dtype in MAPPABLE and file.x.is_contiguous()
     # detached and contiguous: they are normalized in place below
     x = file.x.detach() if mapped else file.x.detach().float().contiguous()
-    norms = _check_and_normalize_(x, str(file.path), normalize=normalize, in_place=not mapped)
+    norms = check_and_normalize_(x, str(file.path), normalize=normalize, in_place=not mapped)
     return FeatureSet(x, file.y.long(), file.name, norms)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureFile:
-    """What a feature file holds, as it is there; values are not checked.
+    """The content of a feature file, in its types; values are not checked.
 
     Attributes:
         path: the file.
@@ -123,8 +123,8 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
         raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
     data = _open(path, mapped=mapped)
     if not isinstance(data, dict) or not {"X", "Y"} <= set(data):
-        found = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
-        raise CogError(f"{path} holds {found}, expected a dict with X and Y")
+        content = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
+        raise CogError(f"{path} holds {content}, expected a dict with X and Y")
     x, y = data["X"], data["Y"]
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         raise CogError(f"{path}: X and Y must be tensors, found {type(x).__name__} and {type(y).__name__}")
@@ -179,20 +179,25 @@ def _divisors(norms: torch.Tensor) -> torch.Tensor:
     return norms.masked_fill(norms == 0, 1.0)
 
 
-def _check_and_normalize_(
-    x: torch.Tensor, source: str, *, normalize: bool, in_place: bool
+def check_and_normalize_(
+    x: torch.Tensor, source: str, *, normalize: bool, in_place: bool = True
 ) -> torch.Tensor | None:
     """Refuse NaN and infinite features, and scale rows to unit length (zero rows stay zero; paper Sec. 4.1).
 
     Both in one pass over the memory and in place: the features of a level take 9 GB. A row is finite when its norm is.
     Rows of zeros are warned of.
 
+    Args:
+        x: ``(n, d)``, float32 if ``in_place``.
+        source: name of the features in messages.
+        normalize: whether rows are scaled.
+        in_place: whether ``x`` is changed.
+
     Returns:
-        With ``in_place`` False, ``(n, 1)`` to divide the rows by (ones when they shall stay as they are), see
-        :class:`FeatureSet`.
+        None, or without ``in_place`` the divisors of the rows ``(n, 1)``: ones without ``normalize``.
 
     Raises:
-        CogError: naming how many rows are not finite, and the first ones.
+        CogError: naming the number of rows that are not finite, and the first ones.
     """
     bad: list[int] = []
     n_zero = 0
@@ -221,15 +226,6 @@ def _check_and_normalize_(
             len(x),
         )
     return None if in_place else torch.cat(divisors)
-
-
-def check_and_normalize_(x: torch.Tensor, source: str, *, normalize: bool) -> None:
-    """Refuse NaN and infinite values in float32 ``x`` ``(n, d)``, and with ``normalize`` scale its rows to unit length.
-
-    Raises:
-        CogError: naming ``source``, how many rows are not finite, and the first ones.
-    """
-    _check_and_normalize_(x, source, normalize=normalize, in_place=True)
 
 
 def to_consecutive_labels(

@@ -38,9 +38,9 @@ class ExtractJob:
     """One data set and split to extract.
 
     Attributes:
-        images: what to extract.
-        folder: where the features go, and which these are.
-        label: how messages call it.
+        images: the images.
+        folder: output folder, with the identity of the features.
+        label: name in messages.
     """
 
     images: ImageList
@@ -55,14 +55,14 @@ class ExtractJob:
 
 @dataclass(frozen=True, eq=False)
 class ExtractionPlan:
-    """Everything that one call of ``extract_features.py`` does; most fields are the values of its flags.
+    """A call of ``extract_features.py``; most fields are the values of its flags.
 
     Properties are computed, and checked, when they are first asked for. An execution asks for :attr:`jobs` and ends at
     the first fault; ``--check`` asks for one part after the other and reports all faults.
 
     Attributes:
-        rank: which process this is.
-        since: when it was started (seconds since the epoch).
+        rank: this process among those of the start.
+        since: start of the process (seconds since the epoch).
     """
 
     model: ModelRequest
@@ -190,15 +190,13 @@ class ExtractionPlan:
             folders = self.folders if known.ok else {}
         for pair in self.pairs:
             with report.step(" ".join(pair)):
-                is_folder_list = (
-                    self.sources.declaration(pair[0]).list_images is None
-                )  # made of files that are there
+                listed = self.sources.declaration(pair[0]).list_images is not None
                 check_images(
                     report,
                     self.images(pair),
                     " ".join(pair),
                     allowed=self.allow_failures,
-                    may_be_missing=not is_folder_list,
+                    may_be_missing=listed,
                 )
         todo = []
         for pair, folder in folders.items():

@@ -64,7 +64,7 @@ def build(
         backbone: on ``device``.
         recipe: says the side of the images and the seed of the classifier's initial weights.
         n_classes: C.
-        device: where the backbone is.
+        device: device of the backbone.
 
     Returns:
         The network on ``device``, and the memory layout of its input.

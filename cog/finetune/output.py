@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves: the files of a classifier run (:mod:`cog.logreg.run_folder`), and the backbone.
+"""The files of a fine-tuning run: those of a classifier run (:mod:`cog.logreg.run_folder`), and the backbone.
 
 ::
 

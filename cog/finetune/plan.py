@@ -1,4 +1,4 @@
-"""The plan of a fine-tuning run: what is trained on which images, where it goes, and whether that can be done."""
+"""The plan of a fine-tuning run: settings, images and output folder, and whether the run can be done."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def check(request: FineTuneRequest) -> int:
         output = plan.folder.path
         if machine_checks.check_writable(report, output) and machine_checks.check_state(report, output):
             if plan.folder.needs_claim():
-                report.warn("output", f"{output} holds what a killed process left; it will be tidied up")
+                report.warn("output", f"{output} holds leftovers of a killed process; they will be removed")
             done = " is complete: nothing to do" if plan.folder.would_skip() else ""
             report.ok("output", f"{output}{done}")
     weights = request.model.n_bytes

@@ -1,8 +1,8 @@
 """Fine-tuning: SGD steps made of forward passes that any number of processes share, a test after every epoch.
 
-What one process does with a batch in eight passes, eight processes do with one pass each: gradients are averaged over
-passes (by DistributedDataParallel over processes), and so are the running statistics of batch norm, each pass starting
-from those before the step. The results differ by the order of sums only.
+A batch is eight passes of one process, or one pass of each of eight: gradients are averaged over passes (by
+DistributedDataParallel over processes), and so are the running statistics of batch norm, each pass starting from those
+before the step. The results differ by the order of sums only.
 """
 
 from __future__ import annotations
