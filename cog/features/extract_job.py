@@ -29,7 +29,6 @@ from cog.runtime import locks, provenance, signals
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import FolderClaim, read_state
 from cog.runtime.progress import Progress
-from cog.runtime.ranks import Rank
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ def _lead(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
         manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
         work.begin(manifest, stale_reason=lambda shard: _readable_by_now(shard, job, plan))
         try:
-            with _worker(job, extractor, plan, work, label=label) as worker:
+            with _Worker(job, extractor, plan, work, label=label) as worker:
                 merged = _complete(worker)
         except BaseException as error:
             work.scan()
@@ -137,54 +136,35 @@ def _readable_by_now(shard: shards.Shard, job: ExtractJob, plan: ExtractionPlan)
     return None
 
 
-@contextlib.contextmanager
-def _worker(
-    job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, work: shards.Shards, *, label: str
-) -> Iterator[_Worker]:
-    """Open what is needed to compute rows of a job."""
-    work.scan()
-    total = work.manifest.n_rows - work.n_done() if plan.rank.leads else None
-    fx = plan.cfg.FT_EXTRACT
-    recorder = shards.Recorder(
-        work,
-        device=_device_name(extractor.device),
-        max_rows=fx.SHARD_ROWS,
-        max_seconds=fx.SHARD_SECONDS,
-    )
-    with (
-        Progress(total, label, bar=plan.rank.leads) as progress,
-        contextlib.closing(recorder),
-        _threads(work.manifest.n_threads),
-    ):
-        yield _Worker(job, extractor, plan.rank, work, recorder, progress)
-
-
-class _Worker:
-    """Computes and saves the rows of a job that no other process has claimed.
+class _Worker(contextlib.ExitStack):
+    """Computes and saves the rows of a job that no other process has claimed; for a ``with`` statement.
 
     Args:
         job: data set and split.
         extractor: the network.
-        rank: this process among those of the start.
+        plan: settings.
         work: the shards.
-        recorder: writes them.
-        progress: counts the images, in the leader those of all processes.
+        label: of the progress, which in the leader counts the images of all processes.
     """
 
     def __init__(
-        self,
-        job: ExtractJob,
-        extractor: Extractor,
-        rank: Rank,
-        work: shards.Shards,
-        recorder: shards.Recorder,
-        progress: Progress,
+        self, job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, work: shards.Shards, *, label: str
     ) -> None:
+        super().__init__()
         self.job, self.shards, self.device = job, work, _device_name(extractor.device)
-        self._extractor, self._rank, self._recorder, self._progress = extractor, rank, recorder, progress
-        self._n_before = work.n_done()
+        self._extractor, self._rank = extractor, plan.rank
+        work.scan()
+        self._n_before, n_rows = work.n_done(), work.manifest.n_rows
         self._n_others = 0  # rows of other processes that the progress counts
         self._held: deque[tuple[int, contextlib.ExitStack]] = deque()  # last row of a unit, its lock
+        fx, leads = plan.cfg.FT_EXTRACT, plan.rank.leads
+        self._recorder = shards.Recorder(
+            work, device=self.device, max_rows=fx.SHARD_ROWS, max_seconds=fx.SHARD_SECONDS
+        )
+        self.enter_context(contextlib.closing(self._recorder))
+        total = n_rows - self._n_before if leads else None
+        self._progress = self.enter_context(Progress(total, label, bar=leads))
+        self.enter_context(_threads(work.manifest.n_threads))
 
     def compute(self, *, may_go_on: Callable[[], bool] = lambda: True) -> None:
         """Compute the rows that can be claimed, and save them.
@@ -356,7 +336,7 @@ def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
     work = shards.Shards(job.folder.path)
     work.manifest = manifest
     try:
-        with _worker(job, extractor, plan, work, label=label) as worker:
+        with _Worker(job, extractor, plan, work, label=label) as worker:
             while True:
                 worker.compute(may_go_on=leader.is_there)
                 if not leader.is_there():
@@ -396,8 +376,7 @@ class _Leader:
             if self._is_published():
                 return None
             self._require_no_failure()
-            manifest = shards.read_manifest(self._folder)
-            holder = read_state(self._folder, complete=False).holder
+            manifest, holder = self._look()
             ours = manifest is not None and manifest.group == self._plan.rank.group
             leads = manifest is not None and holder is not None and holder.token == manifest.leader
             if manifest is not None and ours and leads:
@@ -421,12 +400,17 @@ class _Leader:
 
     def is_there(self) -> bool:
         """Whether the leader is alive and at work on what this process has joined."""
-        joined, manifest = self._manifest, shards.read_manifest(self._folder)
-        if joined is None or manifest is None:
+        joined, (manifest, holder) = self._manifest, self._look()
+        if joined is None or manifest is None or holder is None:
             return False
-        holder = read_state(self._folder, complete=False).holder
-        is_same = (manifest.work, manifest.leader) == (joined.work, joined.leader)
-        return is_same and holder is not None and holder.token == manifest.leader
+        return (manifest.work, manifest.leader) == (
+            joined.work,
+            joined.leader,
+        ) and holder.token == joined.leader
+
+    def _look(self) -> tuple[shards.Manifest | None, locks.Holder | None]:
+        """Return the manifest in the folder, and the process that holds its lock."""
+        return shards.read_manifest(self._folder), read_state(self._folder, complete=False).holder
 
     def require_published(self) -> None:
         """Say how the leader ended.

@@ -110,7 +110,7 @@ def train(
     """
     n_steps, per_process = recipe.steps_per_epoch(len(train_images)), recipe.passes_per_process(group.size)
     trainer = _Trainer(network, recipe, group, memory_format)
-    position = trainer.load(resume) if resume is not None else state.Position()
+    position = state.Position() if resume is None else state.load(resume, *trainer.state)
     failed = _FailedImages(train_images, allow_failures, position.failed)
     seconds_before, start = position.seconds, time.monotonic()
     saved, training_seconds, n_trained = start, 0.0, 0
@@ -121,7 +121,7 @@ def train(
         position.seconds = seconds_before + time.monotonic() - start
         if group.rank == 0 and saving.path is not None:
             saving.before()
-            trainer.save(saving.path, position)
+            state.save(saving.path, position, *trainer.state)
         saved = time.monotonic()
 
     def interrupted() -> signals.Interrupted:
@@ -255,7 +255,11 @@ class _FailedImages:
 
 
 class _Trainer:
-    """Network, optimizer and loss scale of a training."""
+    """Does SGD steps.
+
+    Attributes:
+        state: network, optimizer and loss scale.
+    """
 
     def __init__(
         self, network: FineTuned, recipe: FineTuneRecipe, group: Group, memory_format: torch.memory_format
@@ -271,6 +275,7 @@ class _Trainer:
             weight_decay=recipe.weight_decay,
         )
         self._scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision == "fp16")
+        self.state = network, self._optimizer, self._scaler
         self._parallel: nn.parallel.DistributedDataParallel | None = None
         if group.size > 1:
             # Buffers are averaged by _RunningStatistics; DistributedDataParallel would take those of process 0. The
@@ -282,14 +287,6 @@ class _Trainer:
                     device_ids=[group.device.index] if group.device.type == "cuda" else None,
                     broadcast_buffers=False,
                 )
-
-    def load(self, path: Path) -> state.Position:
-        """Put a saved state in place, see :func:`cog.finetune.state.load`."""
-        return state.load(path, self._network, self._optimizer, self._scaler)
-
-    def save(self, path: Path, position: state.Position) -> None:
-        """Write the state, see :func:`cog.finetune.state.save`."""
-        state.save(path, position, self._network, self._optimizer, self._scaler)
 
     def step(
         self, parts: list[tuple[Batch, torch.Tensor]], lr: float, epoch: int, step: int

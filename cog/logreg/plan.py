@@ -123,6 +123,8 @@ def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
             "checkpoint_sha256": made.get("checkpoint_sha256"),
             "image_list_sha256": made.get("image_list_sha256"),
         }
+        if made.get("save_dtype", "float32") != "float32":  # files of two of the types have the same size
+            identity[f"{split}_features"]["save_dtype"] = made["save_dtype"]
     return identity
 
 
