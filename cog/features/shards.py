@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import logging
 import os
@@ -145,16 +144,9 @@ def _read(path: Path, kind: type) -> Any:
         entry = kind(**{field.name: data[field.name] for field in fields(kind)})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    types: dict[str, tuple[type, ...]] = {
-        "str": (str,),
-        "int": (int,),
-        "bool": (bool,),
-        "float": (int, float),
-    }
-    for item in fields(kind):
-        if not isinstance(getattr(entry, item.name), types.get(str(item.type), (object,))):
-            return None
-    return entry
+    types: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": int | float}
+    fits = (isinstance(getattr(entry, item.name), types.get(str(item.type), object)) for item in fields(kind))
+    return entry if all(fits) else None
 
 
 class Shards(ResumeFolder):
@@ -221,11 +213,7 @@ class Shards(ResumeFolder):
     def scan(self) -> None:
         """Take note of the ranges finished since, by whichever process."""
         names = self._markers()
-        for name in self._known.keys() - set(names):
-            del self._known[name]
-        for name in names:
-            if name not in self._known and (shard := self._shard(name)) is not None:
-                self._known[name] = shard
+        self._known = {name: shard for name in names if (shard := self._known.get(name) or self._shard(name))}
 
     def _shard(self, name: str) -> Shard | None:
         shard: Shard | None = _read(self.path / name, Shard)
@@ -268,35 +256,28 @@ class Shards(ResumeFolder):
         """Write a finished range: the data, then the marker.
 
         Args:
-            shard: what goes into the marker; ``sha256`` is filled in here.
-            blocks: ``(n, d)`` each, one after the other.
+            shard: content of the marker, but for ``sha256``.
+            blocks: ``(n, d)`` each, in row order.
 
         Raises:
             CogError: when it cannot be written.
         """
-        digest = hashlib.sha256()
+        x: Any = np.concatenate(blocks) if blocks else np.empty((0, 0))
         if shard.n_features:
-            header = io.BytesIO()
-            np.lib.format.write_array_header_1_0(
-                header,
-                {
-                    "descr": np.lib.format.dtype_to_descr(np.dtype(_STORED.get(shard.dtype, shard.dtype))),
-                    "fortran_order": False,
-                    "shape": (shard.n_features, shard.dim),
-                },
-            )
             with files.atomic_write(self.path / f"{shard.name}.npy") as handle:
-                handle.write(header.getvalue())
-                for block in blocks:
-                    data: Any = np.ascontiguousarray(block).view(np.uint8).reshape(-1)
-                    digest.update(data)
-                    handle.write(data)
-        files.write_json(self.path / f"{shard.name}.json", asdict(replace(shard, sha256=digest.hexdigest())))
+                np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(x))
+                handle.write(memoryview(x).cast("B"))  # unlike tofile() it says that a disk is full
+        digest = hashlib.sha256(x).hexdigest()
+        files.write_json(self.path / f"{shard.name}.json", asdict(replace(shard, sha256=digest)))
 
-    def drop(self, shard: Shard, why: str) -> None:
+    def drop(self, shard: Shard, reason: str) -> None:
         """Forget a finished range, which has to be computed again."""
         logger.warning(
-            "rows %d to %d of %s are computed again: %s", shard.first, shard.stop - 1, self.path.parent, why
+            "rows %d to %d of %s are computed again: %s",
+            shard.first,
+            shard.stop - 1,
+            self.path.parent,
+            reason,
         )
         try:
             (self.path / f"{shard.name}.json").unlink(missing_ok=True)
@@ -349,7 +330,7 @@ class Shards(ResumeFolder):
         if not shard.n_features:
             return ""
         path = self.path / f"{shard.name}.npy"
-        if save_dtype not in (shard.dtype, "float32"):
+        if shard.dtype != save_dtype and (shard.dtype, save_dtype) != ("float16", "float32"):
             return f"{path.name} holds {shard.dtype}"
         stored = _STORED.get(shard.dtype, shard.dtype)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -257,6 +258,17 @@ def test_shards_of_another_type_are_computed_again(inputs, tmp_path, interrupt, 
     marker.write_text(json.dumps(json.loads(marker.read_text()) | {"dtype": "float16"}))
     assert extract_features.main(command) == 0
     assert "rows 0 to 3" in caplog.text and "holds float16" in caplog.text
+
+
+def test_bits_of_bfloat16_are_not_taken_for_numbers(inputs, unfinished, undisturbed, caplog):
+    marker = pieces(unfinished)[0]
+    bits = (np.load(marker.with_suffix(".npy")).view(np.uint32) >> 16).astype(np.int16)
+    np.save(marker.with_suffix(".npy"), bits)
+    changed = {"dtype": "bfloat16", "sha256": hashlib.sha256(bits).hexdigest()}
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | changed))
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert "rows 0 to 3" in caplog.text and "holds bfloat16" in caplog.text
+    assert extraction.outcome(unfinished) == undisturbed
 
 
 # --- damage
