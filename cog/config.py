@@ -334,6 +334,8 @@ def check_values(cfg: CfgNode) -> None:
     expect(
         "FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "tf32", "fp16", "bf16"), "fp32, tf32, fp16 or bf16"
     )
+    expect("FT_EXTRACT.SAVE_DTYPE", lambda v: v in ("float32", "float16", "bfloat16"),
+           "float32, float16 or bfloat16")  # fmt: skip
     expect("FT_EXTRACT.WORKER_START_METHOD", lambda v: v in ("", "fork", "spawn", "forkserver"),
            "fork, spawn, forkserver or nothing")  # fmt: skip
     expect("EVAL.NAME", constants.is_plain_name, "a plain folder name (letters, digits and ._+-)")

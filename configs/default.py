@@ -35,8 +35,11 @@ _C.FT_EXTRACT.N_WORKERS = 8
 # Decode in processes instead of threads, started by "fork", "spawn" or "forkserver". "": threads.
 _C.FT_EXTRACT.WORKER_START_METHOD = ""
 # "fp32": exact float32 (TF32 off). "tf32": products of NVIDIA GPUs since Ampere, operands rounded to 10 bits.
-# "fp16" / "bf16": automatic mixed precision. Saved features are float32.
+# "fp16" / "bf16": automatic mixed precision.
 _C.FT_EXTRACT.PRECISION = "fp32"
+# Of the features in X_Y.pth: "float32", or rounded to "float16" (values up to 65504) or "bfloat16": half the disk.
+# Everything here reads all three; the original toolkit reads float32.
+_C.FT_EXTRACT.SAVE_DTYPE = "float32"
 # Extraction saves what is done after so many images (several processes claim at most so many at a time) ...
 _C.FT_EXTRACT.SHARD_ROWS = 8192
 # ... or so many seconds: a kill loses at most that.

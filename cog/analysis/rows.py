@@ -101,7 +101,7 @@ class FeatureRows:
         index = index.to(self._x.device)
         x = self._x.index_select(0, index)
         if self._norms is not None:
-            x /= self._norms[index]
+            x = x.float().div_(self._norms[index])
         return x.to(self.device)
 
     def map(

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from cog.data.image_lists import ImageList
 from cog.data.loader import Batch, Decoder, batches
 from cog.data.pixels import normalizer, to_input
 from cog.errors import CogError
-from cog.models.backbone import Backbone
 from cog.runtime import memory
 from cog.runtime.device import allow_tf32, exact_float32
 
@@ -39,14 +39,19 @@ _IDLE_SHARE, _ENOUGH_BATCHES = 0.3, 20
 _AUTOCAST = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
+class NonFiniteError(CogError):
+    """The network returns NaN or infinite values."""
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureBatch:
-    """FeatureBatch of consecutive rows of an image list.
+    """Features of consecutive rows of an image list.
 
     Attributes:
         first: first row.
         n: number of rows, failed ones included.
-        x: ``(len(rows), d)``, float32; float16 where the network returns that (exact, half the memory).
+        x: ``(len(rows), d)``, in the type to be saved; instead of float32 it is float16 where the network returns that
+            (exact, half the memory).
         rows: int64, those of the decoded images.
         failures: ``(row, reason)`` of the others, in row order.
     """
@@ -57,27 +62,41 @@ class FeatureBatch:
     rows: np.ndarray
     failures: list[tuple[int, str]]
 
+    @property
+    def stop(self) -> int:
+        """Row after the last one."""
+        return self.first + self.n
+
+    def array(self) -> np.ndarray:
+        """Return ``x`` for NumPy: float32, float16, or as int16 the bits of bfloat16, which NumPy does not have."""
+        return (self.x.view(torch.int16) if self.x.dtype is torch.bfloat16 else self.x).numpy()
+
 
 class Extractor:
     """A frozen network, ready to compute the features of any rows of any list of images.
 
-    All forward passes have the same shape (failed images, and what the last one lacks, are black), and an image's place
-    in its pass depends on its row alone: neither other images, nor workers, nor which rows are asked for, nor on a CPU
-    the batch size, change the last bit of its features. (On a CPU the number of PyTorch's threads does.)
+    All forward passes have the same shape (failed images, and places after the last image, are black), and an image's
+    place in its pass depends on its row alone: neither other images, nor workers, nor the rows that are asked for, nor
+    on a CPU the batch size, change the last bit of its features. (On a CPU the number of PyTorch's threads does.)
 
     Args:
-        backbone: frozen network, already on ``device``; its weights may change their memory layout.
+        backbone: network with a ``name``, in eval mode, already on ``device``; its weights may change their memory
+            layout.
         resize: length of the shortest image side after bicubic resizing, in pixels.
-        crop: side of the centre crop, in pixels.
+        crop: side of the center crop, in pixels.
         mean: per-channel mean of pixels in [0, 1].
         std: per-channel standard deviation.
-        device: where the network is.
-        batch_size: images per forward pass; on a CPU the passes are smaller and this is what is decoded at a time.
+        device: device of the network.
+        batch_size: images per forward pass; on a CPU the passes are smaller and so many are decoded at a time.
+        batch_key: configuration key of the batch size, for messages.
         n_workers: decoding threads (or processes).
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
+        save_dtype: type of the features: float32, or rounded to float16 or bfloat16.
         compiled: run the network through ``torch.compile``.
         load_truncated: see :func:`cog.data.pixels.load_rgb`.
         start_method: see :func:`cog.data.loader.batches`.
+        memory_format: layout of the network's input and weights (default: the one that is fast on the device, or the
+            usual one for networks that cannot work on that).
 
     Attributes:
         device: as given.
@@ -86,7 +105,7 @@ class Extractor:
 
     def __init__(
         self,
-        backbone: Backbone,
+        backbone: nn.Module,
         *,
         resize: int,
         crop: int,
@@ -94,32 +113,43 @@ class Extractor:
         std: Sequence[float],
         device: str | torch.device,
         batch_size: int = 128,
+        batch_key: str = "FT_EXTRACT.BATCH_SIZE",
         n_workers: int = 0,
         precision: str = "fp32",
+        save_dtype: torch.dtype = torch.float32,
         compiled: bool = False,
         load_truncated: bool = False,
         start_method: str | None = None,
+        memory_format: torch.memory_format | None = None,
     ) -> None:
         self.device = torch.device(device)
         self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
-        self._how: dict[str, Any] = {
-            "resize": resize,
-            "crop": crop,
-            "load_truncated": load_truncated,
-        }
-        self._precision = precision
+        self._batch_key = batch_key
+        self._decoding: dict[str, Any] = {"resize": resize, "crop": crop, "load_truncated": load_truncated}
         self._n_workers = n_workers
-        self._overlaps = self.device.type == "cuda"  # decoding, and the device's work
         self._start_method = start_method
-        self._network = _Network(
-            backbone,
-            mean=mean,
-            std=std,
-            device=self.device,
-            precision=precision,
-            compiled=compiled,
-            per_pass=self.rows_per_pass,
-        )
+        self._overlaps = self.device.type == "cuda"  # decoding, and the device's work
+        self._backbone = backbone
+        self._name = str(backbone.name)
+        self._run: Callable[[torch.Tensor], torch.Tensor] = backbone
+        self._mean, self._std = normalizer(mean, std, self.device)
+        self._precision = precision
+        self._save_dtype = save_dtype
+        self._compiled = compiled
+        self._width: int | None = None  # known once a pass has succeeded
+        if memory_format is None:
+            # Convolutions on a CPU, and those in half precision on a GPU, prefer the channels innermost: MobileNetV2
+            # takes 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. In float32 on a GPU they
+            # do not.
+            innermost = self.device.type == "cpu" or precision in ("fp16", "bf16")
+            memory_format = torch.channels_last if innermost else torch.contiguous_format
+        self._use(memory_format)
+
+    def _use(self, memory_format: torch.memory_format) -> None:
+        self._format = memory_format
+        self._backbone.to(memory_format=memory_format)
+        if self._compiled:
+            self._run = torch.compile(self._backbone, dynamic=False)
 
     def stream(
         self,
@@ -131,17 +161,17 @@ class Extractor:
         """Yield the features of rows, a batch at a time. Close the generator to stop before the end.
 
         Args:
-            images: what to extract.
+            images: the images.
             ranges: ``(first, stop)`` of the rows wanted (default: all). They begin at multiples of ``rows_per_pass``
                 and end at such, or at the end of the list; each is asked for a few batches ahead of its computation.
-            stop: asked between forward passes; once it returns something true, what is computed is yielded and the
-                generator ends.
+            stop: asked between forward passes; once it returns something true, the features computed so far are yielded
+                and the generator ends.
 
         Raises:
-            CogError: when the network fails or returns NaN or infinite values (the image is named), a decoding process
-                dies, or the images' folder vanishes.
+            CogError: when the network fails or returns NaN or infinite values, or values beyond the range of
+                ``save_dtype`` (the image is named), a decoding process dies, or the images' folder vanishes.
         """
-        decoder = Decoder(images, **self._how)
+        decoder = Decoder(images, **self._decoding)
         cuda = self.device.type == "cuda"
         with (
             exact_float32(),
@@ -165,12 +195,7 @@ class Extractor:
             for batch in stream:
                 n_batches += 1
                 n_idle += bool(in_flight) and in_flight[-1][2].is_done()
-                in_flight.append(
-                    (
-                        batch,
-                        *self._network.start(batch.pixels.to(self.device, non_blocking=True), batch.n, stop),
-                    )
-                )
+                in_flight.append((batch, *self._start(batch, stop)))
                 if len(in_flight) > (_IN_FLIGHT if self._overlaps else 0):
                     yield self._features(images, *in_flight.popleft())
                 if stop():
@@ -184,6 +209,46 @@ class Extractor:
                     self.device, 100 * n_idle / n_batches, self._n_workers,
                 )  # fmt: skip
 
+    def _start(self, batch: Batch, stop: Callable[[], object]) -> tuple[int, _Pending]:
+        """Begin to compute features; returns of how many rows (all, or the whole passes before a stop), and these."""
+        pixels, n = batch.pixels.to(self.device, non_blocking=True), batch.n
+        parts = []
+        for first in range(0, n, self.rows_per_pass):
+            parts.append(self._forward(pixels[first : first + self.rows_per_pass]))
+            if stop():
+                n = min(n, first + self.rows_per_pass)
+                break
+        y = torch.cat(parts)[:n]
+        return n, _Pending(y if y.dtype is torch.float16 else y.float())
+
+    def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        dtype, shape = _AUTOCAST[self._precision], (len(pixels), 3, *pixels.shape[1:3])
+        try:
+            x = to_input(pixels, self._mean, self._std, memory_format=self._format)
+            with torch.autocast(self.device.type, dtype=dtype) if dtype else contextlib.nullcontext():
+                y = self._run(x)
+        except (RuntimeError, ValueError, TypeError, AttributeError, MemoryError) as error:
+            if memory.is_exhausted(error):
+                task = f"extracting features of {len(pixels)} images at a time"
+                raise memory.explain(error, what=task, todo=f"lower {self._batch_key}") from error
+            if self._width is None and self._format is torch.channels_last:
+                # A network with x.view(...) inside cannot work on this layout; it gets the usual one.
+                self._use(torch.contiguous_format)
+                return self._forward(pixels)
+            first = (str(error).strip().splitlines() or [""])[0]
+            hint = "; does it work without FT_EXTRACT.COMPILE?" if self._compiled else ""
+            raise CogError(
+                f"model {self._name} failed on a batch of shape {shape}: "
+                f"{type(error).__name__}: {first}{hint}"
+            ) from error
+        if self._width not in (None, y.shape[1]):
+            raise CogError(
+                f"model {self._name} returned {self._width} dimensions for one batch and {y.shape[1]} for "
+                "another"
+            )
+        self._width = y.shape[1]
+        return y
+
     def _features(self, images: ImageList, batch: Batch, n: int, pending: _Pending) -> FeatureBatch:
         end = batch.first + n
         _require_folders(images, batch)
@@ -193,8 +258,10 @@ class Extractor:
         x = pending.wait()
         if len(rows) < len(x):
             x = x[torch.from_numpy(rows - batch.first)]
-        if len(rows):
-            _check_features(x, images, rows, self._precision)
+        _require_finite(x, images, rows, self._precision)
+        if self._save_dtype is not torch.float32:
+            exact, x = x, x.to(self._save_dtype)
+            _require_range(x, exact, images, rows)
         return FeatureBatch(batch.first, n, x, rows, failures)
 
 
@@ -228,90 +295,6 @@ class _Pending:
         return self._host.cpu()
 
 
-class _Network:
-    """A backbone with its input layout, precision and normalisation; runs in passes of one shape."""
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        mean: Sequence[float],
-        std: Sequence[float],
-        device: torch.device,
-        precision: str,
-        compiled: bool,
-        per_pass: int,
-    ) -> None:
-        self._backbone = backbone
-        self._run: Callable[[torch.Tensor], torch.Tensor] = backbone
-        self._mean, self._std = normalizer(mean, std, device)
-        self._device = device
-        self._precision = precision
-        self._compiled = compiled
-        self._per_pass = per_pass
-        # Convolutions on a CPU, and those in half precision on a GPU, prefer the channels innermost: MobileNetV2 takes
-        # 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. In float32 on a GPU they do not.
-        inner = device.type == "cpu" or precision in ("fp16", "bf16")
-        self._use(torch.channels_last if inner else torch.contiguous_format)
-        self._width: int | None = None  # known once a pass has succeeded
-
-    def _use(self, memory_format: torch.memory_format) -> None:
-        self._format = memory_format
-        self._backbone.to(memory_format=memory_format)
-        if self._compiled:
-            self._run = torch.compile(self._backbone, dynamic=False)
-
-    def start(self, pixels: torch.Tensor, n: int, stop: Callable[[], object]) -> tuple[int, _Pending]:
-        """Begin to compute the features of the first ``n`` images.
-
-        Args:
-            pixels: uint8 ``(batch_size, crop, crop, 3)`` on the device.
-            n: how many of them are images.
-            stop: asked between passes; once it returns something true, the others are left out.
-
-        Returns:
-            How many images that are (``n``, or the whole passes before the stop), and their features.
-        """
-        parts = []
-        for first in range(0, n, self._per_pass):
-            parts.append(self._forward(pixels[first : first + self._per_pass]))
-            if stop():
-                n = min(n, first + self._per_pass)
-                break
-        y = torch.cat(parts)[:n]
-        if y.dtype is not torch.float16:
-            y = y.float()
-        return n, _Pending(y)
-
-    def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        shape = (len(pixels), 3, *pixels.shape[1:3])
-        try:
-            x = to_input(pixels, self._mean, self._std, memory_format=self._format)
-            with _autocast(self._device, self._precision):
-                y = self._run(x)
-        except (RuntimeError, ValueError, TypeError, AttributeError, MemoryError) as error:
-            if memory.is_exhausted(error):
-                what = f"extracting features of {len(pixels)} images at a time"
-                raise memory.explain(error, what=what, todo="lower FT_EXTRACT.BATCH_SIZE") from error
-            if self._width is None and self._format is torch.channels_last:
-                # A network with x.view(...) inside cannot work on this layout; it gets the usual one.
-                self._use(torch.contiguous_format)
-                return self._forward(pixels)
-            first = (str(error).strip().splitlines() or [""])[0]
-            hint = "; does it work without FT_EXTRACT.COMPILE?" if self._compiled else ""
-            raise CogError(
-                f"model {self._backbone.name} failed on a batch of shape {shape}: "
-                f"{type(error).__name__}: {first}{hint}"
-            ) from error
-        if self._width not in (None, y.shape[1]):
-            raise CogError(
-                f"model {self._backbone.name} returned {self._width} dimensions for one batch and {y.shape[1]} for "
-                "another"
-            )
-        self._width = y.shape[1]
-        return y
-
-
 def _require_folders(images: ImageList, batch: Batch) -> None:
     """Tell a file that is missing from a file system that is: each folder was there when the images were listed."""
     for row, reason in batch.failures:
@@ -323,16 +306,30 @@ def _require_folders(images: ImageList, batch: Batch) -> None:
             )
 
 
-def _check_features(y: torch.Tensor, images: ImageList, rows: np.ndarray, precision: str) -> None:
-    bad = (~torch.isfinite(y).all(dim=1)).nonzero().flatten()
-    if len(bad):
-        hint = "" if precision == "fp32" else f"; try FT_EXTRACT.PRECISION fp32 instead of {precision}"
+def _first_bad_row(x: torch.Tensor) -> int | None:
+    """Return the first row of ``x`` that holds NaN or infinite values; None: there is none."""
+    bad = (~torch.isfinite(x).all(dim=1)).nonzero().flatten()
+    return int(bad[0]) if len(bad) else None
+
+
+def _require_finite(x: torch.Tensor, images: ImageList, rows: np.ndarray, precision: str) -> None:
+    """Refuse features ``x`` that are NaN or infinite, naming the first image."""
+    row = _first_bad_row(x)
+    if row is not None:
+        advice = f"try FT_EXTRACT.PRECISION fp32 instead of {precision}"
+        if precision == "fp32":
+            advice = "check the checkpoint and the input normalization"
+        file = images.file(int(rows[row]))
+        raise NonFiniteError(f"the network returned NaN or infinite features for {file}; {advice}")
+
+
+def _require_range(rounded: torch.Tensor, x: torch.Tensor, images: ImageList, rows: np.ndarray) -> None:
+    """Refuse features ``x`` whose rounded values are infinite, naming the first image."""
+    row = _first_bad_row(rounded)
+    if row is not None:
+        dtype = str(rounded.dtype).rpartition(".")[2]
         raise CogError(
-            f"the network returned NaN or infinite features for {images.file(int(rows[int(bad[0])]))}{hint or ''}"
-            + ("" if hint else "; check the checkpoint and the input normalisation")
+            f"the network returned {x[row].abs().max():.6g} for {images.file(int(rows[row]))}, and {dtype} ends at "
+            f"{torch.finfo(rounded.dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
+            f"{'bfloat16 or float32' if dtype == 'float16' else 'float32'}"
         )
-
-
-def _autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[None]:
-    dtype = _AUTOCAST[precision]
-    return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

@@ -1,8 +1,8 @@
 """One data set and split, extracted by one process or by several, in one go or in many.
 
 One process holds the lock of the output folder and publishes (it leads). Others, started with it, help: they wait for
-its manifest in ``.resume/``, claim units of rows by lock files, and write what they have done there. No process waits
-for another one to come, and units of a process that dies are taken over.
+its manifest in ``.resume/``, claim units of rows by lock files, and write their shards there. No process waits for
+another one to come, and units of a process that dies are taken over.
 """
 
 from __future__ import annotations
@@ -51,37 +51,35 @@ _UNITS = 64
 _MOST_REPAIRS = 3
 
 
-def work_identity(
-    job: ExtractJob, plan: ExtractionPlan, *, device: torch.device, rows_per_pass: int
-) -> dict[str, Any]:
-    """Return what has to agree for rows computed at different times to be put together.
+def work_versions(plan: ExtractionPlan, *, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
+    """Return what has to agree, beside the identity of the features, for rows of several sessions to be put together.
 
-    More than for finished features to be accepted: whatever changes their last bits, except for the model of the GPU.
+    That is more than for finished features to be accepted: whatever changes their last bits, except for the model of
+    the GPU.
     """
-    identity = {key: job.identity[key] for key in IDENTITY}
-    versions = provenance.versions(("torch", "torchvision", "pillow"))
-    return identity | {
+    packages = ("torch", "torchvision", "pillow")
+    versions = provenance.versions(packages)
+    return {
         "device": device.type,
         "images per forward pass": rows_per_pass,
         "compiled": plan.cfg.FT_EXTRACT.COMPILE,
-        **{package: versions[package] for package in ("torch", "torchvision", "pillow")},
-    }
+    } | {package: versions[package] for package in packages}
 
 
 def run(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
     """Extract a job, as the leader or as a helper.
 
     Args:
-        job: what to do.
+        job: data set and split.
         extractor: the network.
-        plan: says how.
+        plan: settings.
         label: of the progress.
 
     Raises:
         Interrupted: when a signal asked to end, or the leader has ended.
         FailedImagesError: when more images failed than are allowed.
         LockedError: when another start is at work there.
-        CogError: when something went wrong; what is done is kept.
+        CogError: when something went wrong; finished rows are kept.
     """
     if plan.rank.leads:
         _lead(job, extractor, plan, label=label)
@@ -93,32 +91,33 @@ def _lead(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
     with job.folder.claim() as claim, claim.failures_noted():
         if claim.is_done():
             return
-        manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
-        work = shards.begin(
-            job.folder.path,
-            manifest,
-            overwrite=plan.overwrite,
-            stale_reason=lambda shard: _readable_by_now(shard, job, plan),
+        claim.begin(
+            versions=work_versions(plan, device=extractor.device, rows_per_pass=extractor.rows_per_pass)
         )
+        work = claim.resume
+        assert isinstance(work, shards.Shards)
+        manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
+        work.begin(manifest, stale_reason=lambda shard: _readable_by_now(shard, job, plan))
         try:
-            merged = _complete(_Work(job, extractor, plan, work, label=label))
+            with _Worker(job, extractor, plan, work, label=label) as worker:
+                merged = _complete(worker)
         except BaseException as error:
             work.scan()
             # Of several processes the others may be about to save their first rows.
             if not work.n_done() and (plan.rank.size == 1 or not isinstance(error, signals.Interrupted)):
-                claim.resume.remove()
+                work.remove()
             raise
         _publish(job, merged, plan, claim)
         job.folder.require_complete()
 
 
 def _manifest(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, leader: str) -> shards.Manifest:
-    per_pass = extractor.rows_per_pass
-    n_rows = len(job.images)
+    per_pass, n_rows = extractor.rows_per_pass, len(job.images)
     unit_rows = min(plan.cfg.FT_EXTRACT.SHARD_ROWS, max(_LEAST_UNIT_ROWS, n_rows // _UNITS))
     return shards.Manifest(
         work=secrets.token_hex(8),
-        identity=work_identity(job, plan, device=extractor.device, rows_per_pass=per_pass),
+        identity={key: job.identity[key] for key in IDENTITY}
+        | work_versions(plan, device=extractor.device, rows_per_pass=per_pass),
         n_rows=n_rows,
         unit_rows=-(-unit_rows // per_pass) * per_pass,
         n_threads=torch.get_num_threads() if extractor.device.type == "cpu" else 0,
@@ -137,140 +136,96 @@ def _readable_by_now(shard: shards.Shard, job: ExtractJob, plan: ExtractionPlan)
     return None
 
 
-class _Work:
-    """Computes rows of a job until there are none to claim."""
+class _Worker(contextlib.ExitStack):
+    """Computes and saves the rows of a job that no other process has claimed; for a ``with`` statement.
+
+    Args:
+        job: data set and split.
+        extractor: the network.
+        plan: settings.
+        work: the shards.
+        label: of the progress, which in the leader counts the images of all processes.
+    """
 
     def __init__(
-        self,
-        job: ExtractJob,
-        extractor: Extractor,
-        plan: ExtractionPlan,
-        work: shards.Shards,
-        *,
-        label: str,
+        self, job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, work: shards.Shards, *, label: str
     ) -> None:
-        self.job = job
-        self.shards = work
-        self.rank = plan.rank
-        self.label = label
-        self.device = _device_name(extractor.device)
-        self._extractor = extractor
-        self._plan = plan
+        super().__init__()
+        self.job, self.shards, self.device = job, work, _device_name(extractor.device)
+        self._extractor, self._rank = extractor, plan.rank
         work.scan()
-        self._done_before = {shard.name for shard in work.used()}
-        self._others = 0  # rows of other processes that the progress knows of
-
-    def n_done(self) -> int:
-        """Return the number of finished rows, of all processes."""
-        self.shards.scan()
-        return self.shards.n_done()
-
-    @contextlib.contextmanager
-    def session(self) -> Iterator[_Session]:
-        """Open what is needed to compute; on an error, what is computed is saved as far as possible."""
-        total = self.shards.manifest.n_rows - self.n_done() if self.rank.leads else None
-        recorder = shards.Recorder(
-            self.shards,
-            device=self.device,
-            max_rows=self._plan.cfg.FT_EXTRACT.SHARD_ROWS,
-            max_seconds=self._plan.cfg.FT_EXTRACT.SHARD_SECONDS,
+        self._n_before, n_rows = work.n_done(), work.manifest.n_rows
+        self._n_others = 0  # rows of other processes that the progress counts
+        self._held: deque[tuple[int, contextlib.ExitStack]] = deque()  # last row of a unit, its lock
+        fx, leads = plan.cfg.FT_EXTRACT, plan.rank.leads
+        self._recorder = shards.Recorder(
+            work, device=self.device, max_rows=fx.SHARD_ROWS, max_seconds=fx.SHARD_SECONDS
         )
-        with Progress(total, self.label, bar=self.rank.leads) as progress, contextlib.closing(recorder):
-            with _threads(self.shards.manifest.n_threads):
-                yield _Session(self, self._extractor, recorder, progress)
-
-    def note_others(self, recorder: shards.Recorder, progress: Progress) -> None:
-        """Count what other processes have finished."""
-        if not self.rank.leads or self.rank.size == 1:
-            return
-        own = self._done_before | recorder.names
-        others = sum(shard.stop - shard.first for shard in self.shards.used() if shard.name not in own)
-        if others > self._others:
-            progress.update(others - self._others)
-            self._others = others
-
-
-class _Session:
-    """One or several passes over what is to be done."""
-
-    def __init__(
-        self, work: _Work, extractor: Extractor, recorder: shards.Recorder, progress: Progress
-    ) -> None:
-        self._work = work
-        self._extractor = extractor
-        self._recorder = recorder
-        self._progress = progress
+        self.enter_context(contextlib.closing(self._recorder))
+        total = n_rows - self._n_before if leads else None
+        self._progress = self.enter_context(Progress(total, label, bar=leads))
+        self.enter_context(_threads(work.manifest.n_threads))
 
     def compute(self, *, may_go_on: Callable[[], bool] = lambda: True) -> None:
-        """Compute what can be claimed, and save it.
+        """Compute the rows that can be claimed, and save them.
 
         Args:
             may_go_on: asked before each claim.
 
         Raises:
-            Interrupted: when a signal asked to end; what was computed is saved.
-            CogError: when the network or the storage fails.
+            Interrupted: when a signal asked to end; the rows that were computed are saved.
+            CogError: when the network or the storage fails; rows are saved as far as possible.
         """
-        work, recorder = self._work, self._recorder
+        recorder = self._recorder
         recorder.begin()
-        claims = _Claims(work, recorder, self._progress, may_go_on=may_go_on)
-        stream = self._extractor.stream(work.job.images, claims.ranges(), stop=signals.requested)
-        with contextlib.closing(claims), contextlib.closing(stream):
-            try:
-                for batch in stream:
-                    recorder.add(batch)
-                    self._progress.update(batch.n)
-                    claims.advance(batch.first + batch.n)
-            except CogError:
-                if not signals.requested():  # the signal has ended the decoding processes, too
-                    with contextlib.suppress(CogError):
-                        recorder.flush()
-                        recorder.wait()
-                    raise
-            recorder.flush()
-            recorder.wait()
-        self.check()
-
-    def check(self) -> None:
-        """End here if a signal asked for it.
-
-        Raises:
-            Interrupted: saying how much is saved.
-        """
-        if signals.requested():
-            work = self._work
-            signals.check(
-                f"{work.n_done()} of {work.shards.manifest.n_rows} images of {work.job.label} are saved"
-            )
+        stream = self._extractor.stream(self.job.images, self._ranges(may_go_on), stop=signals.requested)
+        try:
+            with contextlib.closing(stream):
+                try:
+                    for batch in stream:
+                        recorder.add(batch)
+                        self._progress.update(batch.n)
+                        self._give_back(batch.stop)
+                except CogError:
+                    if not signals.requested():  # the signal has ended the decoding processes, too
+                        with contextlib.suppress(CogError):
+                            recorder.flush()
+                            recorder.wait()
+                        raise
+                recorder.flush()
+                recorder.wait()
+        finally:
+            while self._held:  # units that are not finished
+                self._held.popleft()[1].close()
+        self._check_signals()
 
     def wait(self) -> None:
-        """Let a moment pass."""
-        self.check()
+        """Let a moment pass, and look at the work of the others."""
+        self._check_signals()
         time.sleep(POLL_SECONDS)
-        self._work.shards.scan()
-        self._work.note_others(self._recorder, self._progress)
+        self._scan()
 
+    def _check_signals(self) -> None:
+        if signals.requested():
+            self.shards.scan()
+            n_done, n_rows = self.shards.n_done(), self.shards.manifest.n_rows
+            signals.check(f"{n_done} of {n_rows} images of {self.job.label} are saved")
 
-class _Claims:
-    """Ranges of rows for this process to compute: all, or with several processes unit by unit."""
+    def _scan(self) -> None:
+        """Take note of finished ranges; the leader's progress counts those of other processes."""
+        self.shards.scan()
+        if self._rank.leads and self._rank.size > 1:
+            n_others = self.shards.n_done() - self._n_before - self._recorder.n_rows
+            if n_others > self._n_others:
+                self._progress.update(n_others - self._n_others)
+                self._n_others = n_others
 
-    def __init__(
-        self,
-        work: _Work,
-        recorder: shards.Recorder,
-        progress: Progress,
-        *,
-        may_go_on: Callable[[], bool],
-    ) -> None:
-        self._work = work
-        self._recorder = recorder
-        self._progress = progress
-        self._may_go_on = may_go_on
-        self._held: deque[tuple[int, contextlib.ExitStack]] = deque()  # last row of a unit, its lock
+    def _ranges(self, may_go_on: Callable[[], bool]) -> Iterator[tuple[int, int]]:
+        """Yield ``(first, stop)`` of the rows to compute: all, or with several processes unit by unit.
 
-    def ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield ``(first, stop)``; a unit stays claimed until :meth:`advance` has reached its end."""
-        rank, work = self._work.rank, self._work.shards
+        A unit stays claimed until :meth:`_give_back` is told its last row.
+        """
+        rank, work = self._rank, self.shards
         work.scan()
         if rank.size == 1:
             yield from work.gaps()
@@ -280,10 +235,9 @@ class _Claims:
         for turn in range(n_units):
             unit = (turn + rank.number * n_units // rank.size) % n_units  # apart from each other
             first, stop = unit * unit_rows, min((unit + 1) * unit_rows, n_rows)
-            if signals.requested() or not self._may_go_on():
+            if signals.requested() or not may_go_on():
                 return
-            work.scan()
-            self._work.note_others(self._recorder, self._progress)
+            self._scan()
             name = f"unit-{unit:05d}.lock"
             if not work.gaps(first, stop) or locks.live_holder(work.path, name=name):
                 continue
@@ -293,7 +247,7 @@ class _Claims:
             except locks.LockedError:
                 continue
             except CogError:
-                if not self._may_go_on():  # everything is done, and the folder removed
+                if not may_go_on():  # everything is done, and the folder removed
                     return
                 raise
             work.scan()  # it may have been finished just before
@@ -304,45 +258,35 @@ class _Claims:
             self._held.append((gaps[-1][1], lock))
             yield from gaps
 
-    def advance(self, row: int) -> None:
-        """Save and give back a unit, when its last row is computed."""
+    def _give_back(self, row: int) -> None:
+        """Save a unit, and give its lock back, when its last row is computed."""
         if self._held and self._held[0][0] == row:
             _, lock = self._held.popleft()
             self._recorder.flush(then=lock.close)
 
-    def close(self) -> None:
-        """Give back the units that are not finished."""
-        while self._held:
-            self._held.popleft()[1].close()
 
-
-def _complete(work: _Work) -> shards.MergedShards:
-    """Compute all rows, or see to it that they are computed, and return them."""
-    before, n_rows = work.n_done(), work.shards.manifest.n_rows
-    if before:
-        logger.info("%s: continues, %d of %d images are done", work.label, before, n_rows)
-    others = {shard.device for shard in work.shards.used()} - {work.device}
+def _complete(worker: _Worker) -> shards.MergedShards:
+    """Compute all rows, or wait for those that others compute, and return them."""
+    job, work = worker.job, worker.shards
+    if n_before := work.n_done():
+        logger.info("%s: continues, %d of %d images are done", job.label, n_before, work.manifest.n_rows)
+    others = {shard.device for shard in work.used()} - {worker.device}
     if others:
         logger.warning(
             "%s: the images that are done were computed on %s, the others are on %s: features may differ in their last "
-            "bits", work.label, ", ".join(sorted(others)), work.device,
+            "bits", job.label, ", ".join(sorted(others)), worker.device,
         )  # fmt: skip
-    repairs = 0
-    with work.session() as session:
-        while True:
-            session.compute()
-            work.shards.scan()
-            if work.shards.gaps():
-                session.wait()  # for units that others have claimed
-                continue
-            merged = work.shards.merge()
-            if merged is not None:
-                return merged
-            repairs += 1
-            if repairs > _MOST_REPAIRS:
-                raise CogError(
-                    f"what is written into {work.shards.path} is damaged again and again; is the storage sound?"
-                )
+    for _ in range(_MOST_REPAIRS + 1):
+        worker.compute()
+        work.scan()
+        while work.gaps():
+            worker.wait()  # for units that others have claimed
+            worker.compute()
+            work.scan()
+        merged = work.merge()
+        if merged is not None:
+            return merged
+    raise CogError(f"the shards in {work.path} are damaged again and again; is the storage sound?")
 
 
 def _publish(job: ExtractJob, merged: shards.MergedShards, plan: ExtractionPlan, claim: FolderClaim) -> None:
@@ -351,11 +295,14 @@ def _publish(job: ExtractJob, merged: shards.MergedShards, plan: ExtractionPlan,
     decoded[[row for row, _ in merged.failures]] = False
     rows = np.flatnonzero(decoded).tolist()
     rate = len(images) / max(merged.seconds, 1e-9)
+    x = torch.from_numpy(merged.x)
+    if x.dtype is torch.int16:
+        x = x.view(torch.bfloat16)
     with claim.publish() as stage:
         job.folder.write(
             stage,
             feature_files.FeatureSet(
-                torch.from_numpy(merged.x),
+                x,
                 torch.from_numpy(images.labels[rows]),
                 f"{plan.model.model}_{images.dataset}_{images.split}",
             ),
@@ -383,19 +330,18 @@ def _publish(job: ExtractJob, merged: shards.MergedShards, plan: ExtractionPlan,
 
 def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
     leader = _Leader(job, plan)
-    manifest = leader.wait(
-        work_identity(job, plan, device=extractor.device, rows_per_pass=extractor.rows_per_pass)
-    )
+    manifest = leader.wait(_manifest(job, extractor, plan, leader="").identity)
     if manifest is None:
         return
-    work = _Work(job, extractor, plan, shards.Shards(job.folder.path / shards.FOLDER, manifest), label=label)
+    work = shards.Shards(job.folder.path)
+    work.manifest = manifest
     try:
-        with work.session() as session:
+        with _Worker(job, extractor, plan, work, label=label) as worker:
             while True:
-                session.compute(may_go_on=leader.is_there)
+                worker.compute(may_go_on=leader.is_there)
                 if not leader.is_there():
                     break
-                session.wait()
+                worker.wait()
     except signals.Interrupted:
         raise
     except CogError:  # it may be that the leader has ended and cleaned up
@@ -406,7 +352,7 @@ def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
 
 
 class _Leader:
-    """What a helper sees of the process that leads."""
+    """The process that leads, as a helper sees it."""
 
     def __init__(self, job: ExtractJob, plan: ExtractionPlan) -> None:
         self._job = job
@@ -430,10 +376,7 @@ class _Leader:
             if self._is_published():
                 return None
             self._require_no_failure()
-            manifest, holder = (
-                shards.read_manifest(self._folder),
-                read_state(self._folder, complete=False).holder,
-            )
+            manifest, holder = self._look()
             ours = manifest is not None and manifest.group == self._plan.rank.group
             leads = manifest is not None and holder is not None and holder.token == manifest.leader
             if manifest is not None and ours and leads:
@@ -457,15 +400,17 @@ class _Leader:
 
     def is_there(self) -> bool:
         """Whether the leader is alive and at work on what this process has joined."""
-        assert self._manifest is not None
-        manifest = shards.read_manifest(self._folder)
-        if manifest is None or (manifest.work, manifest.leader) != (
-            self._manifest.work,
-            self._manifest.leader,
-        ):
+        joined, (manifest, holder) = self._manifest, self._look()
+        if joined is None or manifest is None or holder is None:
             return False
-        holder = read_state(self._folder, complete=False).holder
-        return holder is not None and holder.token == manifest.leader
+        return (manifest.work, manifest.leader) == (
+            joined.work,
+            joined.leader,
+        ) and holder.token == joined.leader
+
+    def _look(self) -> tuple[shards.Manifest | None, locks.Holder | None]:
+        """Return the manifest in the folder, and the process that holds its lock."""
+        return shards.read_manifest(self._folder), read_state(self._folder, complete=False).holder
 
     def require_published(self) -> None:
         """Say how the leader ended.

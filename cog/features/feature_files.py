@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 #: Rows that are checked and normalised at a time: they stay in the processor's cache in between.
 _CHUNK_ROWS = 512
 
+#: Types of features that can stay in their file.
+MAPPABLE = (torch.float32, torch.float16, torch.bfloat16)
+
 #: Norms below this one may have lost digits in float32, where squares below 1e-38 do.
 _SMALLEST_NORM = 1e-12
 
@@ -33,11 +36,11 @@ class FeatureSet:
     """Features and labels of one split.
 
     Attributes:
-        x: float32 ``(n, d)``.
+        x: float32 ``(n, d)``; float16 or bfloat16 when it is written, or memory-mapped, as such.
         y: int64 ``(n,)``.
         name: ``<model>_<dataset>_<split>``.
-        norms: ``(n, 1)`` when ``x`` is memory-mapped: what its rows still have to be divided by; float32, or float64
-            where some norms are beyond float32's range (see :func:`row_norms`).
+        norms: ``(n, 1)`` when ``x`` is memory-mapped: divisors of its rows; float32, or float64 where some norms are
+            beyond float32's range (see :func:`row_norms`).
     """
 
     x: torch.Tensor
@@ -50,7 +53,7 @@ class FeatureSet:
 
 
 def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
-    """Write ``X_Y.pth`` (``X`` float32, ``Y`` int64, ``name``), whole or not at all.
+    """Write ``X_Y.pth`` (``X`` in its type, ``Y`` int64, ``name``), whole or not at all.
 
     Raises:
         CogError: when it cannot be written.
@@ -67,28 +70,28 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
     Args:
         path: the file, or the folder that holds it.
         normalize: l2-normalise the rows.
-        mapped: leave the features in the file and map it, for features larger than memory; needs float32 in a file of
-            torch >= 1.6 (others are read).
+        mapped: leave the features in the file and map it, for features larger than memory; needs a type of
+            :data:`MAPPABLE` in a file of torch >= 1.6 (others are read).
 
     Returns:
-        Features as float32 (float16, bfloat16 and float64 files are converted), labels as int64.
+        Features as float32 (float16, bfloat16 and float64 files are converted; mapped ones are as in the file), labels
+        as int64.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
             whole numbers, NaN or infinite values (the first rows are named).
     """
-    found = open_file(path, mapped=mapped)
-    x, y = found.x, found.y
-    # detached and contiguous: they are normalised in place below
-    mapped = mapped and x.dtype == torch.float32 and x.is_contiguous()
-    x = x.detach().float().contiguous()
-    norms = _check_and_normalize_(x, str(found.path), normalize=normalize, in_place=not mapped)
-    return FeatureSet(x, y.long(), found.name, norms)
+    file = open_file(path, mapped=mapped)
+    mapped = mapped and file.x.dtype in MAPPABLE and file.x.is_contiguous()
+    # detached and contiguous: they are normalized in place below
+    x = file.x.detach() if mapped else file.x.detach().float().contiguous()
+    norms = check_and_normalize_(x, str(file.path), normalize=normalize, in_place=not mapped)
+    return FeatureSet(x, file.y.long(), file.name, norms)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureFile:
-    """What a feature file holds, as it is there; values are not checked.
+    """The content of a feature file, in its types; values are not checked.
 
     Attributes:
         path: the file.
@@ -120,8 +123,8 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
         raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
     data = _open(path, mapped=mapped)
     if not isinstance(data, dict) or not {"X", "Y"} <= set(data):
-        found = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
-        raise CogError(f"{path} holds {found}, expected a dict with X and Y")
+        content = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
+        raise CogError(f"{path} holds {content}, expected a dict with X and Y")
     x, y = data["X"], data["Y"]
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         raise CogError(f"{path}: X and Y must be tensors, found {type(x).__name__} and {type(y).__name__}")
@@ -142,9 +145,12 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
 
 
 def _open(path: Path, *, mapped: bool) -> Any:
-    if mapped:
-        with contextlib.suppress(CogError):  # older containers cannot be mapped
-            return load_torch(path, mmap=True)
+    with contextlib.suppress(CogError):  # older containers cannot be mapped
+        data = load_torch(path, mmap=True)
+        x = data.get("X") if isinstance(data, dict) else None
+        # Rounded features become float32 right away: there is one copy of them in memory, not two.
+        if mapped or (isinstance(x, torch.Tensor) and x.dtype in MAPPABLE and x.dtype != torch.float32):
+            return data
     return load_torch(path)
 
 
@@ -173,27 +179,32 @@ def _divisors(norms: torch.Tensor) -> torch.Tensor:
     return norms.masked_fill(norms == 0, 1.0)
 
 
-def _check_and_normalize_(
-    x: torch.Tensor, source: str, *, normalize: bool, in_place: bool
+def check_and_normalize_(
+    x: torch.Tensor, source: str, *, normalize: bool, in_place: bool = True
 ) -> torch.Tensor | None:
     """Refuse NaN and infinite features, and scale rows to unit length (zero rows stay zero; paper Sec. 4.1).
 
     Both in one pass over the memory and in place: the features of a level take 9 GB. A row is finite when its norm is.
     Rows of zeros are warned of.
 
+    Args:
+        x: ``(n, d)``, float32 if ``in_place``.
+        source: name of the features in messages.
+        normalize: whether rows are scaled.
+        in_place: whether ``x`` is changed.
+
     Returns:
-        With ``in_place`` False, ``(n, 1)`` to divide the rows by (ones when they shall stay as they are), see
-        :class:`FeatureSet`.
+        None, or without ``in_place`` the divisors of the rows ``(n, 1)``: ones without ``normalize``.
 
     Raises:
-        CogError: naming how many rows are not finite, and the first ones.
+        CogError: naming the number of rows that are not finite, and the first ones.
     """
     bad: list[int] = []
     n_zero = 0
     divisors: list[torch.Tensor] = []
     for start in range(0, len(x), _CHUNK_ROWS):
         chunk = x[start : start + _CHUNK_ROWS]
-        norms = row_norms(chunk)
+        norms = row_norms(chunk.float())
         if not torch.isfinite(norms).all():
             bad += [start + int(row) for row in (~torch.isfinite(norms[:, 0])).nonzero()]
         n_zero += int((norms == 0).sum())
@@ -215,15 +226,6 @@ def _check_and_normalize_(
             len(x),
         )
     return None if in_place else torch.cat(divisors)
-
-
-def check_and_normalize_(x: torch.Tensor, source: str, *, normalize: bool) -> None:
-    """Refuse NaN and infinite values in float32 ``x`` ``(n, d)``, and with ``normalize`` scale its rows to unit length.
-
-    Raises:
-        CogError: naming ``source``, how many rows are not finite, and the first ones.
-    """
-    _check_and_normalize_(x, source, normalize=normalize, in_place=True)
 
 
 def to_consecutive_labels(

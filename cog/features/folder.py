@@ -6,7 +6,7 @@
     features.json      how they were made; "status" tells whether all images are in them
     image_paths.txt    one image path per row of X
     failed_images.txt  "<path>\\t<reason>" per image that could not be decoded (only when there are any)
-    .resume/           what is finished of an extraction that is not, see cog/features/shards.py
+    .resume/           shards of an extraction that is not finished, see cog/features/shards.py
 
 When more images failed than were allowed, the features of the others are kept as ``X_Y.incomplete.pth``,
 which nothing mistakes for a result; the same command with ``--allow_failures`` turns it into ``X_Y.pth``
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from cog import constants
 from cog.data import root_layout
 from cog.errors import CogError, FailedImagesError
+from cog.features.shards import Shards
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
@@ -38,9 +39,6 @@ PATHS_FILE = "image_paths.txt"
 FAILURES_FILE = "failed_images.txt"
 INCOMPLETE_FILE = "X_Y.incomplete.pth"
 
-#: What tells readers that the folder is complete, and with which features.
-MARKERS = (constants.FEATURES_FILE, METADATA_FILE)
-
 #: Entries of features.json that must agree for two extractions to be the same.
 IDENTITY = (
     "model",
@@ -52,25 +50,32 @@ IDENTITY = (
     "profile",
     "variant",
     "precision",
+    "save_dtype",
     "decode",
     "image_list_sha256",
 )
 
 # What an entry was before it was recorded.
-_BEFORE = {"decode": "exact"}
+_BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
 
 class FeatureFolder(OutputFolder):
     """The output folder of one extraction, see :class:`~cog.runtime.output_folder.OutputFolder`.
 
     Args:
-        identity: the entries named in ``IDENTITY``, and what else features.json says of the features before they are
+        identity: the entries named in ``IDENTITY``, and those of features.json that are known before the features are
             computed.
         skip_complete: whether features of unknown making (the original toolkit's) are kept.
         allow_failures: number of failed images that is acceptable.
     """
 
-    markers = MARKERS
+    markers = (constants.FEATURES_FILE, METADATA_FILE)
+    unfinished = (
+        "{resume} holds unfinished work that was made differently ({changed}); give the same settings to continue it, "
+        "or --overwrite to discard it"
+    )
+    damaged = None
+    resume_kind = Shards
 
     def __init__(
         self,
@@ -118,7 +123,7 @@ class FeatureFolder(OutputFolder):
         return differences(before, {key: wanted[key] for key in IDENTITY})
 
     def require_usable(self) -> None:
-        """Find out, before anything else is looked at, that features cannot go here.
+        """Refuse a folder that features cannot go to, before anything else is looked at.
 
         Raises:
             CogError: when something is in the way, or there are features of unknown making, neither to be kept nor to
@@ -181,18 +186,23 @@ class FeatureFolder(OutputFolder):
     def check_unfinished(
         self, identity: Mapping[str, Any], versions: Mapping[str, Any] | None = None
     ) -> list[str]:
-        """Accept what is unfinished: its bits depend on the device, too, see :func:`cog.features.shards.check`."""
-        return []
+        """Return how unfinished work differs; with ``overwrite`` only work that was begun with it is continued.
+
+        Job schedulers repeat the command of an interrupted job: that one has to come to an end.
+        """
+        changed = super().check_unfinished(identity, versions)
+        stored = self.resume.read()
+        if stored is not None and self.overwrite and not stored["replaces"]:
+            changed.append("begun without --overwrite")
+        return changed
 
     def has_leftovers(self) -> bool:
-        """Whether the ranges are there that the features were made of."""
-        from cog.features import shards  # imports numpy
-
-        stored = shards.read_manifest(self.path)
-        return stored is not None and not self.compare(stored.identity, self.identity)
+        """Whether the shards are there that the features were made of."""
+        stored = self.resume.read()
+        return stored is not None and not self.compare(stored["identity"], self.identity)
 
     def announce_done(self) -> None:
-        """Say that the features are complete, and what else is there."""
+        """Say that the features are complete, and whether unfinished work of other settings lies beside them."""
         logger.info("%s is complete, skipped", self.features_file)
         if self.resume.path.is_dir() and not self.has_leftovers():
             logger.info("%s holds unfinished work of other settings", self.resume.path)
@@ -246,7 +256,7 @@ class FeatureFolder(OutputFolder):
         files.write_json(stage / METADATA_FILE, counts | self.identity | metadata)
 
     def require_complete(self) -> None:
-        """Say what to do about images that could not be decoded.
+        """Refuse features that lack more images than allowed, with the ways out.
 
         Raises:
             FailedImagesError: when more failed than were allowed.

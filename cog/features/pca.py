@@ -1,10 +1,10 @@
 """Principal components of training features (``CLF.PCA_DIM``), exact and in bounded memory.
 
 The first version of the paper fits scikit-learn's PCA to the training features of each data set and trains on the first
-32 to 1024 components (its section 4.4). The same here, from the covariance: one pass over the rows, whose products are
+32 to 1024 components (its section 4.4). Here they come from the covariance: one pass over the rows, whose products are
 summed in float64 around the mean of the first rows (so that a large common offset cancels nothing), then the
-eigenvectors of a ``(D, D)`` matrix. The features are not l2-normalized before; what is left of them is afterwards,
-where ``CLF.NORM_FTS`` says so: the classifier sees the scale that its learning rates are made for.
+eigenvectors of a ``(D, D)`` matrix. Features are not l2-normalized before; their projections are afterwards, if
+``CLF.NORM_FTS`` is set: the classifier sees the scale that its learning rates are made for.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Pca:
         return float(self.variances[:dim].sum() / self.variances.sum())
 
     def as_dict(self, dim: int) -> dict[str, Any]:
-        """Return what results.json says of a projection on ``dim`` components."""
+        """Return the record of a projection on ``dim`` components for results.json."""
         shares = {str(k): round(self.explained(k), 9) for k in (*_MILESTONES, dim) if k <= dim}
         return {
             "dim": dim,
@@ -84,8 +84,8 @@ def fit(x: torch.Tensor, *, rows: torch.Tensor | None = None, device: torch.devi
 
     Args:
         x: float32 ``(n, D)`` on the CPU, in memory or mapped from a file; only read.
-        rows: int64, which ones count; None: all.
-        device: where to compute; it needs float64.
+        rows: int64, the rows to fit to; None: all.
+        device: device of the computation; it needs float64.
     """
     device = device or torch.device("cpu")
     n_rows, dim = len(x) if rows is None else len(rows), x.shape[1]
@@ -135,9 +135,9 @@ def project(
         x: float32 ``(n, D)``, contiguous, on the CPU.
         pca: from :func:`fit`.
         dim: at most D.
-        rows: int64, ascending: which ones; None: all.
+        rows: int64, ascending, the rows to project; None: all.
         in_place: put the result at the beginning of the memory of ``x``, whose values are lost.
-        device: where to compute.
+        device: device of the computation.
     """
     device = device or torch.device("cpu")
     n_rows = len(x) if rows is None else len(rows)
@@ -163,15 +163,15 @@ def require_rank(pca: Pca, dim: int, *, source: str) -> None:
         CogError: when the rows do not vary in ``dim`` directions.
     """
     if pca.rank < dim:
-        what = "do not vary at all" if pca.rank == 0 else f"vary in {pca.rank} directions only"
+        extent = "do not vary at all" if pca.rank == 0 else f"vary in {pca.rank} directions only"
         todo = "leave it out" if pca.rank == 0 else f"set at most {pca.rank}"
-        raise CogError(f"CLF.PCA_DIM {dim}: the {pca.n_rows} rows of {source} {what}; {todo}")
+        raise CogError(f"CLF.PCA_DIM {dim}: the {pca.n_rows} rows of {source} {extent}; {todo}")
 
 
 def timed_fit(
     x: torch.Tensor, dim: int, *, rows: torch.Tensor | None, device: torch.device, source: str
 ) -> Pca:
-    """Fit, refuse what is not there, and say what came out.
+    """Fit, refuse components that do not exist, and log the share of the variance.
 
     Raises:
         CogError: when there are fewer than ``dim`` features, or directions in which they vary.

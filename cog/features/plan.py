@@ -18,7 +18,6 @@ from cog.models.request import ModelRequest
 from cog.models.sources import find_spec
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
-from cog.runtime.fingerprint import differences
 from cog.runtime.locks import LockedError
 from cog.runtime.output_folder import read_state
 from cog.runtime.ranks import Rank
@@ -39,9 +38,9 @@ class ExtractJob:
     """One data set and split to extract.
 
     Attributes:
-        images: what to extract.
-        folder: where the features go, and which these are.
-        label: how messages call it.
+        images: the images.
+        folder: output folder, with the identity of the features.
+        label: name in messages.
     """
 
     images: ImageList
@@ -56,14 +55,14 @@ class ExtractJob:
 
 @dataclass(frozen=True, eq=False)
 class ExtractionPlan:
-    """Everything that one call of ``extract_features.py`` does; most fields are the values of its flags.
+    """A call of ``extract_features.py``; most fields are the values of its flags.
 
     Properties are computed, and checked, when they are first asked for. An execution asks for :attr:`jobs` and ends at
     the first fault; ``--check`` asks for one part after the other and reports all faults.
 
     Attributes:
-        rank: which process this is.
-        since: when it was started (seconds since the epoch).
+        rank: this process among those of the start.
+        since: start of the process (seconds since the epoch).
     """
 
     model: ModelRequest
@@ -127,6 +126,7 @@ class ExtractionPlan:
             "profile": fx.PROFILE,
             "variant": fx.VARIANT,
             "precision": fx.PRECISION,
+            "save_dtype": fx.SAVE_DTYPE,
             "decode": fx.DECODE,
             "image_list_sha256": images.digest(),
             "images_root": str(images.root),
@@ -190,7 +190,14 @@ class ExtractionPlan:
             folders = self.folders if known.ok else {}
         for pair in self.pairs:
             with report.step(" ".join(pair)):
-                self._check_images(report, pair)
+                listed = self.sources.declaration(pair[0]).list_images is not None
+                check_images(
+                    report,
+                    self.images(pair),
+                    " ".join(pair),
+                    allowed=self.allow_failures,
+                    may_be_missing=listed,
+                )
         todo = []
         for pair, folder in folders.items():
             job = self.job(pair) if configured.ok and pair in self._lists else None
@@ -203,7 +210,9 @@ class ExtractionPlan:
         dim = None
         if fx is not None and self.model.model_loader is None:
             dim = find_spec(self.model.model).resolve(fx.PROFILE, fx.VARIANT).feature_dim
-        _check_space(report, todo, dim, half=fx is not None and fx.PRECISION == "fp16")
+        value_bytes = 2 if fx is not None and fx.SAVE_DTYPE != "float32" else 4
+        shard_bytes = 2 if fx is not None and fx.PRECISION == "fp16" else value_bytes
+        _check_space(report, todo, dim, value_bytes=value_bytes, shard_bytes=shard_bytes)
         with report.step("device"):
             precision = "" if fx is None else fx.PRECISION
             machine_checks.check_device(report, self.device, "FT_EXTRACT.PRECISION", precision)
@@ -229,24 +238,6 @@ class ExtractionPlan:
             f"SHA-256 {description['checkpoint_sha256'][:12]}...{published}",
         )
 
-    def _check_images(self, report: Report, pair: tuple[str, str]) -> None:
-        label, images = " ".join(pair), self.images(pair)
-        absent: list[str] = []
-        if self.sources.declaration(pair[0]).list_images is not None:
-            absent = image_checks.missing(images)  # other lists are made of the files in the folders
-        total = f"{len(images):,} images of {len(images.classes):,} classes"
-        if not absent:
-            report.ok(label, total)
-            return
-        some = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
-        text = f"{len(absent):,} of {total} are missing under {images.root}: {some}"
-        why = root_layout.hint(images.root)
-        if len(absent) <= self.allow_failures:
-            report.warn(label, f"{text} (--allow_failures {self.allow_failures} accepts that){why}")
-        else:
-            advice = why or f"; complete them, or accept it with --allow_failures {len(absent)}"
-            report.problem(label, f"{text}{advice}")
-
     def _check_output(
         self, report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str
     ) -> bool:
@@ -262,7 +253,9 @@ class ExtractionPlan:
         if not is_free:
             return False
         if manifest is not None and job is not None:
-            _check_unfinished(report, job, manifest, overwrite=self.overwrite)
+            work = shards.Shards(folder.path)
+            work.manifest = manifest
+            _check_unfinished(report, job, work)
         elif folder.is_complete() and self.overwrite:
             report.warn("output", f"{label}: {folder.features_file} would be replaced (--overwrite)")
         elif folder.is_complete():
@@ -275,32 +268,60 @@ class ExtractionPlan:
         return True
 
 
-def _check_unfinished(report: Report, job: ExtractJob, manifest: shards.Manifest, *, overwrite: bool) -> None:
-    # The device and the images per pass are part of it, too, but are not known without taking a GPU.
-    wanted = {key: value for key, value in job.identity.items() if key in manifest.identity}
-    changed = differences({key: manifest.identity[key] for key in wanted}, wanted)
-    work = shards.Shards(job.folder.path / shards.FOLDER, manifest)
-    work.scan()
-    state = f"{job.label}: {work.n_done():,} of {manifest.n_rows:,} images are done in {work.path}"
-    if not changed:
-        report.ok("output", f"{state}; continues from there")
-    elif overwrite:
-        report.warn("output", f"{state}, made differently; they would be discarded (--overwrite)")
+def check_images(
+    report: Report, images: ImageList, label: str, *, allowed: int, may_be_missing: bool = True
+) -> None:
+    """Report how many images of a list are missing.
+
+    Args:
+        report: gets one line.
+        images: the images.
+        label: of the line.
+        allowed: value of ``--allow_failures``.
+        may_be_missing: False for a list that was made of the files in its folders.
+    """
+    absent = image_checks.missing(images) if may_be_missing else []
+    total = f"{len(images):,} images of {len(images.classes):,} classes"
+    if not absent:
+        report.ok(label, total)
+        return
+    some = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
+    text = f"{len(absent):,} of {total} are missing under {images.root}: {some}"
+    why = root_layout.hint(images.root)
+    if len(absent) <= allowed:
+        report.warn(label, f"{text} (--allow_failures {allowed} accepts that){why}")
     else:
-        report.problem(
-            "output",
-            f"{state}, made differently ({'; '.join(changed)}); give the same settings to continue, or --overwrite",
-        )
+        advice = why or f"; complete them, or accept it with --allow_failures {len(absent)}"
+        report.problem(label, f"{text}{advice}")
 
 
-def _check_space(report: Report, todo: list[tuple[Path, int]], dim: int | None, *, half: bool) -> None:
+def _check_unfinished(report: Report, job: ExtractJob, work: shards.Shards) -> None:
+    """Report whether unfinished work would be continued.
+
+    Raises:
+        CogError: when it was made differently.
+    """
+    # The device and the images per pass are part of it, too, but are not known without taking a GPU.
+    changed = job.folder.check_unfinished(job.identity)
+    work.scan()
+    text = f"{job.label}: {work.n_done():,} of {work.manifest.n_rows:,} images are done in {work.path}"
+    if changed:
+        report.warn("output", f"{text}, made differently; they would be discarded (--overwrite)")
+    else:
+        report.ok("output", f"{text}; continues from there")
+
+
+def _check_space(
+    report: Report, todo: list[tuple[Path, int]], dim: int | None, *, value_bytes: int, shard_bytes: int
+) -> None:
     """Compare disk and memory with what the jobs need.
 
     Args:
         report: gets the findings.
         todo: output folder and number of images of each job.
         dim: number of features; None: not known.
-        half: whether shards hold float16.
+        value_bytes: bytes of a value in X_Y.pth.
+        shard_bytes: bytes of a value in a shard.
     """
     if not todo:
         return
@@ -312,13 +333,13 @@ def _check_space(report: Report, todo: list[tuple[Path, int]], dim: int | None, 
         )
         return
     with report.step("disk"):
-        finals = [(path, n * (4 * dim + _ROW_BYTES)) for path, n in todo]
+        finals = [(path, n * (value_bytes * dim + _ROW_BYTES)) for path, n in todo]
         # Shards exist beside the file made of them until that is in place; one split after the other.
         path, rows = max(todo, key=lambda item: item[1])
         done = sum(_bytes_in(path / shards.FOLDER) for path, _ in todo)
-        machine_checks.check_disk(report, [*finals, (path, rows * (2 if half else 4) * dim - done)])
+        machine_checks.check_disk(report, [*finals, (path, rows * shard_bytes * dim - done)])
     with report.step("memory"):
-        most = max(n * 4 * dim for _, n in todo)
+        most = max(n * value_bytes * dim for _, n in todo)
         machine_checks.check_memory(
             report, most, f"the largest split, {machine_checks.size(most)}, at its end"
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
+
 from cog.data.loader import usable_workers
 from cog.errors import CogError, FailedImagesError
-from cog.features import extract_job, shards
+from cog.features import extract_job
 from cog.features.extract import Extractor, pass_sizes
 from cog.features.plan import ExtractionPlan, ExtractJob
 from cog.models.sources import is_library_model
@@ -71,8 +73,8 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     require_precision(device, "FT_EXTRACT.PRECISION", fx.PRECISION)
     _, rows_per_pass = pass_sizes(device, crop=fx.IMAGE_CROP_SIZE, batch_size=fx.BATCH_SIZE)
     for job in jobs if plan.rank.leads else ():
-        identity = extract_job.work_identity(job, plan, device=device, rows_per_pass=rows_per_pass)
-        shards.check(job.folder.path, identity, overwrite=plan.overwrite)
+        versions = extract_job.work_versions(plan, device=device, rows_per_pass=rows_per_pass)
+        job.folder.check_unfinished(job.identity, versions)
     backbone = plan.model.load(device, plan.cfg)
     if is_library_model(plan.model.model):
         logger.info(
@@ -91,6 +93,7 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
         batch_size=fx.BATCH_SIZE,
         n_workers=n_workers,
         precision=fx.PRECISION,
+        save_dtype=getattr(torch, fx.SAVE_DTYPE),
         compiled=fx.COMPILE,
         load_truncated=fx.LOAD_TRUNCATED_IMAGES,
         start_method=fx.WORKER_START_METHOD or None,

@@ -3,9 +3,10 @@
 ::
 
     features_<split>/.resume/
-        manifest.json                       what is being computed; a restart must want the same
-        rows-000000000-000008192.npy        features of the decoded images of these rows, float32 or float16
-        rows-000000000-000008192.json       the same range is done: failures, checksum, device; written after the data
+        manifest.json                       identity of the work; a restart must want the same
+        rows-000000000-000008192.npy        features of the decoded images of these rows, float32, float16, or bits of
+                                            bfloat16 as int16
+        rows-000000000-000008192.json       marker of the range: failures, checksum, device; written after the data
         unit-00003.lock                     some process computes unit 3 (only with several processes)
 
 A range begins at a multiple of the images per forward pass, so that its features do not depend on how the rows were cut
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import logging
 import os
@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,6 @@ import numpy as np
 
 from cog.errors import CogError
 from cog.runtime import files
-from cog.runtime.fingerprint import differences
 from cog.runtime.resume_dir import FOLDER, ResumeFolder
 
 if TYPE_CHECKING:
@@ -47,6 +46,9 @@ MANIFEST_FILE = "manifest.json"
 _MARKER = re.compile(r"rows-([0-9]{9})-([0-9]{9})\.json")
 _TEMPORARY = re.compile(r"\.(rows-[0-9-]+\.(npy|json)|manifest\.json)\.[a-z0-9_]{8}\.tmp")
 
+# Types of the arrays in files, where NumPy lacks the type of the features.
+_STORED = {"bfloat16": "int16"}
+
 # Finished ranges that are read at the same time in the end: hashing takes a processor, and lets go of Python's lock.
 _READERS = 4
 # NumPy parses the header of an array as Python, and the parser of CPython 3.11 is not safe with several threads
@@ -56,10 +58,10 @@ _PARSER = threading.Lock()
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is being computed, and by whom.
+    """The identity of an extraction in progress, and the processes at work on it.
 
     Attributes:
-        work: random; ranges belong to the manifest whose ``work`` they carry.
+        work: random; shards belong to the manifest whose ``work`` they carry.
         identity: everything that decides the bits of the features; equal for all processes and restarts.
         n_rows: images in the list.
         unit_rows: rows that one of several processes claims at a time.
@@ -89,11 +91,11 @@ class Shard:
         stop: row after the last one.
         n_features: number of decoded images.
         dim: their dimension, 0 without images.
-        dtype: ``float32`` or ``float16``.
+        dtype: ``float32``, ``float16`` or ``bfloat16``.
         sha256: of the features' bytes.
         failures: ``[row, reason]`` of the images that could not be decoded, in row order.
-        device: where it was computed.
-        seconds: how long that took.
+        device: name of the device that computed it.
+        seconds: computing time.
     """
 
     work: str
@@ -109,16 +111,16 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Of its files, without suffix."""
+        """Name of the files, without suffix."""
         return f"rows-{self.first:09d}-{self.stop:09d}"
 
 
 @dataclass(frozen=True, eq=False)
 class MergedShards:
-    """All rows.
+    """The features of all rows.
 
     Attributes:
-        x: float32 ``(n, d)``, one row per decoded image.
+        x: ``(n, d)``, one row per decoded image: float32, float16, or bits of bfloat16 as int16.
         failures: ``(row, reason)`` of the others, in row order.
         devices: names of the devices, in the order of their first rows.
         seconds: computing time, added up over the processes.
@@ -142,118 +144,76 @@ def _read(path: Path, kind: type) -> Any:
         entry = kind(**{field.name: data[field.name] for field in fields(kind)})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    types: dict[str, tuple[type, ...]] = {
-        "str": (str,),
-        "int": (int,),
-        "bool": (bool,),
-        "float": (int, float),
-    }
-    for item in fields(kind):
-        if not isinstance(getattr(entry, item.name), types.get(str(item.type), (object,))):
-            return None
-    return entry
+    types: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": int | float}
+    fits = (isinstance(getattr(entry, item.name), types.get(str(item.type), object)) for item in fields(kind))
+    return entry if all(fits) else None
 
 
-def check(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> bool:
-    """Tell whether unfinished work in an output folder would be continued.
+class Shards(ResumeFolder):
+    """The finished ranges of an extraction, in the folder ``.resume`` of its output folder.
 
-    Args:
-        folder: output folder.
-        identity: of what is asked for.
-        overwrite: whether the user allows to discard other work.
-
-    Returns:
-        Whether there is some to continue. Work that was begun without ``overwrite`` is not continued with it; but work
-        begun with it is: job schedulers repeat the command of an interrupted job.
-
-    Raises:
-        CogError: when there is work that was made differently.
-    """
-    stored = read_manifest(folder)
-    if stored is None:
-        return False
-    changed = differences(stored.identity, identity)
-    if changed and not overwrite and _markers(folder / FOLDER):
-        raise CogError(
-            f"{folder / FOLDER} holds unfinished work that was made differently ({'; '.join(changed)}); give the same "
-            "settings to continue it, or --overwrite to discard it"
-        )
-    return not changed and (stored.overwrites or not overwrite)
-
-
-def begin(
-    folder: Path,
-    manifest: Manifest,
-    *,
-    overwrite: bool,
-    stale_reason: Callable[[Shard], str | None] = lambda shard: None,
-) -> Shards:
-    """Continue the work in an output folder, or begin it; to be called with the folder's lock held.
-
-    Args:
-        folder: output folder.
-        manifest: of new work; of older work ``work``, ``n_threads`` and ``overwrites`` are kept.
-        overwrite: see :func:`check`.
-        stale_reason: returns why a finished shard has to be computed again; None keeps it.
-
-    Raises:
-        CogError: see :func:`check`, or when the folder cannot be written to.
-    """
-    path = folder / FOLDER
-    stored = read_manifest(folder)
-    if check(folder, manifest.identity, overwrite=overwrite):
-        assert stored is not None
-        manifest = replace(
-            manifest, work=stored.work, n_threads=stored.n_threads, overwrites=stored.overwrites
-        )
-    elif path.is_dir():
-        if stored is None and _markers(path):
-            logger.warning("%s has no readable %s; what is in it is lost", path, MANIFEST_FILE)
-        Shards(path, manifest).discard()
-    try:
-        path.mkdir(exist_ok=True)
-        for name in os.listdir(path):
-            if _TEMPORARY.fullmatch(name):
-                (path / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
-    shards = Shards(path, manifest)
-    shards.scan()
-    for shard in shards.used():
-        if (why := stale_reason(shard)) is not None:
-            shards.drop(shard, why)
-    files.write_json(path / MANIFEST_FILE, asdict(manifest))
-    return shards
-
-
-def _markers(path: Path) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(path) if _MARKER.fullmatch(name))
-    except OSError:
-        return []
-
-
-class Shards:
-    """The finished ranges of one extraction.
-
-    Args:
-        path: the ``.resume`` folder.
-        manifest: what is computed there.
+    Attributes:
+        manifest: identity of the work; set by :meth:`begin`, or by a process that joins it.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
-        self.manifest = manifest
+    manifest: Manifest
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._known: dict[str, Shard] = {}
 
+    def read(self) -> dict[str, Any] | None:
+        """Return the manifest in the form of :meth:`cog.runtime.resume_dir.ResumeFolder.read`; None without one."""
+        stored = read_manifest(self.path.parent)
+        if stored is None:
+            return None
+        return {"identity": stored.identity, "versions": stored.identity, "replaces": stored.overwrites}
+
+    def has_progress(self) -> bool:
+        """Whether there are finished ranges."""
+        return bool(self._markers())
+
+    def begin(
+        self, manifest: Manifest, *, stale_reason: Callable[[Shard], str | None] = lambda shard: None
+    ) -> None:
+        """Continue the work in the folder, or begin it; the folder is claimed, and other work discarded.
+
+        Args:
+            manifest: of new work; of older work ``work``, ``n_threads`` and ``overwrites`` are kept.
+            stale_reason: returns why a finished shard has to be computed again; None keeps it.
+
+        Raises:
+            CogError: when the folder cannot be written to.
+        """
+        stored = read_manifest(self.path.parent)
+        if stored is not None:
+            manifest = replace(
+                manifest, work=stored.work, n_threads=stored.n_threads, overwrites=stored.overwrites
+            )
+        self.manifest = manifest
+        try:
+            self.path.mkdir(exist_ok=True)
+            for name in os.listdir(self.path):
+                if _TEMPORARY.fullmatch(name):
+                    (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise CogError(f"cannot write into {self.path.parent}: {error.strerror or error}") from error
+        self.scan()
+        for shard in self.used():
+            if (reason := stale_reason(shard)) is not None:
+                self.drop(shard, reason)
+        files.write_json(self.path / MANIFEST_FILE, asdict(manifest))
+
+    def _markers(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self.path) if _MARKER.fullmatch(name))
+        except OSError:
+            return []
+
     def scan(self) -> None:
-        """Take note of what has been finished since, by whichever process."""
-        names = _markers(self.path)
-        for name in self._known.keys() - set(names):
-            del self._known[name]
-        for name in names:
-            if name not in self._known and (shard := self._shard(name)) is not None:
-                self._known[name] = shard
+        """Take note of the ranges finished since, by whichever process."""
+        names = self._markers()
+        self._known = {name: shard for name in names if (shard := self._known.get(name) or self._shard(name))}
 
     def _shard(self, name: str) -> Shard | None:
         shard: Shard | None = _read(self.path / name, Shard)
@@ -296,35 +256,28 @@ class Shards:
         """Write a finished range: the data, then the marker.
 
         Args:
-            shard: what goes into the marker; ``sha256`` is filled in here.
-            blocks: ``(n, d)`` each, one after the other.
+            shard: content of the marker, but for ``sha256``.
+            blocks: ``(n, d)`` each, in row order.
 
         Raises:
             CogError: when it cannot be written.
         """
-        digest = hashlib.sha256()
+        x: Any = np.concatenate(blocks) if blocks else np.empty((0, 0))
         if shard.n_features:
-            header = io.BytesIO()
-            np.lib.format.write_array_header_1_0(
-                header,
-                {
-                    "descr": np.lib.format.dtype_to_descr(np.dtype(shard.dtype)),
-                    "fortran_order": False,
-                    "shape": (shard.n_features, shard.dim),
-                },
-            )
             with files.atomic_write(self.path / f"{shard.name}.npy") as handle:
-                handle.write(header.getvalue())
-                for block in blocks:
-                    data: Any = np.ascontiguousarray(block).view(np.uint8).reshape(-1)
-                    digest.update(data)
-                    handle.write(data)
-        files.write_json(self.path / f"{shard.name}.json", asdict(replace(shard, sha256=digest.hexdigest())))
+                np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(x))
+                handle.write(memoryview(x).cast("B"))  # unlike tofile() it says that a disk is full
+        digest = hashlib.sha256(x).hexdigest()
+        files.write_json(self.path / f"{shard.name}.json", asdict(replace(shard, sha256=digest)))
 
-    def drop(self, shard: Shard, why: str) -> None:
+    def drop(self, shard: Shard, reason: str) -> None:
         """Forget a finished range, which has to be computed again."""
         logger.warning(
-            "rows %d to %d of %s are computed again: %s", shard.first, shard.stop - 1, self.path.parent, why
+            "rows %d to %d of %s are computed again: %s",
+            shard.first,
+            shard.stop - 1,
+            self.path.parent,
+            reason,
         )
         try:
             (self.path / f"{shard.name}.json").unlink(missing_ok=True)
@@ -348,12 +301,14 @@ class Shards:
                 f"{self.path} holds features of {' and of '.join(map(str, dims))} dimensions: the network does not "
                 "always return the same number"
             )
-        x = np.empty((sum(shard.n_features for shard in used), dims[0] if dims else 0), dtype=np.float32)
+        dtype = self.manifest.identity.get("save_dtype", "float32")
+        shape = sum(shard.n_features for shard in used), dims[0] if dims else 0
+        x = np.empty(shape, np.dtype(_STORED.get(dtype, dtype)))
         starts = np.cumsum([0, *(shard.n_features for shard in used)])
         with ThreadPoolExecutor(_READERS, thread_name_prefix="cog-merge") as pool:
             problems = list(
                 pool.map(
-                    lambda shard, start: self._read_into(shard, x[start : start + shard.n_features]),
+                    lambda shard, start: self._read_into(shard, x[start : start + shard.n_features], dtype),
                     used,
                     starts[:-1],
                 )
@@ -370,20 +325,23 @@ class Shards:
             seconds=sum(shard.seconds for shard in used),
         )
 
-    def _read_into(self, shard: Shard, target: np.ndarray) -> str:
-        """Read the features of a range, and return what is wrong with them ("" if nothing is)."""
+    def _read_into(self, shard: Shard, target: np.ndarray, save_dtype: str) -> str:
+        """Read the features of a range into ``target``, and return the damage ("": none)."""
         if not shard.n_features:
             return ""
         path = self.path / f"{shard.name}.npy"
+        if shard.dtype != save_dtype and (shard.dtype, save_dtype) != ("float16", "float32"):
+            return f"{path.name} holds {shard.dtype}"
+        stored = _STORED.get(shard.dtype, shard.dtype)
         try:
             # read, not mapped: a mapped file that vanishes with its server kills the process
             with open(path, "rb") as handle:
                 np.lib.format.read_magic(handle)
                 with _PARSER:
                     shape, _, dtype = np.lib.format.read_array_header_1_0(handle)
-                if (shape, dtype.name) != ((shard.n_features, shard.dim), shard.dtype):
+                if (shape, dtype.name) != ((shard.n_features, shard.dim), stored):
                     return f"{path.name} holds {dtype.name} {shape}"
-                data: Any = target if shard.dtype == "float32" else np.empty(shape, dtype)
+                data: Any = target if dtype == target.dtype else np.empty(shape, dtype)
                 size = handle.readinto(memoryview(data).cast("B"))
                 if size != data.nbytes or handle.read(1):
                     return f"{path.name} is not {data.nbytes} bytes of data"
@@ -399,32 +357,18 @@ class Shards:
             target[:] = data
         return ""
 
-    def discard(self) -> None:
-        """Remove everything, at once for whoever looks."""
-        ResumeFolder(self.path.parent).discard()
-
-
-@dataclass(eq=False)
-class _Content:
-    """Rows that are not on disk yet."""
-
-    first: int
-    stop: int
-    blocks: list[np.ndarray] = field(default_factory=list)
-    failures: list[list[Any]] = field(default_factory=list)
-
 
 class Recorder:
     """Cuts a stream of features into ranges and writes them, beside the computation.
 
     Args:
-        shards: where to.
+        shards: destination.
         device: name of the device, for the markers.
         max_rows: rows after which a range is written.
-        max_seconds: time after which it is; what a kill costs.
+        max_seconds: seconds after which it is; the cost of a kill.
 
     Attributes:
-        names: of the ranges written by this process.
+        n_rows: rows written.
     """
 
     def __init__(self, shards: Shards, *, device: str, max_rows: int, max_seconds: float) -> None:
@@ -432,12 +376,12 @@ class Recorder:
         self._device = device
         self._max_rows = max_rows
         self._max_seconds = max_seconds
-        self._content: _Content | None = None
+        self._batches: list[FeatureBatch] = []
         self._writing: Future[None] | None = None
         # A single writer: ranges appear in the order of the work, and at most two are in memory.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="cog-shards")
         self._since = time.monotonic()
-        self.names: set[str] = set()
+        self.n_rows = 0
 
     def begin(self) -> None:
         """Start the clock: the time before was not spent on features."""
@@ -445,52 +389,44 @@ class Recorder:
 
     def add(self, batch: FeatureBatch) -> None:
         """Take the features of the next rows."""
-        if self._content is not None and self._content.stop != batch.first:
+        if self._batches and self._batches[-1].stop != batch.first:
             self.flush()
-        if self._content is None:
-            self._content = _Content(batch.first, batch.first)
-        content = self._content
-        content.stop = batch.first + batch.n
-        content.failures += [[row, reason] for row, reason in batch.failures]
-        if len(batch.rows):
-            content.blocks.append(batch.x.numpy())
-        if (
-            content.stop - content.first >= self._max_rows
-            or time.monotonic() - self._since >= self._max_seconds
-        ):
+        self._batches.append(batch)
+        n_rows = batch.stop - self._batches[0].first
+        if n_rows >= self._max_rows or time.monotonic() - self._since >= self._max_seconds:
             self.flush()
 
-    def flush(self, then: Callable[[], object] | None = None) -> None:
-        """Write what there is, and call ``then`` when it is on disk; returns before.
+    def flush(self, then: Callable[[], object] = lambda: None) -> None:
+        """Write the features that were added, and call ``then`` when they are on disk; returns before.
 
         Raises:
             CogError: when an earlier range could not be written.
         """
         self.wait()
-        content, self._content = self._content, None
+        batches, self._batches = self._batches, []
         now = time.monotonic()
         seconds, self._since = now - self._since, now
-        self._writing = self._pool.submit(self._write, content, seconds, then)
+        self._writing = self._pool.submit(self._write, batches, seconds, then)
 
-    def _write(self, content: _Content | None, seconds: float, then: Callable[[], object] | None) -> None:
-        if content is not None:
-            n_features = sum(map(len, content.blocks))
+    def _write(self, batches: Sequence[FeatureBatch], seconds: float, then: Callable[[], object]) -> None:
+        if batches:
+            blocks = [batch.array() for batch in batches if len(batch.rows)]
+            dtypes = [str(batch.x.dtype).rpartition(".")[2] for batch in batches if len(batch.rows)]
             shard = Shard(
                 work=self._shards.manifest.work,
-                first=content.first,
-                stop=content.stop,
-                n_features=n_features,
-                dim=content.blocks[0].shape[1] if n_features else 0,
-                dtype=content.blocks[0].dtype.name if n_features else "float32",
+                first=batches[0].first,
+                stop=batches[-1].stop,
+                n_features=sum(map(len, blocks)),
+                dim=blocks[0].shape[1] if blocks else 0,
+                dtype=dtypes[0] if dtypes else "float32",
                 sha256="",
-                failures=content.failures,
+                failures=[[row, reason] for batch in batches for row, reason in batch.failures],
                 device=self._device,
                 seconds=round(seconds, 6),
             )
-            self.names.add(shard.name)
-            self._shards.save(shard, content.blocks)
-        if then is not None:
-            then()
+            self.n_rows += shard.stop - shard.first
+            self._shards.save(shard, blocks)
+        then()
 
     def wait(self) -> None:
         """Wait until everything flushed is on disk.
@@ -503,7 +439,7 @@ class Recorder:
             writing.result()
 
     def close(self) -> None:
-        """End the writer, and drop what was not flushed; an error is not raised."""
+        """End the writer, and drop the features that were not flushed; an error is not raised."""
         with contextlib.suppress(CogError):
             self.wait()
         self._pool.shutdown()

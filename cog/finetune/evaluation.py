@@ -1,4 +1,4 @@
-"""Testing a network with the benchmark's preprocessing of test images."""
+"""Testing a network with the benchmark's preprocessing of test images: an extraction of its logits."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ import dataclasses
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from cog.data.image_lists import ImageList
-from cog.data.loader import Decoder, batches
-from cog.data.pixels import normalizer, to_input
+from cog.features.extract import Extractor
+from cog.finetune.network import FineTuned
 from cog.finetune.parallel import Group
 from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.metrics import true_class_rank
-from cog.runtime.device import exact_float32
-from cog.runtime.signals import requested
-
-# As in extraction: larger passes cost more on a CPU (see cog.features.extract), and a GPU has room for these without
-# gradients.
-_CPU_PIXELS = 4 * 224 * 224
-_MOST_CPU_IMAGES = 64
+from cog.runtime import signals
 
 
 @dataclass(frozen=True, eq=False)
 class TestScore:
-    """Of a network on the test images that could be decoded.
+    """The score of a network on the test images that could be decoded.
 
     Attributes:
         loss: mean cross-entropy, in nats.
@@ -50,7 +43,7 @@ class TestScore:
 
 
 def evaluate(
-    network: nn.Module,
+    network: FineTuned,
     images: ImageList,
     recipe: FineTuneRecipe,
     group: Group,
@@ -61,64 +54,60 @@ def evaluate(
     """Score a network in float32; each process takes its share of the images.
 
     Args:
-        network: images ``(B, 3, H, W)`` to logits ``(B, C)``.
+        network: on the group's device.
         images: the test images.
-        recipe: says how they are resized and normalised.
+        recipe: says how they are resized and normalized.
         group: the processes.
         n_workers: decoding threads.
         memory_format: of the network's input.
+
+    Raises:
+        CogError: see :meth:`cog.features.extract.Extractor.stream`.
     """
-    device = group.device
-    first, last = (len(images) * rank // group.size for rank in (group.rank, group.rank + 1))
-    share = dataclasses.replace(images, files=images.files[first:last], labels=images.labels[first:last])
-    decoder = Decoder(share, resize=recipe.resize, crop=recipe.crop, load_truncated=recipe.load_truncated)
-    mean, std = normalizer(recipe.mean, recipe.std, device)
-    sums = torch.zeros(
-        5, dtype=torch.float64, device=device
-    )  # loss, top-1, top-5, failed images, interrupted
-    predictions = torch.zeros(len(images), dtype=torch.int64, device=device)
+    first, stop = (len(images) * rank // group.size for rank in (group.rank, group.rank + 1))
+    share = dataclasses.replace(images, files=images.files[first:stop], labels=images.labels[first:stop])
+    extractor = Extractor(
+        network,
+        resize=recipe.resize,
+        crop=recipe.crop,
+        mean=recipe.mean,
+        std=recipe.std,
+        device=group.device,
+        batch_size=recipe.per_pass if group.device.type == "cuda" else 1,  # a CPU's passes, one by one
+        batch_key="FINETUNE.BATCH_PER_DEVICE",
+        n_workers=n_workers,
+        load_truncated=recipe.load_truncated,
+        memory_format=memory_format,
+    )
+    sums = torch.zeros(5, dtype=torch.float64)  # loss, top-1 hits, top-5 hits, failed images, images left out
+    sums[4] = len(share)
+    predictions = torch.zeros(len(images), dtype=torch.int64)
     failures: list[tuple[str, str]] = []
-    size = recipe.per_pass
-    if device.type == "cpu":
-        size = min(size, max(1, _CPU_PIXELS // recipe.crop**2), _MOST_CPU_IMAGES)
-    training = network.training
     network.eval()
-    with (
-        exact_float32(),
-        torch.inference_mode(),
-        contextlib.closing(
-            batches(decoder, batch_size=size, n_workers=n_workers, pin_memory=device.type == "cuda")
-        ) as stream,
-    ):
+    with contextlib.closing(extractor.stream(share, stop=signals.requested)) as stream:
         for batch in stream:
-            if requested():
-                sums[4] = 1
-                break
-            logits = network(to_input(batch.pixels, mean, std, memory_format=memory_format))
-            rows = torch.from_numpy(batch.rows)
-            kept = logits[(rows - batch.first).to(device)].float()
-            labels = torch.from_numpy(share.labels)[rows].to(device)
+            rows, logits = torch.from_numpy(batch.rows), batch.x
+            labels = torch.from_numpy(share.labels)[rows]
             if len(rows):
-                rank = true_class_rank(kept, labels)
-                sums[0] += torch.nn.functional.cross_entropy(kept, labels, reduction="sum")
+                rank = true_class_rank(logits, labels)
+                sums[0] += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
                 sums[1] += (rank < 1).sum()
                 sums[2] += (rank < 5).sum()
-                predictions[(first + rows).to(device)] = kept.argmax(1)
+                predictions[first + rows] = logits.argmax(1)
             for row, reason in batch.failures:
                 predictions[first + row] = -1
                 failures.append((share.file(row), reason))
             sums[3] += len(batch.failures)
-    network.train(training)
-    group.sum_(sums)
-    group.sum_(predictions)
-    loss, top1, top5, n_failed, interrupted = sums.tolist()
+            sums[4] -= batch.n
+    network.train()
+    loss, top1, top5, n_failed, left_out = group.sum_(sums.to(group.device)).tolist()
     n = max(len(images) - int(n_failed), 1)
     return TestScore(
         loss=loss / n,
         top1=100 * top1 / n,
         top5=100 * top5 / n,
-        predictions=predictions.cpu(),
+        predictions=group.sum_(predictions.to(group.device)).cpu(),
         failures=failures,
         n_failed=int(n_failed),
-        interrupted=interrupted > 0,
+        interrupted=left_out > 0,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -35,7 +34,7 @@ def choose_device(name: str | None, rank: Rank) -> torch.device:
 
 
 def choose_precision(wanted: str, device: torch.device) -> str:
-    """Return what ``FINETUNE.PRECISION`` means on a device.
+    """Return the arithmetic that ``FINETUNE.PRECISION`` stands for on a device.
 
     Raises:
         CogError: bf16 on a GPU that does not have it.
@@ -52,20 +51,20 @@ def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
     """Plan and fine-tune; returns the exit code.
 
     Args:
-        request: what is asked for.
+        request: the values of the flags.
         command: starts the same in another process, for ``--n_processes``.
 
     Raises:
         CogError: input that cannot be worked with, a failed run.
     """
-    cfg = request.cfg
     rank = parallel.place()
-    launching = rank.size == 1 and request.n_processes > 1
+    n_processes = rank.size if rank.size > 1 else request.n_processes
+    launching = n_processes > rank.size
+    log = logging.getLogger("cog")
     if rank.number or launching:  # process 0 speaks for all
-        logging.getLogger("cog").setLevel(logging.ERROR)
+        log.setLevel(logging.ERROR)
     device = choose_device(request.device, rank)
-    precision = choose_precision(cfg.FINETUNE.PRECISION, device)
-    n_processes = request.n_processes if launching else rank.size
+    precision = choose_precision(request.cfg.FINETUNE.PRECISION, device)
     try:
         plan = make_plan(request, precision=precision, n_processes=n_processes)
     except CogError as error:
@@ -73,15 +72,15 @@ def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
             return error.exit_code
         raise
     if launching:
-        if device.type == "cuda" and torch.cuda.device_count() < n_processes:
+        n_gpus = torch.cuda.device_count() if device.type == "cuda" else n_processes
+        if n_gpus < n_processes:
             raise CogError(
-                f"--n_processes {n_processes} takes a GPU each, and torch sees {torch.cuda.device_count()} here; lower "
-                "it"
+                f"--n_processes {n_processes} takes a GPU each, and torch sees {n_gpus} here; lower it"
             )
-        logging.getLogger("cog").setLevel(logging.INFO)
+        log.setLevel(logging.INFO)
         if plan.folder.is_done():
             return 0
-        logging.getLogger("cog").setLevel(logging.ERROR)
+        log.setLevel(logging.ERROR)
         return parallel.launch(command, n_processes)
     try:
         with signals.deferred(), parallel.joined(rank, device) as group, contextlib.ExitStack() as stack:
@@ -107,18 +106,14 @@ def _begin(plan: FineTunePlan, stack: contextlib.ExitStack, held: list[FolderCla
 
 
 def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
-    """Train, and write what came out (process 0, which holds the folder)."""
+    """Train, and write the result (process 0, which holds the folder)."""
     request, recipe, device = plan.request, plan.recipe, group.device
-    cfg, n_classes = request.cfg, len(plan.train.classes)
+    n_classes = len(plan.train.classes)
     resume = held[0].resume if held else plan.folder.resume
     model, memory_format = network.build(
-        request.model.load(device, cfg),
-        n_classes=n_classes,
-        seed=recipe.seed,
-        crop=recipe.crop,
-        device=device,
+        request.model.load(device, request.cfg), recipe, n_classes=n_classes, device=device
     )
-    saved = group.agree(lambda: str(resume.existing(state.STATE_FILE) or ""))
+    saved = group.agree(lambda: resume.existing(state.STATE_FILE))
     if group.rank == 0:
         resume.create()  # for the log and the states
     with contextlib.nullcontext() if group.rank else provenance.log_file(resume.log_file):
@@ -141,12 +136,12 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
                 recipe,
                 group,
                 memory_format=memory_format,
-                n_workers=usable_workers(cfg.FT_EXTRACT.N_WORKERS),
+                n_workers=usable_workers(request.cfg.FT_EXTRACT.N_WORKERS),
                 allow_failures=request.allow_failures,
                 saving=training.Saving(
-                    resume.path / state.STATE_FILE, 60 * cfg.FINETUNE.SAVE_MINUTES, resume.create
+                    resume.path / state.STATE_FILE, 60 * request.cfg.FINETUNE.SAVE_MINUTES, resume.create
                 ),
-                resume=Path(saved) if saved else None,
+                resume=saved,
             )
     if group.rank:
         return

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cog.errors import CogError
-from cog.finetune import streams
+from cog.finetune.recipe import FineTuneRecipe
 from cog.models.backbone import Backbone
 
 logger = logging.getLogger(__name__)
@@ -21,21 +21,24 @@ class FineTuned(nn.Module):
     """Images ``(B, 3, H, W)`` to logits ``(B, C)``.
 
     Args:
-        backbone: of :func:`cog.models.backbone.load_backbone`; taken over and made trainable.
+        backbone: of :func:`cog.models.backbone.load_backbone`; taken over.
         feature_dim: D.
         n_classes: C.
         seed: of the classifier's initial weights.
+
+    Attributes:
+        name: of the backbone.
     """
 
     def __init__(self, backbone: Backbone, *, feature_dim: int, n_classes: int, seed: int) -> None:
         super().__init__()
+        self.name = backbone.name
         self.backbone = backbone
         self.head = nn.Linear(feature_dim, n_classes)
-        rng = torch.Generator().manual_seed(streams.torch_seed(seed, "head"))
+        rng = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             self.head.weight.normal_(0, _INIT_STD, generator=rng)
             self.head.bias.zero_()
-        backbone.requires_grad_(True)
 
     def train(self, mode: bool = True) -> FineTuned:
         """Set training mode, of the backbone's network too (which a :class:`Backbone` itself refuses)."""
@@ -49,9 +52,9 @@ class FineTuned(nn.Module):
 
 
 def build(
-    backbone: Backbone, *, n_classes: int, seed: int, crop: int, device: torch.device
+    backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device: torch.device
 ) -> tuple[FineTuned, torch.memory_format]:
-    """Put a new classifier on a backbone and find out what can be trained.
+    """Put a new classifier on a backbone and determine what can be trained.
 
     One backward pass shows the width of the features, which parameters have a part in them (a network may hold a
     classifier that features bypass; such parameters stay as they are), and whether the network works with the channels
@@ -59,10 +62,9 @@ def build(
 
     Args:
         backbone: on ``device``.
+        recipe: says the side of the images and the seed of the classifier's initial weights.
         n_classes: C.
-        seed: of the classifier's initial weights.
-        crop: side of the images, in pixels.
-        device: where the backbone is.
+        device: device of the backbone.
 
     Returns:
         The network on ``device``, and the memory layout of its input.
@@ -70,10 +72,11 @@ def build(
     Raises:
         CogError: a network that cannot be trained.
     """
-    if not list(backbone.parameters()):
+    parameters = dict(backbone.named_parameters())
+    if not parameters:
         raise CogError(f"model {backbone.name} has no parameters: nothing can be fine-tuned")
-    x = torch.zeros((2, 3, crop, crop), device=device)
-    before = {name: buffer.clone() for name, buffer in backbone.named_buffers()}
+    x = torch.zeros((2, 3, recipe.crop, recipe.crop), device=device)
+    buffers = {name: buffer.clone() for name, buffer in backbone.named_buffers()}
     backbone.requires_grad_(True)
     backbone.network.train()
     failure: Exception | None = None
@@ -90,20 +93,11 @@ def build(
     else:
         first = (str(failure).strip().splitlines() or [""])[0]
         raise CogError(
-            f"model {backbone.name} cannot be trained on images of {crop} x {crop}: "
+            f"model {backbone.name} cannot be trained on images of {recipe.crop} x {recipe.crop}: "
             f"{type(failure).__name__}: {first}"
         ) from failure
-    unused = []
-    for name, parameter in backbone.named_parameters():
-        if parameter.grad is None:
-            parameter.requires_grad_(False)
-            unused.append(name)
-        parameter.grad = None
-    with torch.no_grad():
-        for name, buffer in backbone.named_buffers():
-            buffer.copy_(before[name])
-    used = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
-    if not used:
+    unused = [name for name, parameter in parameters.items() if parameter.grad is None]
+    if len(unused) == len(parameters):
         raise CogError(
             f"model {backbone.name} has no parameter that its features depend on: nothing can be fine-tuned"
         )
@@ -112,8 +106,11 @@ def build(
             "%s: %d parameter tensors have no part in the features and stay as they are (%s%s)",
             backbone.name, len(unused), ", ".join(unused[:3]), ", ..." if len(unused) > 3 else "",
         )  # fmt: skip
-    kept = {id(parameter) for parameter in used}
-    network = FineTuned(backbone, feature_dim=y.shape[1], n_classes=n_classes, seed=seed)
-    for parameter in backbone.parameters():
-        parameter.requires_grad_(id(parameter) in kept)
+    for name in unused:
+        parameters[name].requires_grad_(False)
+    backbone.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, buffer in backbone.named_buffers():
+            buffer.copy_(buffers[name])
+    network = FineTuned(backbone, feature_dim=y.shape[1], n_classes=n_classes, seed=recipe.torch_seed("head"))
     return network.to(device).eval(), memory_format

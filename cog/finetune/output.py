@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves: the files of a classifier run (:mod:`cog.logreg.run_folder`), and the backbone.
+"""The files of a fine-tuning run: those of a classifier run (:mod:`cog.logreg.run_folder`), and the backbone.
 
 ::
 
@@ -49,14 +49,14 @@ def write(
     import torch
 
     recipe, request = plan.recipe, plan.request
-    logs, predictions = trained.logs, trained.score.predictions
+    predictions = trained.score.predictions
     weight, bias = (tensor.detach().cpu() for tensor in (network.head.weight, network.head.bias))
     n_classes, dim = weight.shape
     final = write_final(
         stage,
         lr=recipe.lr,
         wd=recipe.weight_decay,
-        logs=logs,
+        logs=trained.logs,
         predictions=predictions,
         weights={"weight": weight, "bias": bias},
         description=f"Linear(in_features={dim}, out_features={n_classes}, bias=True)",
@@ -73,15 +73,13 @@ def write(
     n_failed = {"train": trained.n_failed_train, "test": trained.score.n_failed}
     files.write_json(
         stage / RESULTS_FILE,
-        {"status": "complete"}
-        | {
+        {
+            "status": "complete",
             "model": request.model.model,
             "dataset": request.dataset,
             "configuration": config.flat(request.cfg),
             "precision": recipe.precision,
-        }
-        | dict(metadata)
-        | {
+            **metadata,
             "evaluation": "finetune",
             "seed": recipe.seed,
             "n_shot": 0,

@@ -1,7 +1,8 @@
-"""The plan of a fine-tuning run: what is trained on which images, where it goes, and whether that can be done."""
+"""The plan of a fine-tuning run: settings, images and output folder, and whether the run can be done."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
-from cog.data import image_checks
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
-from cog.finetune import parallel, recipe
+from cog.features.plan import check_images
+from cog.finetune import parallel
 from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.run_folder import RunFolder
 from cog.models.request import ModelRequest
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from cog.data.image_lists import ImageList
 
-_SHOWN = 3
-
 #: Of a checkpoint's size: the state of the training (weights and momentum, the old one and the new one side by side).
 _STATE_FACTOR = 4
 
@@ -37,7 +36,7 @@ _PER_IMAGE = 100 << 20
 
 @dataclass(frozen=True)
 class FineTuneRequest:
-    """What one call of ``finetune.py`` asks for; fields are the values of its flags.
+    """A call of ``finetune.py``; fields are the values of its flags.
 
     Attributes:
         arguments: all flags by name, for the record.
@@ -82,11 +81,11 @@ class FineTunePlan:
     """A checked request.
 
     Attributes:
-        request: what was asked for.
+        request: the values of the flags.
         train: training images.
         test: test images.
-        folder: of the run, with what makes two runs the same.
-        recipe: all that decides the run beside network and images.
+        folder: of the run, with the identity of the run.
+        recipe: settings of the training.
     """
 
     request: FineTuneRequest
@@ -100,8 +99,8 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
     """Check everything that can be checked before a network is built.
 
     Args:
-        request: what is asked for.
-        precision: what FINETUNE.PRECISION means on the device.
+        request: the values of the flags.
+        precision: the arithmetic that FINETUNE.PRECISION stands for on the device.
         n_processes: number of processes that will share the work.
 
     Raises:
@@ -118,8 +117,8 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
             )
     config.check_new_name(cfg, config.FINETUNE)
     model.check_variant(cfg)
-    steps = recipe.from_config(cfg, precision=precision)
-    steps.passes_per_process(n_processes)
+    recipe = FineTuneRecipe.from_config(cfg, precision=precision)
+    recipe.passes_per_process(n_processes)
     train, test = (request.sources.list_images(request.dataset, split) for split in constants.SPLITS)
     if train.classes != test.classes:
         differing = sorted(set(train.classes) ^ set(test.classes))
@@ -131,7 +130,7 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         raise CogError(
             f"{request.dataset} has the single class {train.classes[0]}; a classifier needs two or more"
         )
-    steps.steps_per_epoch(len(train))
+    recipe.steps_per_epoch(len(train))
     if model.output_dir is not None:
         output = Path(model.output_dir)
     else:
@@ -147,9 +146,9 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         "dataset": request.dataset,
         "train_images_sha256": train.digest(),
         "test_images_sha256": test.digest(),
-    } | steps.as_dict()
+    } | dataclasses.asdict(recipe)
     folder = FineTuneFolder(output, identity, overwrite=request.overwrite)
-    return FineTunePlan(request, train, test, folder, steps)
+    return FineTunePlan(request, train, test, folder, recipe)
 
 
 def check(request: FineTuneRequest) -> int:
@@ -175,20 +174,12 @@ def check(request: FineTuneRequest) -> int:
     )
     for images in (plan.train, plan.test):
         with report.step("images"):
-            absent = image_checks.missing(images)
-            if absent:
-                report.problem(
-                    "images",
-                    f"{len(absent)} of {len(images)} {images.split} images are not below {images.root}: "
-                    f"{', '.join(absent[:_SHOWN])}",
-                )
-            else:
-                report.ok("images", f"all {len(images)} {images.split} images are there")
+            check_images(report, images, f"{request.dataset} {images.split}", allowed=request.allow_failures)
     with report.step("output"):
         output = plan.folder.path
         if machine_checks.check_writable(report, output) and machine_checks.check_state(report, output):
             if plan.folder.needs_claim():
-                report.warn("output", f"{output} holds what a killed process left; it will be tidied up")
+                report.warn("output", f"{output} holds leftovers of a killed process; they will be removed")
             done = " is complete: nothing to do" if plan.folder.would_skip() else ""
             report.ok("output", f"{output}{done}")
     weights = request.model.n_bytes

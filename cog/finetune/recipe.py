@@ -1,24 +1,33 @@
-"""All that decides a fine-tuning run beside the network and the images."""
+"""All that decides a fine-tuning run beside the network and the images, random choices included."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cog.errors import CogError
 
 if TYPE_CHECKING:
+    import numpy as np
     from yacs.config import CfgNode
 
 #: Images per step that ``FINETUNE.LR`` is meant for (Goyal et al., 2017: the rate grows in proportion).
 LR_BATCH = 256
 
+#: Random choices. Position in this tuple is part of the derivation: append only.
+PURPOSES = ("head", "order", "image", "pass")
+
+# Apart from the purposes of cog.runtime.random_streams.
+_FIRST_PURPOSE = 1000
+
 
 @dataclass(frozen=True)
 class FineTuneRecipe:
-    """All that decides a run beside the network and the images; see ``FINETUNE`` in configs/default.py.
+    """The settings of a run; see ``FINETUNE`` in configs/default.py.
+
+    A random choice is a function of the seed and of its position (such as epoch and row), of nothing that happened
+    before: any process draws the same, and an interrupted run continues without saved states of generators.
 
     Attributes:
         seed: of every random choice.
@@ -38,7 +47,7 @@ class FineTuneRecipe:
         crop: side of the network's input, in pixels.
         mean: per-channel mean of pixels in [0, 1].
         std: per-channel standard deviation.
-        load_truncated: fill missing data of truncated files with grey.
+        load_truncated: fill missing data of truncated files with gray.
     """
 
     seed: int
@@ -50,8 +59,8 @@ class FineTuneRecipe:
     weight_decay: float
     warmup_epochs: float
     clip_norm: float
-    crop_scale: tuple[float, float]
-    crop_ratio: tuple[float, float]
+    crop_scale: tuple[float, ...]
+    crop_ratio: tuple[float, ...]
     flip: bool
     precision: str
     resize: int
@@ -59,6 +68,35 @@ class FineTuneRecipe:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     load_truncated: bool = False
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode, *, precision: str) -> FineTuneRecipe:
+        """Return the recipe that a checked configuration describes; ``precision``: what "auto" means.
+
+        Raises:
+            CogError: values that do not fit together.
+        """
+        ft, fx = cfg.FINETUNE, cfg.FT_EXTRACT
+        return cls(
+            seed=cfg.EVAL.SEED,
+            n_epochs=ft.N_EPOCHS,
+            batch_size=ft.BATCH_SIZE,
+            per_pass=min(ft.BATCH_SIZE, ft.BATCH_PER_DEVICE),
+            lr=ft.LR * ft.BATCH_SIZE / LR_BATCH,
+            momentum=float(ft.MOMENTUM),
+            weight_decay=ft.WEIGHT_DECAY,
+            warmup_epochs=ft.WARMUP_EPOCHS,
+            clip_norm=ft.CLIP_NORM,
+            crop_scale=tuple(map(float, ft.CROP_SCALE)),
+            crop_ratio=tuple(map(float, ft.CROP_RATIO)),
+            flip=ft.FLIP,
+            precision=precision,
+            resize=fx.IMAGE_RESIZE_SIZE,
+            crop=fx.IMAGE_CROP_SIZE,
+            mean=tuple(map(float, fx.IMAGE_NORM.MEAN)),
+            std=tuple(map(float, fx.IMAGE_NORM.STD)),
+            load_truncated=fx.LOAD_TRUNCATED_IMAGES,
+        )
 
     def __post_init__(self) -> None:
         if self.warmup_epochs >= self.n_epochs:
@@ -95,19 +133,16 @@ class FineTuneRecipe:
         Raises:
             CogError: when the processes cannot share them equally.
         """
-        if self.n_passes % n_processes:
-            share = self.batch_size // n_processes
-            fits = next((size for size in range(min(share, self.per_pass), 0, -1) if share % size == 0), 0)
-            advice = (
-                f"set FINETUNE.BATCH_PER_DEVICE {fits}"
-                if fits and self.batch_size % n_processes == 0
-                else "change FINETUNE.BATCH_SIZE"
-            )
-            raise CogError(
-                f"FINETUNE.BATCH_SIZE {self.batch_size} is {self.n_passes} passes of {self.per_pass} images, which "
-                f"{n_processes} processes cannot share equally; {advice}"
-            )
-        return self.n_passes // n_processes
+        if self.n_passes % n_processes == 0:
+            return self.n_passes // n_processes
+        share = self.batch_size // n_processes
+        fits = next((size for size in range(min(share, self.per_pass), 0, -1) if share % size == 0), 0)
+        can_share = fits and self.batch_size % n_processes == 0
+        raise CogError(
+            f"FINETUNE.BATCH_SIZE {self.batch_size} is {self.n_passes} passes of {self.per_pass} images, which "
+            f"{n_processes} processes cannot share equally; "
+            + (f"set FINETUNE.BATCH_PER_DEVICE {fits}" if can_share else "change FINETUNE.BATCH_SIZE")
+        )
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
         """Return the learning rate of a step: linear warm-up, then cosine decay to 0 (Loshchilov and Hutter, 2017).
@@ -122,42 +157,14 @@ class FineTuneRecipe:
             return self.lr * (step + 1) / warmup
         return self.lr * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1))) / 2
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in dataclasses.asdict(self).items()
-        }
+    def generator(self, purpose: str, *position: int) -> np.random.Generator:
+        """Return the numpy generator of one of :data:`PURPOSES`, at a position such as epoch and row."""
+        import numpy as np  # --help must not wait for it
 
+        key = (_FIRST_PURPOSE + PURPOSES.index(purpose), *position)
+        return np.random.default_rng(np.random.SeedSequence(entropy=self.seed, spawn_key=key))
 
-def from_config(cfg: CfgNode, *, precision: str) -> FineTuneRecipe:
-    """Return the recipe that a configuration describes.
-
-    Args:
-        cfg: frozen and checked.
-        precision: what ``FINETUNE.PRECISION`` means on the device.
-
-    Raises:
-        CogError: values that do not fit together.
-    """
-    ft, fx = cfg.FINETUNE, cfg.FT_EXTRACT
-    return FineTuneRecipe(
-        seed=cfg.EVAL.SEED,
-        n_epochs=ft.N_EPOCHS,
-        batch_size=ft.BATCH_SIZE,
-        per_pass=min(ft.BATCH_SIZE, ft.BATCH_PER_DEVICE),
-        lr=ft.LR * ft.BATCH_SIZE / LR_BATCH,
-        momentum=float(ft.MOMENTUM),
-        weight_decay=ft.WEIGHT_DECAY,
-        warmup_epochs=ft.WARMUP_EPOCHS,
-        clip_norm=ft.CLIP_NORM,
-        crop_scale=(float(ft.CROP_SCALE[0]), float(ft.CROP_SCALE[1])),
-        crop_ratio=(float(ft.CROP_RATIO[0]), float(ft.CROP_RATIO[1])),
-        flip=ft.FLIP,
-        precision=precision,
-        resize=fx.IMAGE_RESIZE_SIZE,
-        crop=fx.IMAGE_CROP_SIZE,
-        mean=tuple(map(float, fx.IMAGE_NORM.MEAN)),
-        std=tuple(map(float, fx.IMAGE_NORM.STD)),
-        load_truncated=fx.LOAD_TRUNCATED_IMAGES,
-    )
+    def torch_seed(self, purpose: str, *position: int) -> int:
+        """Return the 63-bit seed for torch of a random choice."""
+        sequence = self.generator(purpose, *position).bit_generator.seed_seq
+        return int(sequence.generate_state(1, "uint64")[0]) >> 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -12,6 +12,9 @@ from torch import nn
 from cog.errors import CogError
 from cog.runtime import files
 from cog.runtime.safe_load import load_torch
+
+if TYPE_CHECKING:
+    from cog.finetune.evaluation import TestScore
 
 STATE_FILE = "state.pth"
 
@@ -21,11 +24,11 @@ LOG_KEYS = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", 
 
 @dataclass
 class Position:
-    """How far training is.
+    """The next step of a training, and what the steps before it gave.
 
     Attributes:
-        epoch: that goes on, counted from 0.
-        step: the next one in that epoch; the number of steps when only its test is missing.
+        epoch: number of the epoch, counted from 0.
+        step: number of the step in that epoch; the number of steps when only its test is missing.
         sums: float64 ``(4,)`` over the steps of that epoch: loss, top-1 hits, top-5 hits, images.
         logs: one value per finished epoch.
         failed: rows of the training images that could not be decoded.
@@ -38,6 +41,16 @@ class Position:
     logs: dict[str, list[float]] = field(default_factory=lambda: {key: [] for key in LOG_KEYS})
     failed: set[int] = field(default_factory=set)
     seconds: float = 0.0
+
+    def end_epoch(self, score: TestScore, *, lr: float) -> None:
+        """Log an epoch that has been tested; ``lr``: learning rate of its last step."""
+        loss, top1, top5, n = self.sums.tolist()
+        n = max(n, 1.0)
+        values = (loss / n, 100 * top1 / n, 100 * top5 / n, score.loss, score.top1, score.top5, lr)
+        for key, value in zip(LOG_KEYS, values, strict=True):
+            self.logs[key].append(value)
+        self.epoch, self.step = self.epoch + 1, 0
+        self.sums = torch.zeros(4, dtype=torch.float64)
 
 
 def save(

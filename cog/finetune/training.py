@@ -1,38 +1,37 @@
 """Fine-tuning: SGD steps made of forward passes that any number of processes share, a test after every epoch.
 
-What one process does with a batch in eight passes, eight processes do with one pass each: gradients are averaged over
-passes (by DistributedDataParallel over processes), and so are the running statistics of batch norm, each pass starting
-from those before the step. The results differ by the order of sums only.
+A batch is eight passes of one process, or one pass of each of eight: gradients are averaged over passes (by
+DistributedDataParallel over processes), and so are the running statistics of batch norm, each pass starting from those
+before the step. The results differ by the order of sums only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cog.data.image_lists import ImageList
+from cog.data.loader import Batch, batches
 from cog.data.pixels import normalizer, to_input
-from cog.errors import CogError, FailedImagesError
-from cog.finetune import loader, state, streams
+from cog.errors import FailedImagesError
+from cog.features.extract import NonFiniteError
+from cog.finetune import state
 from cog.finetune.evaluation import TestScore, evaluate
-from cog.finetune.loader import NO_LABEL, Pass
+from cog.finetune.images import NO_LABEL, TrainingDecoder
 from cog.finetune.network import FineTuned
-from cog.finetune.parallel import Group, LostProcessError, SharedError
+from cog.finetune.parallel import Group, SharedError
 from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.metrics import true_class_rank
-from cog.runtime import signals
-from cog.runtime.memory import is_exhausted
+from cog.runtime import memory, signals
 from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What training leaves, beside the network.
+    """The outcome of a training, beside the network.
 
     Attributes:
         logs: one value per epoch, see :data:`cog.finetune.state.LOG_KEYS`.
@@ -94,81 +93,67 @@ def train(
 
     Args:
         network: on the group's device; trained in place.
-        train_images: to train on.
-        test_images: to test on after every epoch; nothing is chosen by these scores.
-        recipe: what to do.
+        train_images: training images.
+        test_images: images of the test after every epoch; nothing is chosen by these scores.
+        recipe: settings.
         group: the processes.
         memory_format: of the network's input.
         n_workers: decoding threads of each process.
         allow_failures: images that may be impossible to decode.
         saving: of the state.
-        resume: a saved state to go on from.
+        resume: a saved state to continue from.
 
     Raises:
         Interrupted: by a signal; the state is saved.
         FailedImagesError: more images than allowed cannot be decoded.
         CogError: out of memory, not finite, an unusable state.
     """
-    steps_per_epoch = recipe.steps_per_epoch(len(train_images))
-    per_process = recipe.passes_per_process(group.size)
-    optimizer = torch.optim.SGD(
-        [parameter for parameter in network.parameters() if parameter.requires_grad],
-        lr=recipe.lr,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-    )
-    scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision == "fp16")
-    position = state.Position()
-    if resume is not None:
-        position = state.load(resume, network, optimizer, scaler)
-    trainer = _Trainer(network, recipe, group, optimizer, scaler, memory_format)
-    clock = _Clock(position.seconds)
-    n_left = (
-        recipe.n_epochs - position.epoch
-    ) * steps_per_epoch * recipe.batch_size - position.step * recipe.batch_size
-    failures = _Failures(train_images, allow_failures, position.failed)
+    n_steps, per_process = recipe.steps_per_epoch(len(train_images)), recipe.passes_per_process(group.size)
+    trainer = _Trainer(network, recipe, group, memory_format)
+    position = state.Position() if resume is None else state.load(resume, *trainer.state)
+    failed = _FailedImages(train_images, allow_failures, position.failed)
+    seconds_before, start = position.seconds, time.monotonic()
+    saved, training_seconds, n_trained = start, 0.0, 0
     score: TestScore | None = None
 
     def save() -> None:
-        position.seconds = clock.total
+        nonlocal saved
+        position.seconds = seconds_before + time.monotonic() - start
         if group.rank == 0 and saving.path is not None:
             saving.before()
-            state.save(saving.path, position, network, optimizer, scaler)
-        clock.saved = time.monotonic()
+            state.save(saving.path, position, *trainer.state)
+        saved = time.monotonic()
 
     def interrupted() -> signals.Interrupted:
         return signals.Interrupted(
             f"ended by {signals.requested() or 'a signal to another process'}: {position.epoch} of "
-            f"{recipe.n_epochs} epochs and {position.step} of {steps_per_epoch} steps are saved; the same command "
-            "continues from here"
+            f"{recipe.n_epochs} epochs and {position.step} of {n_steps} steps are saved; the same command continues "
+            "from here"
         )
 
-    training_seconds, n_trained = 0.0, 0
+    n_left = ((recipe.n_epochs - position.epoch) * n_steps - position.step) * recipe.batch_size
     with (
         torch.random.fork_rng(devices=[]),
         Progress(n_left, "fine-tuning", bar=group.rank == 0) as progress,
     ):
         while position.epoch < recipe.n_epochs:
-            start = time.monotonic()
-            order = _order(recipe, position.epoch, len(train_images))
-            rows = _rows(
-                order, recipe, group, first=position.step, last=steps_per_epoch, per_process=per_process
+            begun = time.monotonic()
+            decoder = TrainingDecoder(train_images, recipe, position.epoch)
+            stream = batches(
+                decoder,
+                batch_size=recipe.per_pass,
+                n_workers=n_workers,
+                pin_memory=group.device.type == "cuda",
+                ranges=_passes(recipe, group, range(position.step, n_steps)),
             )
-            with contextlib.closing(
-                loader.passes(
-                    train_images,
-                    rows,
-                    recipe,
-                    epoch=position.epoch,
-                    n_workers=n_workers,
-                    pin_memory=group.device.type == "cuda",
-                )
-            ) as stream:
-                while position.step < steps_per_epoch:
-                    lr = recipe.lr_at(position.epoch * steps_per_epoch + position.step, steps_per_epoch)
+            with contextlib.closing(stream):
+                while position.step < n_steps:
                     parts = [next(stream) for _ in range(per_process)]
-                    failures.add(parts)
-                    sums, stop = trainer.step(parts, lr, position.epoch, position.step)
+                    for place, reason in (failure for part in parts for failure in part.failures):
+                        failed.add(int(decoder.order[place]), reason)
+                    lr = recipe.lr_at(position.epoch * n_steps + position.step, n_steps)
+                    labeled = [(part, decoder.labels(part)) for part in parts]
+                    sums, stop = trainer.step(labeled, lr, position.epoch, position.step)
                     position.sums += sums
                     position.step += 1
                     n_trained += recipe.batch_size
@@ -177,111 +162,84 @@ def train(
                     if stop:
                         save()
                         raise interrupted()
-                    if time.monotonic() - clock.saved > saving.every_seconds:
+                    if time.monotonic() - saved > saving.every_seconds:
                         save()
-            training_seconds += time.monotonic() - start
-            failures.share(group)
+            training_seconds += time.monotonic() - begun
+            failed.share(group)
             save()
-            score = evaluate(
-                network, test_images, recipe, group, n_workers=n_workers, memory_format=memory_format
-            )
+            try:
+                score = evaluate(
+                    network, test_images, recipe, group, n_workers=n_workers, memory_format=memory_format
+                )
+            except NonFiniteError as error:
+                raise _diverged(recipe, f"in the test after epoch {position.epoch + 1}") from error
             if score.interrupted:
                 raise interrupted()
-            failures.check(score)
-            _log_epoch(
-                position, score, lr=recipe.lr_at((position.epoch + 1) * steps_per_epoch - 1, steps_per_epoch)
-            )
-            _report(position, recipe)
-            position.epoch, position.step = position.epoch + 1, 0
-            position.sums = torch.zeros(4, dtype=torch.float64)
+            failed.check(score)
+            position.end_epoch(score, lr=recipe.lr_at((position.epoch + 1) * n_steps - 1, n_steps))
+            last = {key: values[-1] for key, values in position.logs.items()}
+            logger.info(
+                "epoch %d of %d: train loss %.4f, train top-1 %.2f, test loss %.4f, test top-1 %.2f, top-5 %.2f",
+                position.epoch, recipe.n_epochs, last["train/loss"], last["train/top1"], last["test/loss"],
+                last["test/top1"], last["test/top5"],
+            )  # fmt: skip
     assert score is not None
     return Trained(
         logs=position.logs,
         score=score,
         n_failed_train=len(position.failed),
-        seconds=clock.total,
+        seconds=seconds_before + time.monotonic() - start,
         images_per_second=n_trained / training_seconds if n_trained else 0.0,
     )
 
 
-class _Clock:
-    """Seconds of work over all attempts, and when the state was saved last."""
-
-    def __init__(self, before: float) -> None:
-        self._before = before
-        self._start = self.saved = time.monotonic()
-
-    @property
-    def total(self) -> float:
-        return self._before + time.monotonic() - self._start
+def _passes(recipe: FineTuneRecipe, group: Group, steps: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first place, and the place after the last, of this process's passes in an epoch's order."""
+    share = recipe.batch_size // group.size
+    for step in steps:
+        begin = step * recipe.batch_size + group.rank * share
+        for first in range(begin, begin + share, recipe.per_pass):
+            yield first, first + recipe.per_pass
 
 
-def _order(recipe: FineTuneRecipe, epoch: int, n_images: int) -> np.ndarray:
-    """Return the rows of an epoch in the order of their use, int64."""
-    return streams.generator(recipe.seed, "order", epoch).permutation(n_images)
-
-
-def _rows(
-    order: np.ndarray, recipe: FineTuneRecipe, group: Group, *, first: int, last: int, per_process: int
-) -> Iterator[np.ndarray]:
-    """Yield the rows of this process's passes, step by step."""
-    for step in range(first, last):
-        for number in range(per_process):
-            start = step * recipe.batch_size + (group.rank * per_process + number) * recipe.per_pass
-            yield order[start : start + recipe.per_pass]
-
-
-def _log_epoch(position: state.Position, score: TestScore, *, lr: float) -> None:
-    loss, top1, top5, n = position.sums.tolist()
-    n = max(n, 1.0)
-    values = (
-        loss / n,
-        100 * top1 / n,
-        100 * top5 / n,
-        score.loss,
-        score.top1,
-        score.top5,
-        lr,
+def _diverged(recipe: FineTuneRecipe, when: str) -> SharedError:
+    return SharedError(
+        f"the loss is not finite {when}: training diverged; lower FINETUNE.LR (or use FINETUNE.PRECISION fp32 instead "
+        f"of {recipe.precision})"
     )
-    for key, value in zip(state.LOG_KEYS, values, strict=True):
-        position.logs[key].append(value)
 
 
-def _report(position: state.Position, recipe: FineTuneRecipe) -> None:
-    last = {key: values[-1] for key, values in position.logs.items()}
-    logger.info(
-        "epoch %d of %d: train loss %.4f, train top-1 %.2f, test loss %.4f, test top-1 %.2f, top-5 %.2f",
-        position.epoch + 1, recipe.n_epochs, last["train/loss"], last["train/top1"], last["test/loss"],
-        last["test/top1"], last["test/top5"],
-    )  # fmt: skip
+class _FailedImages:
+    """Images that cannot be decoded; they have no part in the loss.
 
-
-class _Failures:
-    """Training images that cannot be decoded; they have no part in the loss."""
+    Args:
+        images: the training images.
+        allowed: number of images that is acceptable, test images included.
+        rows: of the training images known to fail; grows.
+    """
 
     def __init__(self, images: ImageList, allowed: int, rows: set[int]) -> None:
         self._images, self._allowed, self._rows = images, allowed, rows
 
-    def add(self, parts: list[Pass]) -> None:
-        for part in parts:
-            for row, reason in part.failures.items():
-                if row not in self._rows:
-                    self._rows.add(row)
-                    logger.warning("%s cannot be decoded: %s", self._images.file(row), reason)
-                    self._require(len(self._rows), self._images.file(row), reason)
+    def add(self, row: int, reason: str) -> None:
+        """Note a training image."""
+        if row not in self._rows:
+            self._rows.add(row)
+            file = self._images.file(row)
+            logger.warning("%s cannot be decoded: %s", file, reason)
+            self._require(len(self._rows), file, reason)
 
     def share(self, group: Group) -> None:
         """Tell the other processes."""
-        if group.size == 1:
-            return
-        mask = torch.zeros(len(self._images), dtype=torch.uint8, device=group.device)
-        if self._rows:
-            mask[torch.tensor(sorted(self._rows), device=group.device)] = 1
-        self._rows |= set(group.max_(mask).nonzero().flatten().tolist())
-        if self._rows:
-            self._require(len(self._rows), self._images.file(min(self._rows)), "see above")
+        if group.size > 1:
+            mask = torch.zeros(len(self._images), dtype=torch.int32)
+            mask[sorted(self._rows)] = 1
+            self._rows |= set(group.sum_(mask.to(group.device)).nonzero().flatten().tolist())
+            if self._rows:
+                self._require(len(self._rows), self._images.file(min(self._rows)), "see above")
 
     def check(self, score: TestScore) -> None:
+        """Count the test images as well."""
         for file, reason in score.failures:
             logger.warning("%s cannot be decoded: %s", file, reason)
         if score.n_failed:
@@ -297,45 +255,46 @@ class _Failures:
 
 
 class _Trainer:
-    """Does SGD steps."""
+    """Does SGD steps.
+
+    Attributes:
+        state: network, optimizer and loss scale.
+    """
 
     def __init__(
-        self,
-        network: FineTuned,
-        recipe: FineTuneRecipe,
-        group: Group,
-        optimizer: torch.optim.Optimizer,
-        scaler: torch.amp.GradScaler,
-        memory_format: torch.memory_format,
+        self, network: FineTuned, recipe: FineTuneRecipe, group: Group, memory_format: torch.memory_format
     ) -> None:
-        self._network = network
-        self._recipe = recipe
-        self._group = group
-        self._optimizer = optimizer
-        self._scaler = scaler
+        self._network, self._recipe, self._group = network, recipe, group
         self._format = memory_format
         self._mean, self._std = normalizer(recipe.mean, recipe.std, group.device)
         self._statistics = _RunningStatistics(network, recipe.n_passes)
-        self._model: nn.Module = network
+        self._optimizer = torch.optim.SGD(
+            [parameter for parameter in network.parameters() if parameter.requires_grad],
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+        self._scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision == "fp16")
+        self.state = network, self._optimizer, self._scaler
         self._parallel: nn.parallel.DistributedDataParallel | None = None
         if group.size > 1:
-            device = group.device
             # Buffers are averaged by _RunningStatistics; DistributedDataParallel would take those of process 0. The
             # warning is about a new name of the argument, which older versions do not know.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
                 self._parallel = nn.parallel.DistributedDataParallel(
                     network,
-                    device_ids=[device.index] if device.type == "cuda" else None,
+                    device_ids=[group.device.index] if group.device.type == "cuda" else None,
                     broadcast_buffers=False,
                 )
-            self._model = self._parallel
 
-    def step(self, parts: list[Pass], lr: float, epoch: int, step: int) -> tuple[torch.Tensor, bool]:
+    def step(
+        self, parts: list[tuple[Batch, torch.Tensor]], lr: float, epoch: int, step: int
+    ) -> tuple[torch.Tensor, bool]:
         """Do one SGD step.
 
         Args:
-            parts: the passes of this process.
+            parts: images and labels of the passes of this process.
             lr: learning rate.
             epoch: counted from 0.
             step: in the epoch, counted from 0.
@@ -354,42 +313,32 @@ class _Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(5, dtype=torch.float64, device=group.device)
         self._statistics.begin()
-        for number, part in enumerate(parts):
-            last = number + 1 == len(parts)
-            alone = (
-                self._parallel.no_sync()
-                if self._parallel is not None and not last
-                else contextlib.nullcontext()
-            )
+        for number, (part, labels) in enumerate(parts):
+            is_last = number + 1 == len(parts)
+            alone = self._parallel.no_sync() if self._parallel and not is_last else contextlib.nullcontext()
             # Dropout and the like draw from PyTorch's own generators.
-            torch.manual_seed(
-                streams.torch_seed(recipe.seed, "pass", epoch, step, group.rank * len(parts) + number)
-            )
-            self._statistics.before_pass()
-            with alone, _explained(recipe, group):
-                sums[:4] += self._one_pass(part, weight=group.size / recipe.n_passes)
-            self._statistics.after_pass()
+            torch.manual_seed(recipe.torch_seed("pass", epoch, step, group.rank * len(parts) + number))
+            with alone, self._statistics.of_pass(), group.connection_explained(), self._memory_explained():
+                sums[:4] += self._one_pass(part.pixels, labels)
         self._statistics.end(group)
         self._update()
         sums[4] = float(signals.requested() is not None)
         totals = group.sum_(sums).cpu()
         if not torch.isfinite(totals).all():
-            raise SharedError(
-                f"the loss is not finite in epoch {epoch + 1}, step {step + 1}: training diverged; lower FINETUNE.LR "
-                f"(or use FINETUNE.PRECISION fp32 instead of {recipe.precision})"
-            )
+            raise _diverged(recipe, f"in epoch {epoch + 1}, step {step + 1}")
         return totals[:4], bool(totals[4] > 0)
 
-    def _one_pass(self, part: Pass, *, weight: float) -> torch.Tensor:
-        """Add the gradients of a pass, times ``weight``; returns loss, hits and number of images."""
+    def _one_pass(self, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Add the gradients of a pass to those of the step; returns loss, hits and number of images."""
         device, dtype = self._group.device, _AUTOCAST[self._recipe.precision]
-        x = to_input(part.pixels, self._mean, self._std, memory_format=self._format)
-        y = part.labels.to(device, non_blocking=True)
+        x = to_input(pixels, self._mean, self._std, memory_format=self._format)
+        y = labels.to(device, non_blocking=True)
         with torch.autocast(device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext():
-            logits = self._model(x)
+            logits = (self._parallel or self._network)(x)
         logits = logits.float()
         n = (y != NO_LABEL).sum()
         loss = nn.functional.cross_entropy(logits, y, ignore_index=NO_LABEL, reduction="sum")
+        weight = self._group.size / self._recipe.n_passes  # gradients are averaged over processes
         self._scaler.scale(weight * loss / n.clamp(min=1)).backward()
         with torch.no_grad():
             rank = true_class_rank(logits, y.clamp(min=0))[y != NO_LABEL]
@@ -402,9 +351,17 @@ class _Trainer:
         self._scaler.step(self._optimizer)
         self._scaler.update()
 
+    def _memory_explained(self) -> contextlib.AbstractContextManager[None]:
+        recipe = self._recipe
+        return memory.exhaustion_explained(
+            f"training with passes of {recipe.per_pass} images of {recipe.crop} x {recipe.crop} in {recipe.precision}",
+            "lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and with it the recipe, can stay), or use "
+            "FINETUNE.PRECISION bf16",
+        )
+
 
 class _RunningStatistics:
-    """Averages batch norm's running statistics over the passes of a step, wherever those are done."""
+    """Averages batch norm's running statistics over the passes of a step, in whatever process those are done."""
 
     def __init__(self, network: nn.Module, n_passes: int) -> None:
         layers = [
@@ -412,59 +369,31 @@ class _RunningStatistics:
             for module in network.modules()
             if isinstance(module, _BatchNorm) and module.track_running_stats
         ]
-        self._means = [
-            tensor
-            for layer in layers
-            for tensor in (layer.running_mean, layer.running_var)
-            if tensor is not None
-        ]
-        self._counts = [
-            layer.num_batches_tracked for layer in layers if layer.num_batches_tracked is not None
-        ]
+        pairs = [(layer.running_mean, layer.running_var) for layer in layers]
+        self._means = [tensor for pair in pairs for tensor in pair if tensor is not None]
+        self._counts = [count for layer in layers if (count := layer.num_batches_tracked) is not None]
         self._n_passes = n_passes if self._means else 1
 
     def begin(self) -> None:
+        """Note the statistics before a step."""
         if self._n_passes > 1:
             self._before = [tensor.clone() for tensor in (*self._means, *self._counts)]
-            self._sums: list[torch.Tensor] = []
+            self._sum: torch.Tensor | float = 0.0
 
-    def before_pass(self) -> None:
-        if self._n_passes > 1 and self._sums:
+    @contextlib.contextmanager
+    def of_pass(self) -> Iterator[None]:
+        """Let the pass in the block start from the statistics before the step."""
+        if self._n_passes > 1:
             for tensor, before in zip((*self._means, *self._counts), self._before, strict=True):
                 tensor.copy_(before)
-
-    def after_pass(self) -> None:
-        if self._n_passes == 1:
-            return
-        if not self._sums:
-            self._sums = [tensor.clone() for tensor in self._means]
-        else:
-            for total, tensor in zip(self._sums, self._means, strict=True):
-                total += tensor
+        yield
+        if self._n_passes > 1:
+            self._sum = self._sum + torch.cat([tensor.flatten() for tensor in self._means])
 
     def end(self, group: Group) -> None:
-        if self._n_passes == 1:
-            return
-        flat = group.sum_(torch.cat([total.flatten() for total in self._sums])).div_(self._n_passes)
-        for tensor, part in zip(
-            self._means, flat.split([tensor.numel() for tensor in self._means]), strict=True
-        ):
-            tensor.copy_(part.view_as(tensor))
-
-
-@contextlib.contextmanager
-def _explained(recipe: FineTuneRecipe, group: Group) -> Iterator[None]:
-    """Turn "out of memory" into a line that says what to lower, and a broken connection into one that says so."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_exhausted(error):
-            text = str(error)
-            if group.size > 1 and re.search(r"gloo|NCCL|[Cc]onnection|peer", text):
-                raise LostProcessError(f"lost the connection to another process ({text[:200]})") from error
-            raise
-        raise CogError(
-            f"out of memory with passes of {recipe.per_pass} images of {recipe.crop} x {recipe.crop} in "
-            f"{recipe.precision}; lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and with it the recipe, can "
-            "stay), or use FINETUNE.PRECISION bf16"
-        ) from error
+        """Set the average over the passes of all processes."""
+        if self._n_passes > 1:
+            average = group.sum_(self._sum).div_(self._n_passes)
+            parts = average.split([tensor.numel() for tensor in self._means])
+            for tensor, part in zip(self._means, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))

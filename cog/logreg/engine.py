@@ -100,12 +100,12 @@ class Engine:
         Args:
             x: float32 ``(n, d)``, on the CPU; taken over, its memory may be rewritten.
             norms: ``(n, 1)``, given for features that stay in a memory-mapped file (then nothing is
-                rewritten): divisors of the rows.
+                rewritten, and they may be float16 or bfloat16): divisors of the rows.
         """
         kind = SplitMatrix if self.precision == "bf16" else FloatMatrix
-        if self.device.type != "cpu" and x.nbytes <= _USABLE * device_room(self.device):
+        if self.device.type != "cpu" and 4 * x.numel() <= _USABLE * device_room(self.device):
             with contextlib.suppress(torch.OutOfMemoryError):
-                resident = x.to(self.device)
+                resident = x.to(self.device).float()
                 return kind(resident if norms is None else resident.div_(norms.to(self.device)))
         host = kind(x) if norms is None else MappedMatrix(x, norms, kind.dtype)
         return host if self.device.type == "cpu" else HostMatrix(host, self.device)

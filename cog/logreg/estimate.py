@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from cog.errors import CogError
+from cog.features.feature_files import MAPPABLE
 from cog.logreg import gram
 from cog.logreg.engine import Engine, device_room
 from cog.logreg.matrix import Data, FeatureMatrix, HostMatrix, MappedMatrix
@@ -88,7 +89,7 @@ def _size_in_memory(path: Path) -> tuple[int, str | None]:
     # The reader will say what is wrong with the file.
     except (CogError, KeyError, TypeError, AttributeError, RuntimeError):
         return path.stat().st_size, "its format is older than torch 1.6"
-    if dtype != torch.float32:
+    if dtype not in MAPPABLE:
         return n_bytes + x.element_size() * x.numel(), f"X is {dtype}"
     return n_bytes, None if contiguous else "X is not stored row by row"
 

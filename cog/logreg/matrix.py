@@ -135,7 +135,7 @@ class MappedMatrix(FeatureMatrix):
     """Features that stay in their file; the same values as in memory, bit for bit.
 
     Args:
-        x: float32 ``(n, d)`` as stored, from a memory-mapped file.
+        x: ``(n, d)`` as stored (float32, float16 or bfloat16), from a memory-mapped file.
         norms: ``(n, 1)`` to divide the rows by, see :class:`cog.features.feature_files.FeatureSet`.
         dtype: of the batches, float32 or bfloat16.
     """
@@ -155,7 +155,7 @@ class MappedMatrix(FeatureMatrix):
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
-        return torch.index_select(self._x, 0, rows).div_(self._norms[rows])
+        return torch.index_select(self._x, 0, rows).float().div_(self._norms[rows])
 
 
 class HostMatrix(FeatureMatrix):

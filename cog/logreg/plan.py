@@ -172,6 +172,8 @@ def _identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
             "checkpoint_sha256": metadata.get("checkpoint_sha256"),
             "image_list_sha256": metadata.get("image_list_sha256"),
         }
+        if metadata.get("save_dtype", "float32") != "float32":  # files of two of the types have the same size
+            identity[f"{split}_features"]["save_dtype"] = metadata["save_dtype"]
     return identity
 
 

@@ -127,7 +127,7 @@ def _keep(train: FeatureSet, rows: torch.Tensor) -> FeatureSet:
     for start in range(0, len(rows), _CHUNK):
         part = rows[start : start + _CHUNK]
         chunk = train.x[part]
-        x[start : start + _CHUNK] = chunk if train.norms is None else chunk.div_(train.norms[part])
+        x[start : start + _CHUNK] = chunk if train.norms is None else chunk.float().div_(train.norms[part])
     return FeatureSet(x, train.y[rows], train.name)
 
 

@@ -11,12 +11,18 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from cog.runtime import cli as cli_tools
 
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1)
+
+_POLL_SECONDS = 0.05
+
+#: Seconds that processes that need each other get to end by themselves when one has failed, and again to obey.
+_GRACE_SECONDS = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,13 +32,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(words) < 2 or not words[0].isdecimal() or int(words[0]) < 1:
         parser.error("expected N SCRIPT ARGUMENTS..., N being the number of processes")
     size = int(words[0])
-    environment = os.environ | {
-        "WORLD_SIZE": words[0],
-        "LOCAL_WORLD_SIZE": words[0],
-        "TORCHELASTIC_RUN_ID": secrets.token_hex(8),
-    }
     # Otherwise each process would start as many threads as there are processors.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, _n_processors() // size)))
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, _n_processors() // size)))
+    variables = {"TORCHELASTIC_RUN_ID": secrets.token_hex(8), "OMP_NUM_THREADS": threads}
+    codes = run_processes([sys.executable, *words[1:]], size, variables)
+    for rank, code in enumerate(codes):
+        if code < 0 and (rank == 0 or code != -signal.SIGTERM):
+            print(f"rank {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr)
+    return codes[0] if codes[0] >= 0 else 128 - codes[0]
+
+
+def run_processes(
+    command: Sequence[str], size: int, variables: Mapping[str, str], *, need_each_other: bool = False
+) -> list[int]:
+    """Run a command in several processes, and return their exit codes by rank (a signal's number is negative).
+
+    SIGTERM and SIGUSR1 are passed on; ^C reaches all processes of a terminal, and this one waits for the others. When
+    rank 0 fails, without which nothing is published, the others are ended.
+
+    Args:
+        command: program and arguments.
+        size: number of processes.
+        variables: of their environment, beside those that number them.
+        need_each_other: none can go on without the others: when any of them fails, the others get some time to end by
+            themselves, then SIGTERM, then SIGKILL.
+    """
+    environment = os.environ | {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)} | dict(variables)
     processes: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -41,25 +66,29 @@ def main(argv: Sequence[str] | None = None) -> int:
                 process.send_signal(number)
 
     previous = {number: signal.signal(number, forward) for number in _FORWARDED}
-    # ^C reaches all processes of a terminal; this one waits for the others.
     previous[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         for rank in range(size):
             numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            processes.append(subprocess.Popen([sys.executable, *words[1:]], env=environment | numbers))
-        if processes[0].wait() != 0:  # without it nothing is published
-            forward(signal.SIGTERM, None)
-        codes = [process.wait() for process in processes]
+            processes.append(subprocess.Popen(list(command), env=environment | numbers))
+        needed = processes if need_each_other else processes[:1]
+        endings = [(0.0, signal.SIGTERM)]
+        if need_each_other:
+            endings = [(_GRACE_SECONDS, signal.SIGTERM), (2 * _GRACE_SECONDS, signal.SIGKILL)]
+        failed_since: float | None = None
+        while any(process.poll() is None for process in processes):
+            if failed_since is None and any(process.poll() for process in needed):
+                failed_since = time.monotonic()
+            while endings and failed_since is not None and time.monotonic() >= failed_since + endings[0][0]:
+                forward(endings.pop(0)[1], None)
+            time.sleep(_POLL_SECONDS)
+        return [process.returncode for process in processes]
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
         for process in processes:
             if process.poll() is None:
                 process.kill()
-    for rank, code in enumerate(codes):
-        if code < 0 and (rank == 0 or code != -signal.SIGTERM):
-            print(f"rank {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr)
-    return codes[0] if codes[0] >= 0 else 128 - codes[0]
 
 
 def _n_processors() -> int:

@@ -149,6 +149,7 @@ class OutputFolder(abc.ABC):
         flag: how the user gave the folder, for messages.
         unfinished: message about unfinished work that is another one.
         damaged: message about unfinished work without a readable description; None: it is begun again.
+        resume_kind: class of the folder of unfinished work.
         resume: the unfinished work in it.
     """
 
@@ -159,6 +160,7 @@ class OutputFolder(abc.ABC):
         "--overwrite to discard it"
     )
     damaged: ClassVar[str | None] = "{path} holds unreadable leftovers; add --overwrite to discard them"
+    resume_kind: ClassVar[type[ResumeFolder]] = ResumeFolder
 
     def __init__(
         self,
@@ -170,7 +172,7 @@ class OutputFolder(abc.ABC):
         self.path = Path(path)
         self.identity: dict[str, Any] = plain(identity or {})
         self.overwrite = overwrite
-        self.resume = ResumeFolder(self.path)
+        self.resume = self.resume_kind(self.path)
 
     # --- what a kind of result says
 
@@ -294,7 +296,7 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
             self.lock = stack.enter_context(locked(folder.path, flag=folder.flag))
             atomic_dir.recover(folder.path)
             self._releasing = stack.pop_all()
-        self.resume = ResumeFolder(folder.path, folder.identity, lock=self.lock)
+        self.resume = folder.resume_kind(folder.path, folder.identity, lock=self.lock)
 
     def __exit__(self, *_: object) -> None:
         self.release()
@@ -342,9 +344,11 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
         """
         self.resume.identity = plain({**self.folder.identity, **(more or {})})
         self.resume.versions = dict(versions or {})
-        if self.folder.check_unfinished(self.resume.identity, self.resume.versions):
+        changed = self.folder.check_unfinished(self.resume.identity, self.resume.versions)
+        if changed:
             if self.resume.has_progress():
-                logger.info("discarded the beginning of different work in %s", self.resume.path)
+                log = logger.info if self.folder.overwrite else logger.warning
+                log("discarded the beginning of work in %s (%s)", self.resume.path, "; ".join(changed))
             self.resume.discard()
 
     @contextlib.contextmanager

@@ -141,7 +141,7 @@ def test_full_scale_estimate(tmp_path, capsys):
     from cog.runtime.check_report import Report
 
     report = Report()
-    _check_space(report, [(tmp_path, 1_000_000)], 2048, half=False)
+    _check_space(report, [(tmp_path, 1_000_000)], 2048, value_bytes=4, shard_bytes=4)
     disk = next(finding for finding in report.findings if finding.subject == "disk")
     assert "16.4 GB will be written" in disk.text  # the ranges and the file: twice 8.2 GB
 

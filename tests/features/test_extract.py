@@ -207,6 +207,64 @@ def test_mixed_precision_stays_close(image_tree, loader_file, tmp_path):
     torch.testing.assert_close(mixed, exact, rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize("value", ["half", "int8", "float64"])
+def test_only_three_types_can_be_saved(image_tree, loader_file, tmp_path, value):
+    command = arguments(image_tree, loader_file, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", value)
+    with pytest.raises(
+        CogError, match=f"SAVE_DTYPE = '{value}' is not valid, expected float32, float16 or bfloat16"
+    ):
+        extract_features.main(command)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_type_is_part_of_the_identity_of_features(image_tree, loader_file, tmp_path):
+    """Complete features of another type are not mistaken for those asked for; recorded since there is a choice."""
+    out = tmp_path / "out"
+    command = arguments(image_tree, loader_file, out)
+    assert extract_features.main(command) == 0
+    half = [*command, "FT_EXTRACT.SAVE_DTYPE", "float16"]
+    with pytest.raises(CogError, match=r"save_dtype: float32 -> float16.*--overwrite"):
+        extract_features.main(half)
+    stored = json.loads((out / "features.json").read_text())
+    del stored["save_dtype"]
+    (out / "features.json").write_text(json.dumps(stored))
+    assert extract_features.main(command) == 0
+    exact = features_of(out)["X"]
+    assert extract_features.main([*half, "--overwrite"]) == 0
+    assert torch.equal(features_of(out)["X"], exact.half())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "beyond", "advice"),
+    [
+        ("float16", "65519.0", "65520", "bfloat16 or float32"),
+        ("bfloat16", "3.395e38", "3.4e+38", "float32"),
+    ],
+)
+def test_values_beyond_the_range_of_the_type_are_refused(
+    image_tree, loader_file, tmp_path, dtype, largest, beyond, advice
+):
+    def extract(value, out):
+        loader_file.write_text(
+            tiny.LOADER_SOURCE.replace("mean = x.mean((2, 3))", f"mean = x.mean((2, 3)) * 0 - {value}")
+            .replace("mean @", "0 * mean @")
+        )  # fmt: skip
+        return extract_features.main(
+            arguments(image_tree, loader_file, tmp_path / out, "FT_EXTRACT.SAVE_DTYPE", dtype)
+        )
+
+    with pytest.raises(CogError) as error:
+        extract(beyond, "out")
+    limit = f"{torch.finfo(getattr(torch, dtype)).max:.6g}"
+    assert str(error.value) == (
+        f"the network returned {beyond} for crow/crow_0.png, and {dtype} ends at {limit}; set FT_EXTRACT.SAVE_DTYPE "
+        f"{advice}"
+    )
+    assert not (tmp_path / "out/X_Y.pth").exists()
+    assert extract(largest, "fits") == 0
+    assert torch.isfinite(features_of(tmp_path / "fits")["X"]).all()
+
+
 def test_nan_features_name_the_image(image_tree, tmp_path):
     loader = tmp_path / "nan_net.py"
     loader.write_text(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,11 @@ from classifier_runs import clusters, run_once
 
 from cog.analysis.rows import FeatureRows
 from cog.errors import CogError
-from cog.features import feature_files
+from cog.features import feature_files, pca
 from cog.logreg import preprocess
 from cog.logreg.engine import Engine
 from cog.logreg.matrix import MappedMatrix
+from cog.logreg.plan import identify
 from cog.logreg.settings import Settings
 from cog.runtime import random_streams
 
@@ -212,3 +215,79 @@ def test_streams_are_independent():
         random_streams.torch_seed(seed, p, stage=stage, n_shot=n) for seed, p, stage, n in arguments
     ]
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+# --- rounded features (FT_EXTRACT.SAVE_DTYPE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, normalize):
+    """In memory and mapped: the same bits as a float32 file with the rounded values."""
+    x = torch.from_numpy(rng().uniform(-10, 10, (1500, 9))).to(dtype)
+    x[700] = 0
+    for name, values in (("rounded", x), ("plain", x.float())):
+        (tmp_path / name).mkdir()
+        save_rows(tmp_path / name, values)
+    expected = feature_files.load(tmp_path / "plain", normalize=normalize).x
+    in_memory = feature_files.load(tmp_path / "rounded", normalize=normalize)
+    assert in_memory.norms is None and in_memory.x.dtype == torch.float32
+    assert torch.equal(in_memory.x, expected)
+    mapped = feature_files.load(tmp_path / "rounded", normalize=normalize, mapped=True)
+    assert mapped.x.dtype == dtype and mapped.norms is not None
+    some = torch.arange(0, 1500, 7)
+    rows = FeatureRows(mapped, torch.device("cpu"))
+    for part, wanted in (
+        (rows.slice(0, 1500), expected),
+        (rows.take(some), expected[some]),
+        (MappedMatrix(mapped.x, mapped.norms, torch.float32).batch(some), expected[some]),
+        (Engine(torch.device("cpu")).load(mapped.x, mapped.norms).exact(some), expected[some]),
+        (preprocess._keep(mapped, some).x, expected[some]),
+    ):
+        assert part.dtype == torch.float32 and torch.equal(part, wanted)
+    if not normalize:
+        plain = feature_files.load(tmp_path / "plain")
+        found, wanted = pca.fit(mapped.x), pca.fit(plain.x)
+        assert torch.equal(found.components, wanted.components)
+        assert torch.equal(pca.project(mapped.x, found, 3), pca.project(plain.x, wanted, 3))
+
+
+def test_rounded_features_that_are_not_finite_are_refused(tmp_path):
+    x = torch.full((30, 4), 7e4)
+    save_rows(tmp_path, x.half())
+    for mapped in (False, True):
+        with pytest.raises(CogError, match="30 of 30 rows of X hold NaN or infinite values"):
+            feature_files.load(tmp_path, mapped=mapped)
+
+
+def test_runs_on_features_of_another_type_are_other_runs(tmp_path):
+    """Files of float16 and bfloat16 have the same size; runs from before there was a choice stay what they are."""
+    identities = []
+    for dtype in (None, "float32", "float16", "bfloat16"):
+        made = {} if dtype is None else {"save_dtype": dtype}
+        (tmp_path / "features.json").write_text(json.dumps(made | {"checkpoint_sha256": "c"}))
+        (tmp_path / "X_Y.pth").write_bytes(b"content")
+        file = tmp_path / "X_Y.pth"
+        identities.append(identify(Settings(seed=1), file, file))
+    assert identities[0] == identities[1] != identities[2] != identities[3] != identities[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounded_features_give_the_same_accuracy_within_seed_noise(tmp_path, dtype):
+    x, y = clusters(1500, 16, 5, spread=1.2)
+    accuracies: dict[torch.dtype, list[float]] = {torch.float32: [], dtype: []}
+    for kind, values in accuracies.items():
+        for name, part in (("train", slice(0, 900)), ("test", slice(900, None))):
+            file = tmp_path / f"{kind}-{name}.pth"
+            feature_files.save(feature_files.FeatureSet(x[part].to(kind), y[part], "n"), file)
+        for seed in range(3):
+            settings = Settings(seed=seed, n_trials=0, lr=10.0, wd=0.0, n_epochs=10, batch_size=64)
+            sets = [
+                feature_files.load(tmp_path / f"{kind}-{name}.pth", normalize=True)
+                for name in ("train", "test")
+            ]
+            outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
+            values.append(outcome.classifier.history.logs["test/top1"][-1])
+    exact, rounded = (torch.tensor(values) for values in accuracies.values())
+    assert 50 < exact.mean() < 99  # neither at chance nor too easy to tell anything
+    assert abs(exact.mean() - rounded.mean()) <= max(2 * float(exact.std()), 1.0)

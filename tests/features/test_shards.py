@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -221,6 +222,55 @@ def test_the_number_of_threads_is_continued(inputs, unfinished, caplog):
     assert torch.get_num_threads() == 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounded_features_continue_bit_for_bit(inputs, tmp_path, interrupt, monkeypatch, undisturbed, dtype):
+    """X is the float32 features rounded to the nearest value; shards take half the room, too."""
+    (tmp_path / "undisturbed.pth").write_bytes(undisturbed["X_Y.pth"])
+    exact = torch.load(tmp_path / "undisturbed.pth", weights_only=True)
+    command = extraction.arguments(inputs, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", dtype)
+    interrupted_run(command, interrupt, 2, monkeypatch)
+    markers = [json.loads(path.read_text()) for path in pieces(tmp_path / "out")]
+    arrays = [np.load(path) for path in sorted((tmp_path / "out/.resume").glob("*.npy"))]
+    assert {marker["dtype"] for marker in markers} == {dtype} and {array.itemsize for array in arrays} == {2}
+    with pytest.raises(CogError, match=rf"save_dtype: {dtype} -> float32.*--overwrite"):
+        extract_features.main(extraction.arguments(inputs, tmp_path / "out"))
+    assert extract_features.main(command) == 0
+    rounded = torch.load(tmp_path / "out/X_Y.pth", weights_only=True)
+    assert rounded["X"].dtype == getattr(torch, dtype)
+    assert torch.equal(rounded["X"], exact["X"].to(rounded["X"].dtype))
+    assert torch.equal(rounded["Y"], exact["Y"]) and rounded["name"] == exact["name"]
+    assert json.loads((tmp_path / "out/features.json").read_text())["save_dtype"] == dtype
+
+
+def test_work_of_before_rounding_continues_as_float32(inputs, unfinished, undisturbed):
+    path = unfinished / ".resume/manifest.json"
+    data = json.loads(path.read_text())
+    assert data["identity"].pop("save_dtype") == "float32"
+    path.write_text(json.dumps(data))
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert extraction.outcome(unfinished) == undisturbed
+
+
+def test_shards_of_another_type_are_computed_again(inputs, tmp_path, interrupt, monkeypatch, caplog):
+    command = extraction.arguments(inputs, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", "bfloat16")
+    interrupted_run(command, interrupt, 2, monkeypatch)
+    marker = pieces(tmp_path / "out")[0]
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"dtype": "float16"}))
+    assert extract_features.main(command) == 0
+    assert "rows 0 to 3" in caplog.text and "holds float16" in caplog.text
+
+
+def test_bits_of_bfloat16_are_not_taken_for_numbers(inputs, unfinished, undisturbed, caplog):
+    marker = pieces(unfinished)[0]
+    bits = (np.load(marker.with_suffix(".npy")).view(np.uint32) >> 16).astype(np.int16)
+    np.save(marker.with_suffix(".npy"), bits)
+    changed = {"dtype": "bfloat16", "sha256": hashlib.sha256(bits).hexdigest()}
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | changed))
+    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert "rows 0 to 3" in caplog.text and "holds bfloat16" in caplog.text
+    assert extraction.outcome(unfinished) == undisturbed
+
+
 # --- damage
 
 
@@ -263,7 +313,9 @@ def halve(path):
 def test_damaged_notes(inputs, unfinished, undisturbed, caplog, damage, file):
     damage(unfinished / ".resume" / file)
     assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
-    assert ("what is in it is lost" in caplog.text) == (file == "manifest.json")
+    assert ("discarded the beginning of work" in caplog.text and "(unreadable)" in caplog.text) == (
+        file == "manifest.json"
+    )
     assert extraction.outcome(unfinished) == undisturbed
 
 
@@ -439,8 +491,10 @@ def test_unfinished_work_beside_complete_features_of_other_settings(
 # --- the store itself
 
 
-def manifest(n_rows):
-    return shards.Manifest("w", {}, n_rows, 10, 0, False, "", "")
+def begin(folder, n_rows):
+    store = shards.Shards(folder)
+    store.begin(shards.Manifest("w", {}, n_rows, 10, 0, False, "", ""))
+    return store
 
 
 def features(first, n, *, dtype=torch.float32, failed=()):
@@ -460,7 +514,7 @@ def record_all(store, found, **options):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_what_is_stored_comes_back(tmp_path, dtype):
-    store = shards.begin(tmp_path, manifest(20), overwrite=False)
+    store = begin(tmp_path, 20)
     record_all(store, [features(first, 4, dtype=dtype, failed=(0, 1, 2, 3, 9)) for first in range(0, 20, 4)])
     store.scan()
     assert store.gaps() == []
@@ -473,7 +527,7 @@ def test_what_is_stored_comes_back(tmp_path, dtype):
 
 def test_headers_of_ranges_are_parsed_one_at_a_time(tmp_path, monkeypatch):
     """Ranges are read by several threads, and CPython 3.11's parser is not safe with several."""
-    store = shards.begin(tmp_path, manifest(60), overwrite=False)
+    store = begin(tmp_path, 60)
     record_all(store, [features(first, 5) for first in range(0, 60, 5)], max_rows=5)
     store.scan()
     parse, inside, most = np.lib.format.read_array_header_1_0, [], []
@@ -495,7 +549,7 @@ def test_when_ranges_are_cut(tmp_path):
     for seconds, jump in ((1e9, False), (0, False), (1e9, True)):
         folder = tmp_path / f"{seconds}{jump}"
         folder.mkdir()
-        store = shards.begin(folder, manifest(40), overwrite=False)
+        store = begin(folder, 40)
         found = [features(first + 8 * (jump and first > 4), 4) for first in range(0, 20, 4)]
         record_all(store, found, max_seconds=seconds)
         store.scan()
@@ -509,7 +563,7 @@ def test_gaps_beside_an_oracle(tmp_path):
     rng = random.Random(0)
     for case in range(200):
         n = rng.randint(1, 20)
-        store = shards.Shards(tmp_path, manifest(n))
+        store = begin(tmp_path, n)
         for _ in range(rng.randint(0, 6)):
             first = rng.randrange(n)
             stop = rng.randint(first + 1, n)

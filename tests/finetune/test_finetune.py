@@ -21,10 +21,11 @@ from torch import nn
 
 from cog.commands import finetune
 from cog.data import datasets
+from cog.data.loader import batches
 from cog.errors import CogError
-from cog.finetune import loader, network, state, streams, training
-from cog.finetune.augment import random_box, training_pixels
+from cog.finetune import network, state, training
 from cog.finetune.evaluation import evaluate
+from cog.finetune.images import NO_LABEL, TrainingDecoder, random_box, training_pixels
 from cog.finetune.parallel import Group
 from cog.finetune.recipe import FineTuneRecipe
 from cog.models.backbone import Backbone
@@ -96,7 +97,7 @@ def backbone(path: Path) -> Backbone:
 
 def build(path: Path, **changes):
     steps = recipe(**changes)
-    model, layout = network.build(backbone(path), n_classes=3, seed=steps.seed, crop=steps.crop, device=CPU)
+    model, layout = network.build(backbone(path), steps, n_classes=3, device=CPU)
     return model, layout, steps
 
 
@@ -151,11 +152,16 @@ def test_batches_that_cannot_be_shared_are_refused(changes, n_processes, words):
 
 
 def test_random_choices_depend_on_their_position_alone():
-    first = streams.generator(1, "image", 3, 7).random(4)
-    streams.generator(1, "image", 3, 8).random(100)
-    assert (first == streams.generator(1, "image", 3, 7).random(4)).all()
-    others = [(2, "image", 3, 7), (1, "order", 3, 7), (1, "image", 4, 7), (1, "image", 3, 8), (1, "image", 3)]
-    assert not any((first == streams.generator(*key).random(4)).any() for key in others)
+    steps = recipe(seed=1)
+    first = steps.generator("image", 3, 7).random(4)
+    steps.generator("image", 3, 8).random(100)
+    assert (first == steps.generator("image", 3, 7).random(4)).all()
+    assert not (first == recipe(seed=2).generator("image", 3, 7).random(4)).any()
+    others = [("order", 3, 7), ("image", 4, 7), ("image", 3, 8), ("image", 3)]
+    assert not any((first == steps.generator(*key).random(4)).any() for key in others)
+    # As saved states and published runs have them: neither may change.
+    assert steps.generator("order", 2).permutation(6).tolist() == [2, 4, 1, 0, 5, 3]
+    assert steps.torch_seed("head") == 548229121858069098
 
 
 def test_random_boxes_cover_what_they_should():
@@ -188,10 +194,9 @@ def test_training_pixels_are_those_of_torchvision(tmp_path, flip):
 
     path = tiny.write_image(tmp_path / "a.png", size=(40, 30), seed=3)
     mirrored = 0
+    steps = recipe(crop=16, crop_scale=(0.08, 1.0), flip=flip)
     for seed in range(10):
-        found = training_pixels(
-            path, crop=16, scale=(0.08, 1.0), ratio=(0.75, 4 / 3), flip=flip, rng=np.random.default_rng(seed)
-        )
+        found = training_pixels(path, steps, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
         left, top, right, bottom = random_box(40, 30, scale=(0.08, 1.0), ratio=(0.75, 4 / 3), rng=rng)
         image = functional.resized_crop(
@@ -221,7 +226,7 @@ def plain_epochs(model: nn.Module, birds: Path, steps: FineTuneRecipe) -> None:
     total, warmup = steps.n_epochs * n_steps, n_steps * int(steps.warmup_epochs)
     model.train()
     for epoch in range(steps.n_epochs):
-        order = streams.generator(steps.seed, "order", epoch).permutation(len(images))
+        order = steps.generator("order", epoch).permutation(len(images))
         for step in range(n_steps):
             now = epoch * n_steps + step
             optimizer.param_groups[0]["lr"] = (
@@ -232,10 +237,8 @@ def plain_epochs(model: nn.Module, birds: Path, steps: FineTuneRecipe) -> None:
             rows = order[step * steps.batch_size : (step + 1) * steps.batch_size]
             batch = []
             for row in rows:
-                pixels = training_pixels(
-                    images.root / images.file(row), crop=steps.crop, scale=steps.crop_scale, ratio=steps.crop_ratio,
-                    flip=steps.flip, rng=streams.generator(steps.seed, "image", epoch, int(row)),
-                )  # fmt: skip
+                rng = steps.generator("image", epoch, int(row))
+                pixels = training_pixels(images.root / images.file(row), steps, rng)
                 batch.append((torch.tensor(pixels.copy()).permute(2, 0, 1) / 255 - mean) / std)
             x, y = torch.stack(batch), torch.from_numpy(images.labels[rows])
             optimizer.zero_grad()
@@ -332,6 +335,23 @@ def test_gradients_are_clipped(birds, loader_with_norm):
     assert moved(clipped) < 4 * 0.05 * 1e-3 * 4 < moved(free)
 
 
+@pytest.mark.parametrize("n_processes", [2, 4])
+def test_passes_of_several_processes_are_those_of_one(n_processes):
+    steps = recipe(batch_size=16, per_pass=4)
+    alone = list(training._passes(steps, Group(Rank(), CPU), range(1, 3)))
+    assert alone == [(first, first + 4) for first in range(16, 48, 4)]
+    shared = [
+        list(training._passes(steps, Group(Rank(number, n_processes), CPU), range(1, 3)))
+        for number in range(n_processes)
+    ]
+    # step by step, process by process
+    share = 4 // n_processes
+    together = [
+        part for step in range(2) for one in shared for part in one[step * share : (step + 1) * share]
+    ]
+    assert together == alone
+
+
 def test_number_of_workers_changes_nothing(birds, loader_with_norm):
     alone, _ = run(loader_with_norm, birds)
     helped, _ = run(loader_with_norm, birds, n_workers=3)
@@ -355,8 +375,14 @@ def test_an_interrupted_run_continues_bit_for_bit(
     whole, expected = run(loader_with_norm, birds, precision=precision)
     calls = []
     with monkeypatch.context() as patch:
-        patch.setattr(signals, "requested", lambda: calls.append(0) or len(calls) >= n_steps or None)
-        patch.setattr("cog.finetune.evaluation.requested", lambda: None)
+        done = training._Trainer.step
+
+        def step(self, *args):
+            sums, _ = done(self, *args)
+            calls.append(0)
+            return sums, len(calls) == n_steps
+
+        patch.setattr(training._Trainer, "step", step)
         saving = training.Saving(tmp_path / "state.pth")
         with pytest.raises(signals.Interrupted, match="are saved"):
             run(loader_with_norm, birds, saving=saving, precision=precision)
@@ -415,12 +441,16 @@ def test_broken_images_have_no_part_in_the_loss(birds, loader_with_norm):
     train, _ = lists(birds)
     (birds / "train/duck/duck_2.png").write_bytes(b"no image")
     broken = next(row for row in range(len(train)) if train.file(row).endswith("duck_2.png"))
-    with contextlib.closing(
-        loader.passes(train, [np.array([0, broken, 2])], steps, epoch=0, n_workers=0)
-    ) as found:
-        part = next(found)
-    assert part.labels.tolist() == [0, loader.NO_LABEL, 0] and list(part.failures) == [broken]
-    assert int(part.pixels[1].max()) == 0 and int(part.pixels[0].max()) > 0
+    decoder = TrainingDecoder(train, steps, epoch=0)
+    place = decoder.order.tolist().index(broken)
+    first = place - place % 3
+    stream = batches(decoder, batch_size=3, n_workers=0, ranges=[(first, first + 3)])
+    with contextlib.closing(stream) as passes:
+        part = next(passes)
+    expected = train.labels[decoder.order[first : first + 3]].tolist()
+    expected[place - first] = NO_LABEL
+    assert decoder.labels(part).tolist() == expected and [row for row, _ in part.failures] == [place]
+    assert [int(pixels.max()) > 0 for pixels in part.pixels] == [label != NO_LABEL for label in expected]
 
 
 def test_evaluation_leaves_out_what_cannot_be_decoded(birds, loader_with_norm):
@@ -544,6 +574,17 @@ def test_failed_images_end_with_exit_code_3_unless_allowed(birds, loader_with_no
     found = json.loads((output / "results.json").read_text())
     assert found["n_failed_images"] == {"train": 1, "test": 1}
     assert found["rows"]["final_train"] == 17 and found["rows"]["test"] == 8
+
+
+def test_a_network_that_diverges_at_the_end_is_told(birds, loader_with_norm):
+    source = loader_with_norm.read_text()
+    loader_with_norm.write_text(
+        source.replace(
+            "def features(self, x):", "def features(self, x):\n        x = x if self.training else x / 0"
+        )
+    )
+    with pytest.raises(CogError, match=r"not finite in the test after epoch 1: .* lower FINETUNE\.LR"):
+        run(loader_with_norm, birds)
 
 
 def test_out_of_memory_says_what_to_lower(birds, loader_with_norm, monkeypatch):

@@ -196,7 +196,7 @@ def test_test_features_must_fit(files, monkeypatch):
 @pytest.mark.parametrize(
     ("convert", "reason"),
     [
-        (lambda x: x.half(), "X is torch.float16"),
+        (lambda x: x.double(), "X is torch.float64"),
         (lambda x: x.t().contiguous().t(), "not stored row by row"),
     ],
 )

@@ -6,6 +6,7 @@ import ast
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -280,7 +281,7 @@ def test_a_leader_that_dies_interrupts_the_others(inputs, alone, tmp_path):
             Member(inputs, out, Rank(0, 2, 0, "g")).plan,
             leader=lock.holder.token,
         )
-        shards.begin(out, manifest, overwrite=False)
+        shards.Shards(out, lock=lock).begin(manifest)
         helper.thread.start()
         while not list((out / ".resume").glob("rows-*.json")):
             time.sleep(0.01)
@@ -451,6 +452,26 @@ sys.exit(int(words[rank]))
 def test_exit_codes(tmp_path, capfd, codes, expected):
     (tmp_path / "script.py").write_text(SCRIPT)
     assert launch.main(["2", str(tmp_path / "script.py"), codes]) == expected
+
+
+def test_processes_that_need_each_other_end_together(tmp_path, monkeypatch):
+    """One fails: the others get a moment, then SIGTERM, then SIGKILL."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "rank, ready = os.environ['RANK'], sys.argv[1]\n"
+        "if rank == '1':\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    open(ready, 'w').close()\n"
+        "if rank == '2':\n"
+        "    while not os.path.exists(ready): time.sleep(0.01)\n"
+        "    sys.exit(3)\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(launch, "_GRACE_SECONDS", 0.2)
+    command = [sys.executable, str(script), str(tmp_path / "ready")]
+    codes = launch.run_processes(command, 3, {}, need_each_other=True)
+    assert codes == [-signal.SIGTERM, -signal.SIGKILL, 3]
 
 
 def test_signals_reach_all(tmp_path, python, repository):

@@ -1,0 +1,115 @@
+"""Training images: a random crop, resized, mirrored half of the time.
+
+The crop is that of torchvision's ``RandomResizedCrop`` on Pillow images (Szegedy et al., 2015), with a generator of its
+own for every image and epoch; the pixels are Pillow's, as in :mod:`cog.data.pixels`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+
+from cog.data.image_lists import ImageList
+from cog.data.loader import Batch, Decoder
+from cog.data.pixels import load_rgb
+from cog.finetune.recipe import FineTuneRecipe
+
+#: Label of an image that could not be decoded: it has no part in the loss (``ignore_index`` of PyTorch's losses).
+NO_LABEL = -100
+
+_ATTEMPTS = 10
+
+
+class TrainingDecoder(Decoder):
+    """Decodes the training images of an epoch, by their place in its order; see :class:`cog.data.loader.Decoder`.
+
+    Args:
+        images: all training images.
+        recipe: says how they are cropped.
+        epoch: counted from 0; with the seed and an image's row it determines the crop.
+    """
+
+    def __init__(self, images: ImageList, recipe: FineTuneRecipe, epoch: int) -> None:
+        super().__init__(images, resize=recipe.resize, crop=recipe.crop, load_truncated=recipe.load_truncated)
+        self.recipe, self.epoch = recipe, epoch
+        #: Rows of the images in the order of their use, int64.
+        self.order = recipe.generator("order", epoch).permutation(len(images))
+
+    def __call__(self, place: int) -> np.ndarray | str:
+        """Return uint8 pixels ``(crop, crop, 3)`` of the image at a place, or the reason of a failure."""
+        row = int(self.order[place])
+        rng = self.recipe.generator("image", self.epoch, row)
+        try:
+            return training_pixels(os.path.join(self.images.root, self.images.file(row)), self.recipe, rng)
+        except Exception as error:  # whatever a damaged file makes Pillow raise
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            return f"{type(error).__name__}: {' '.join(reason.split())}"
+
+    def labels(self, batch: Batch) -> torch.Tensor:
+        """Return the labels of a batch, int64 ``(b,)``; :data:`NO_LABEL` of images that could not be decoded."""
+        labels = self.images.labels[self.order[batch.first : batch.first + batch.n]]
+        labels[[place - batch.first for place, _ in batch.failures]] = NO_LABEL
+        return torch.from_numpy(labels)
+
+
+def training_pixels(
+    path: str | os.PathLike[str], recipe: FineTuneRecipe, rng: np.random.Generator
+) -> np.ndarray:
+    """Return a random part of an image, uint8 ``(crop, crop, 3)``.
+
+    Args:
+        path: image file of any format Pillow reads.
+        recipe: says how the image is cropped and mirrored.
+        rng: source of the random choices.
+
+    Raises:
+        Exception: whatever Pillow raises for a file it cannot decode.
+    """
+    image = load_rgb(path, load_truncated=recipe.load_truncated)
+    box = random_box(*image.size, scale=recipe.crop_scale, ratio=recipe.crop_ratio, rng=rng)
+    # Cut out first: Image.resize(box=...) would look at pixels outside the box, and RandomResizedCrop does not.
+    pixels = np.asarray(image.crop(box).resize((recipe.crop, recipe.crop), Image.Resampling.BICUBIC))
+    return pixels[:, ::-1] if recipe.flip and rng.random() < 0.5 else pixels
+
+
+def random_box(
+    width: int,
+    height: int,
+    *,
+    scale: Sequence[float],
+    ratio: Sequence[float],
+    rng: np.random.Generator,
+) -> tuple[int, int, int, int]:
+    """Draw the part of an image that a training image shows.
+
+    Args:
+        width: of the image, in pixels.
+        height: of the image, in pixels.
+        scale: share of the area, from and to.
+        ratio: width / height, from and to; log-uniform.
+        rng: source of the random choice.
+
+    Returns:
+        ``(left, top, right, bottom)``. When ten attempts do not fit into the image: as much as possible of its center
+        within ``ratio``.
+    """
+    area = width * height
+    for _ in range(_ATTEMPTS):
+        target = area * rng.uniform(scale[0], scale[1])
+        aspect = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
+            return left, top, left + w, top + h
+    w, h = width, height
+    if width / height < ratio[0]:
+        h = max(1, round(width / ratio[0]))
+    elif width / height > ratio[1]:
+        w = max(1, round(height * ratio[1]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
