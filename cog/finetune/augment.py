@@ -56,8 +56,9 @@ def random_box(
 
 
 def training_pixels(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | bytes,
     *,
+    name: str | None = None,
     crop: int,
     scale: tuple[float, float],
     ratio: tuple[float, float],
@@ -65,10 +66,11 @@ def training_pixels(
     rng: np.random.Generator,
     load_truncated: bool = False,
 ) -> np.ndarray:
-    """Decode an image file and show a random part of it.
+    """Decode an image and show a random part of it.
 
     Args:
-        path: any format Pillow reads.
+        source: its bytes, or the path of a file.
+        name: of the image in messages; default: the path.
         crop: side of the result, in pixels.
         scale: see :func:`random_box`.
         ratio: see :func:`random_box`.
@@ -82,7 +84,7 @@ def training_pixels(
     Raises:
         Exception: whatever Pillow raises for a file it cannot decode.
     """
-    image = load_rgb(path, load_truncated=load_truncated)
+    image = load_rgb(source, name=name, load_truncated=load_truncated)
     box = random_box(*image.size, scale=scale, ratio=ratio, rng=rng)
     # Cut out first: Image.resize(box=...) would look at pixels outside the box, and RandomResizedCrop does not.
     pixels = np.asarray(image.crop(box).resize((crop, crop), Image.Resampling.BICUBIC))

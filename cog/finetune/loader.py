@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from cog.data.image_lists import ImageList
+from cog.data.loader import failure_reason
 from cog.finetune import streams
 from cog.finetune.augment import training_pixels
 from cog.finetune.recipe import FineTuneRecipe
@@ -62,10 +62,11 @@ class _Work:
             except IndexError:
                 return
             row = int(self._rows[place])
-            path = os.path.join(self._images.root, self._images.file(row))
+            name = self._images.file(row)
             try:
                 pixels[place] = training_pixels(
-                    path,
+                    self._images.store.read(name),
+                    name=name,
                     crop=recipe.crop,
                     scale=recipe.crop_scale,
                     ratio=recipe.crop_ratio,
@@ -76,8 +77,7 @@ class _Work:
             except Exception as error:  # whatever a damaged file makes Pillow raise
                 pixels[place] = 0
                 self.result.labels[place] = NO_LABEL
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                self.result.failures[row] = f"{type(error).__name__}: {' '.join(reason.split())}"
+                self.result.failures[row] = failure_reason(error)
 
     def abandon(self) -> None:
         self._todo.clear()
