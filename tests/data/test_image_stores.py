@@ -720,6 +720,18 @@ def test_chains_of_long_names_end(root):
     assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
 
 
+def test_a_sparse_map_that_is_cut_off_ends(root):
+    """A number without an end: Python's tarfile asks for more for ever."""
+    info = tarfile.TarInfo("b.JPEG")
+    info.pax_headers = {
+        "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "b.JPEG", "GNU.sparse.realsize": "9",
+    }  # fmt: skip
+    info.size = 512
+    data = tar_bytes([("a.JPEG", b"x")])[:1024] + info.tobuf(tarfile.PAX_FORMAT) + b"1" * 512
+    (root / "n01440764.tar").write_bytes(data)
+    assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
+
+
 def test_bombs_are_failed_images(root, monkeypatch):
     monkeypatch.setattr(image_stores, "LARGEST_IMAGE", 1 << 20)
     monkeypatch.setattr(archives, "LARGEST_IMAGE", 1 << 20)
