@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +30,8 @@ _THREADS = 16
 # Of as many classes the places of single images stay in memory (a hundred bytes each).
 _MOST_TABLES = 2048
 
-# What is known of new archives is saved so often (compressed bytes, of about 8 million images), to be lost by no crash.
-_SAVE_BYTES = 1 << 26
+# Seconds between two savings of a long indexing, which continues there after a crash.
+_SAVE_SECONDS = 120.0
 
 
 class ArchiveImages(ImageStore):
@@ -177,14 +178,15 @@ class ArchiveImages(ImageStore):
             n_images = 0
             with Progress(total >> 20, f"Indexing {self.root}", unit="MB") as progress:
                 passed = _Passed(progress)
-                pool = ThreadPoolExecutor(_THREADS)
+                pool, saved = ThreadPoolExecutor(_THREADS), time.monotonic()
                 try:
                     results = pool.map(lambda archive: self._scan(archive, passed), todo)
                     for archive, images in zip(todo, results, strict=True):
                         self._index.put(os.path.basename(archive.path), self._signature(archive), images)
                         n_images += len(images.rows)
-                        if self._index.n_new_bytes() > _SAVE_BYTES:
+                        if time.monotonic() - saved > _SAVE_SECONDS:
                             self._index.publish()
+                            saved = time.monotonic()
                 finally:
                     passed.stop()
                     pool.shutdown(cancel_futures=True)

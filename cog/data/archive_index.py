@@ -14,6 +14,7 @@ import os
 import time
 import zipfile
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -50,14 +51,15 @@ class IndexedImages:
 
 def as_rows(images: Iterable[tuple[str, Member]]) -> np.ndarray:
     """Return named members as ``rows`` of :class:`IndexedImages`; of equal names the last counts, as in unpacking."""
-    paths, numbers = [], []
+    paths: list[bytes] = []
+    numbers = array("q")  # a list of integers would take five times the memory
     for path, member in images:
         paths.append(os.fsencode(path))
         # A size that no file has is an image that is too large, whatever its digits.
-        numbers.append((min(member.offset, 1 << 62), min(member.size, 1 << 62), member.crc, member.kind))
+        numbers.extend((min(member.offset, 1 << 62), min(member.size, 1 << 62), member.crc, member.kind))
     rows = np.empty(len(paths), dtype=_row_type(max(map(len, paths), default=1)))
     rows["path"] = paths
-    columns = np.array(numbers, dtype=np.int64).reshape(-1, 4)
+    columns = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 4)
     for column, field in enumerate(("offset", "size", "crc", "kind")):
         rows[field] = columns[:, column]
     rows = rows[np.argsort(rows["path"], kind="stable")]
@@ -140,10 +142,6 @@ class ArchiveIndex:
             data = zlib.compress(buffer.getvalue(), 1)
         note = json.dumps([_VERSION, signature, [text[:500] for text in images.notes[:20]]])
         self._new[_quoted(name)] = (note.encode("ascii"), data)
-
-    def n_new_bytes(self) -> int:
-        """Return the size of what is not published yet."""
-        return sum(len(data) for _, data in self._new.values())
 
     @contextmanager
     def claimed(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import shutil
 import struct
 import tarfile
 import threading
@@ -19,11 +20,13 @@ import zipfile
 import zlib
 
 import archive_forms
+import extraction
 import numpy as np
 import pytest
 import tiny
 from archive_forms import FORMS, tar_bytes
 
+from cog.commands import extract_features
 from cog.data import (
     archive_images,
     archive_index,
@@ -39,6 +42,7 @@ from cog.data.image_stores import FolderImages
 from cog.data.loader import Decoder, batches
 from cog.data.root_layout import open_store
 from cog.errors import CogError
+from cog.features import shards
 
 WNIDS = ("n01440764", "n02000001", "n02084071", "n15102894")
 SIZE = {"resize": 16, "crop": 12}
@@ -394,6 +398,39 @@ def test_of_equal_names_in_an_archive_the_last_counts(root):
     )
 
 
+@pytest.mark.slow
+def test_features_are_equal_and_an_extraction_continues_on_the_other_form(tmp_path, monkeypatch):
+    """Of a damaged image, too; the third extraction begins on folders and ends on archives."""
+    inputs = extraction.write_inputs(tmp_path / "inputs", broken=(13,))
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    archive_forms.zip_deflated(inputs / "birds/test", packed)
+    (packed / "images.zip").rename(packed / "test.zip")
+
+    def extract(root, output):
+        argv = extraction.arguments(inputs, output, "--allow_failures", "1")
+        argv[argv.index("--images_root") + 1] = str(root)
+        return extract_features.main(argv)
+
+    original = shards.Shards.save
+
+    def stop(self, shard, blocks):
+        if shard.first == 16:
+            raise KeyboardInterrupt
+        original(self, shard, blocks)
+
+    assert extract(inputs / "birds", tmp_path / "folders") == extract(packed, tmp_path / "archives") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.Shards, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            extract(inputs / "birds", tmp_path / "both")
+    shutil.rmtree(inputs / "birds")
+    assert extract(packed, tmp_path / "both") == 0
+    for name in ("X_Y.pth", "image_paths.txt", "failed_images.txt"):
+        contents = {(tmp_path / place / name).read_bytes() for place in ("folders", "archives", "both")}
+        assert len(contents) == 1, name
+
+
 # ---- the index --------------------------------------------------------------------------------------------
 
 
@@ -500,6 +537,22 @@ def test_an_interrupted_index_keeps_what_was_done(folders, root, scans, monkeypa
     scans.clear()
     open_store(root).prepare()
     assert not done & set(scans) and len(scans) == 2
+
+
+def test_a_long_indexing_is_saved_now_and_then(folders, root, cache, monkeypatch):
+    archive_forms.tar_per_class(folders, root)
+    monkeypatch.setattr(archive_images, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(archive_images, "_THREADS", 1)
+    sizes = []
+    original = archive_index.ArchiveIndex.publish
+
+    def publish(index):
+        original(index)
+        sizes.append(len(zipfile.ZipFile(index.path).namelist()))
+
+    monkeypatch.setattr(archive_index.ArchiveIndex, "publish", publish)
+    open_store(root).prepare()
+    assert sizes == [1, 2, 3, 4, 4]
 
 
 def test_two_starts_index_once(folders, root, scans, monkeypatch, caplog):

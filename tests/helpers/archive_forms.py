@@ -81,12 +81,14 @@ def tar_of_folders(folder: Path, root: Path) -> None:
 
 
 def zip_stored(folder: Path, root: Path) -> None:
-    """One zip file, not compressed, with entries for folders."""
+    """One zip file, not compressed, with entries for folders and extra fields in the headers."""
     with zipfile.ZipFile(root / "images.zip", "w", zipfile.ZIP_STORED) as archive:
         for path in classes(folder):
-            archive.mkdir(f"{path.name}/") if hasattr(archive, "mkdir") else None
+            archive.writestr(f"{path.name}/", b"")
         for name, data in images(folder):
-            archive.writestr(name, data)
+            info = zipfile.ZipInfo(name)
+            info.extra = b"UT\x05\x00\x01abcd"
+            archive.writestr(info, data)
 
 
 def zip_deflated(folder: Path, root: Path) -> None:
