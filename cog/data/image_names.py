@@ -26,7 +26,7 @@ CLASSES_FILE = "classes.txt"
 #: Files beside an archive that say the classes of its images; an index is made anew when they change.
 LABEL_FILES = (CLASSES_FILE, *validation_labels.FILES)
 
-#: A tar file is a WebDataset shard when one of its first members is a label; samples have a handful of members.
+#: A tar file is a WebDataset shard when its first members have an image with a label; a sample has a few members.
 _SHARD_LABELS = (".cls", ".json")
 _FIRST_MEMBERS = 64
 _MOST_LABEL_BYTES = 1 << 20
@@ -64,7 +64,7 @@ def name_images(
     stream = iter(members)
     first = list(islice(stream, _FIRST_MEMBERS))
     stream = chain(first, stream)
-    if any(member.path.lower().endswith(_SHARD_LABELS) for member in first):
+    if not is_wnid(archive.stem) and _is_shard(first):
         if whole:
             yield from _Shard(archive, stream, read).images()
         return
@@ -95,6 +95,25 @@ def name_images(
             yield f"{label}/{file}", member
 
 
+def _is_shard(members: Iterable[Member]) -> bool:
+    """Return whether an image and a label among some members are one sample."""
+    images, labels = set(), set()
+    for member in members:
+        key, suffix, file = _split_path(member.path)
+        if f".{suffix.lower()}" in _SHARD_LABELS:
+            labels.add(key)
+        elif is_image(file):
+            images.add(key)
+    return bool(images & labels)
+
+
+def _split_path(path: str) -> tuple[str, str, str]:
+    """Return the key of a sample, the suffix, and the name of the file."""
+    folder, slash, file = path.rpartition("/")
+    stem, _, suffix = file.partition(".")
+    return f"{folder}{slash}{stem}", suffix, file
+
+
 class _Shard:
     """A WebDataset shard: members of the same path up to the first dot of the file's name are one sample.
 
@@ -116,9 +135,7 @@ class _Shard:
         self._images: list[tuple[str, str, Member]] = []
         self._labels: dict[tuple[str, str], Member] = {}
         for member in members:
-            folder, slash, file = member.path.rpartition("/")
-            stem, _, suffix = file.partition(".")
-            key = f"{folder}{slash}{stem}"
+            key, suffix, file = _split_path(member.path)
             if f".{suffix.lower()}" in _SHARD_LABELS:
                 self._labels[key, suffix.lower()] = member
             elif is_image(file):

@@ -319,12 +319,26 @@ def test_shards_without_ids_keep_their_suffix(root):
     assert listed(open_store(root / "train")) == ["crow/1.png", "crow/3.jpg", "duck/2.webp"]
 
 
+def test_other_files_make_no_shard(root):
+    others = [
+        ("crow/notes.json", b"{}"),
+        ("crow/1.png", b"1"),
+        ("duck/2.png", b"2"),
+        ("duck/2.txt", b"a caption"),
+    ]
+    (root / "train.tar").write_bytes(tar_bytes(others))
+    assert listed(open_store(root / "train")) == ["crow/1.png", "duck/2.png"]
+    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"1"), ("a.json", b"{}")]))
+    (root / "train.tar").unlink()
+    assert listed(open_store(root)) == ["n01440764/a.JPEG"]
+
+
 @pytest.mark.parametrize(
     ("members", "message"),
     [
         ([("1.jpg", b"x"), ("1.cls", b"3")], r"class numbers and .*classes.txt cannot be read"),
         ([("1.jpg", b"x"), ("1.cls", b"../a")], "class '../a', which names no folder"),
-        ([("1.jpg", b"x"), ("2.cls", b"1")], "sample 1 has no class"),
+        ([("1.jpg", b"x"), ("2.jpg", b"x"), ("2.cls", b"a")], "sample 1 has no class"),
         ([("1.jpg", b"x"), ("1.json", b"[" * 100_000)], "sample 1 has no class"),
         ([("1.jpg", b"x"), ("1.cls", bytes(2 << 20))], "expected a label"),
     ],
