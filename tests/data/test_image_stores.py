@@ -16,6 +16,7 @@ import struct
 import tarfile
 import threading
 import time
+import tracemalloc
 import zipfile
 import zlib
 
@@ -231,6 +232,14 @@ def test_the_distributed_tars_of_ilsvrc2012(folders, root, write_labels):
     )
 
 
+def test_labels_in_the_folder_above(folders, root):
+    wnids, _ = validation_tar(folders, root)
+    (root / "val").mkdir()
+    (root / "ILSVRC2012_img_val.tar").rename(root / "val/ILSVRC2012_img_val.tar")
+    write_solution(root, wnids)
+    assert len(listed(open_store(root / "val"))) == 20
+
+
 def test_labels_that_change_make_the_index_anew(folders, root):
     wnids, _ = validation_tar(folders, root)
     write_solution(root, wnids)
@@ -268,6 +277,8 @@ def test_zip_files_of_the_splits(folders, root):
         for name, data in archive_forms.images(folders)[:7]:
             archive.writestr(name, data)
         archive.writestr("__MACOSX/n01440764/._x.jpg", b"x")
+        archive.writestr("__MACOSX/n01440764/x.jpg", b"x")
+        archive.writestr(".cache/x.jpg", b"x")
         archive.writestr("n01440764/.hidden.jpg", b"x")
         archive.writestr("n01440764/notes.txt", b"x")
     train, test = (
@@ -295,6 +306,25 @@ def test_one_archive_with_both_splits(folders, root):
         f"{WNIDS[0]}/ILSVRC2012_val_0000000{i}.JPEG" for i in (1, 5)
     ]
     assert test.store.read(test.file(1)) == b"\5" and len(test) == 8
+
+
+def test_folders_of_the_splits_in_an_archive(root):
+    """Classes are folders below that of the split, whatever they are called; loose images have no class."""
+    names = [
+        "train/crow/1.png",
+        "train/crow0/2.png",
+        "train/crow-1/3.png",
+        "train/4.png",
+        "test/crow/5.png",
+        "6.png",
+    ]
+    with zipfile.ZipFile(root / "birds.zip", "w") as archive:
+        for name in names:
+            archive.writestr(f"data/{name}", name)
+    train, test = (open_store(root / split) for split in ("train", "test"))
+    assert train.classes() == ["crow", "crow-1", "crow0"] and test.classes() == ["crow"]
+    assert listed(train) == ["crow/1.png", "crow-1/3.png", "crow0/2.png"] and listed(test) == ["crow/5.png"]
+    assert train.read("crow/1.png") == b"train/crow/1.png"
 
 
 @pytest.mark.parametrize("label", ["json", "number", "text"])
@@ -404,6 +434,37 @@ def test_the_same_image_in_two_archives(folders, root):
         listed(open_store(root))
 
 
+def test_an_archive_of_a_class_has_no_other_classes(root):
+    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"1"), ("n02000001/b.JPEG", b"2")]))
+    assert listed(open_store(root)) == ["n01440764/a.JPEG", "n01440764/b.JPEG"]
+
+
+@pytest.mark.parametrize("form", ["folders", "tar_per_class", "zip_stored"])
+def test_missing_images(folders, root, form):
+    """In the order of the list; files that only a level file calls images count, too."""
+    if form == "folders":
+        root = folders
+    else:
+        archive_forms.FORMS[form](folders, root)
+    names = [
+        "n09999999/a.JPEG", f"{WNIDS[1]}/{WNIDS[1]}_7.JPEG", f"{WNIDS[0]}/{WNIDS[0]}_9.JPEG", f"{WNIDS[0]}/none",
+        f"{WNIDS[0]}/{WNIDS[0]}_0.jpeg",
+    ]  # fmt: skip
+    images = dataclasses.replace(
+        reference(folders), store=open_store(root), files=np.array(names, dtype=bytes)
+    )
+    assert image_checks.missing(images) == [names[0], names[1], names[3], names[4]]
+
+
+def test_a_file_with_another_suffix_is_not_missing(folders, root):
+    (root / "c").mkdir()
+    (root / "c/a.odd").touch()
+    images = dataclasses.replace(
+        reference(folders), store=open_store(root), files=np.array([b"c/a.odd", b"c/b.odd"])
+    )
+    assert image_checks.missing(images) == ["c/b.odd"]
+
+
 def test_of_equal_names_in_an_archive_the_last_counts(root):
     (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"1"), ("b.JPEG", b"2"), ("./a.JPEG", b"3")]))
     store = open_store(root)
@@ -471,6 +532,13 @@ def test_each_archive_is_indexed_once_and_when_it_is_needed(folders, root, scans
     assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 4
     assert [path.suffix for path in cache.iterdir()] == [".zip"]  # no lock, nothing half-written
     assert not [path for path in root.iterdir() if path.suffix != ".tar"]
+
+
+def test_an_index_of_another_version_is_made_anew(folders, root, scans, monkeypatch):
+    archive_forms.tar_of_tars(folders, root)
+    open_store(root).prepare()
+    monkeypatch.setattr(archive_index, "_VERSION", 0)
+    assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 2
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
@@ -781,6 +849,21 @@ def test_sizes_beyond_the_archive(root, size, kind):
     assert time.monotonic() - start < 5
 
 
+def test_long_headers_take_no_memory(root):
+    """A name of 60 MB in a file with holes."""
+    path = root / "n01440764.tar"
+    path.write_bytes(
+        tar_bytes([("a.JPEG", b"x")])[:1024] + raw_header("b.JPEG", b"%011o\0" % 60_000_000, b"L")
+    )
+    os.truncate(path, 64_000_000)
+    tracemalloc.start()
+    try:
+        assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_chains_of_long_names_end(root):
     chain = raw_header("x", b"00000000001\0", b"L") + b"a".ljust(512, b"\0")
     (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"x")])[:1024] + chain * 3000)
@@ -788,7 +871,7 @@ def test_chains_of_long_names_end(root):
 
 
 def test_a_sparse_map_that_is_cut_off_ends(root):
-    """A number without an end: Python's tarfile asks for more for ever."""
+    """A number without an end."""
     info = tarfile.TarInfo("b.JPEG")
     info.pax_headers = {
         "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "b.JPEG", "GNU.sparse.realsize": "9",
