@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import gzip
 import io
@@ -423,6 +424,8 @@ def test_the_part_of_another_split_is_not_taken(folders, root):
     archive_forms.tar_of_tars(folders, root, name="ILSVRC2012_img_train")
     assert isinstance(open_store(root / "train"), ArchiveImages)
     assert isinstance(open_store(root / "val"), FolderImages)
+    archive_forms.tar_per_class(folders, root)
+    assert isinstance(open_store(root / "val"), FolderImages)
 
 
 def test_the_same_image_in_two_archives(folders, root):
@@ -662,6 +665,21 @@ class Silent:
 
     def add(self, n_bytes):
         pass
+
+
+def test_a_descriptor_that_the_file_server_forgot_is_opened_again(folders, root, monkeypatch):
+    archive_forms.tar_of_tars(folders, root)
+    store, name = open_store(root), f"{WNIDS[1]}/{WNIDS[1]}_2.JPEG"
+    expected, original, failed = store.read(name), os.pread, []
+
+    def stale_once(*arguments):
+        if not failed:
+            failed.append(arguments)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return original(*arguments)
+
+    monkeypatch.setattr(os, "pread", stale_once)
+    assert store.read(name) == expected and len(failed) == 1
 
 
 def test_few_archives_are_open_at_a_time(tmp_path, root, monkeypatch):
