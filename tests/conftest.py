@@ -67,6 +67,12 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_tests(tmp_path_factory):
+    """Indexes of archives go into a folder of the tests, in child processes, too."""
+    os.environ["COG_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def _fresh_logging():
     """Let each test log to the standard error of its own time, and caplog see it.

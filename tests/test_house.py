@@ -156,8 +156,12 @@ PARTS_OF_OUTPUT_FOLDERS = (
     "staged", "recover", "needs_recovery", "live_holder", "locked", "read_failure", "FAILURE_FILE", "discard",
 )  # fmt: skip
 
-#: Locks that are not of output folders: of ranges of rows, and of a study's log folder.
-OTHER_LOCKS = {"cog.features.extract_job": {"locked", "live_holder"}, "cog.commands.study": {"locked"}}
+#: Locks that are not of output folders: of ranges of rows, of a study's log folder, of the index of archives.
+OTHER_LOCKS = {
+    "cog.features.extract_job": {"locked", "live_holder"},
+    "cog.commands.study": {"locked"},
+    "cog.data.archive_index": {"locked"},
+}
 
 
 def test_output_folders_have_one_life():

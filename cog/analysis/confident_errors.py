@@ -28,6 +28,7 @@ from cog.analysis.probe_flags import PROBE_FLAGS
 from cog.analysis.saved_runs import MODEL_FILE, PCA_FILE, SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.data import datasets
+from cog.data.root_layout import open_store
 from cog.errors import CogError
 from cog.results.analysis_records import Number
 from cog.results.cells import natural_key
@@ -555,12 +556,12 @@ def _write_sheet(
     for image, _, true, _, predicted, confidence, _, n_seeds in rows[: request.args.sheet_images]:
         seeds = f", {n_seeds} of {n_runs} seeds" if n_runs > 1 else ""
         caption = (first_word(true), f"-> {first_word(predicted)}", f"{float(str(confidence)):.4f}{seeds}")
-        tiles.append(contact_sheet.Tile(root / str(image), caption))
+        tiles.append(contact_sheet.Tile(str(image), caption))
     title = (
         f"{request.model or ''} {request.dataset or ''} under the classifier of {trained_on or 'another data set'}: "
         f"{len(tiles)} of {len(rows)} images with confidence above {request.args.confidence:g}"
     ).strip()
-    unreadable = contact_sheet.write(job.stage, tiles, title=title)
+    unreadable = contact_sheet.write(job.stage, tiles, open_store(root), title=title)
     if unreadable:
         logger.warning(
             "%s%d images of the contact sheet cannot be read below %s", job.label, unreadable, root

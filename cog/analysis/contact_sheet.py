@@ -15,6 +15,8 @@ from cog.runtime import files
 if TYPE_CHECKING:
     from PIL import Image
 
+    from cog.data.image_stores import ImageStore
+
 _SIDE = 144  # of a thumbnail, in pixels
 _COLUMNS = 6
 _MARGIN, _LINE = 8, 13
@@ -26,20 +28,21 @@ class Tile:
     """One image of a sheet.
 
     Attributes:
-        path: path of the image file.
+        name: of the image in its store.
         caption: up to three short lines.
     """
 
-    path: Path
+    name: str
     caption: tuple[str, ...]
 
 
-def write(folder: Path, tiles: Sequence[Tile], *, title: str) -> int:
+def write(folder: Path, tiles: Sequence[Tile], store: ImageStore, *, title: str) -> int:
     """Write ``sheet.png`` and ``sheet.html``.
 
     Args:
         folder: output folder.
         tiles: images in order, row by row.
+        store: reads the images.
         title: heading above the images.
 
     Returns:
@@ -50,7 +53,7 @@ def write(folder: Path, tiles: Sequence[Tile], *, title: str) -> int:
     """
     from PIL import Image, ImageDraw, ImageFont
 
-    pictures = [_thumbnail(tile.path) for tile in tiles]
+    pictures = [_thumbnail(store, tile.name) for tile in tiles]
     width, height = _SIDE + _MARGIN, _SIDE + _MARGIN + _CAPTION_LINES * _LINE
     n_rows = max(1, -(-len(tiles) // _COLUMNS))
     top = 2 * _MARGIN + _LINE
@@ -79,13 +82,13 @@ def write(folder: Path, tiles: Sequence[Tile], *, title: str) -> int:
     return sum(picture is None for picture in pictures)
 
 
-def _thumbnail(path: Path) -> Image.Image | None:
+def _thumbnail(store: ImageStore, name: str) -> Image.Image | None:
     from PIL import ImageOps
 
     from cog.data.pixels import load_rgb
 
     try:
-        picture = load_rgb(path, load_truncated=False)
+        picture = load_rgb(store.read(name), load_truncated=False)
     except Exception:  # whatever a damaged file makes Pillow raise
         return None
     return ImageOps.contain(picture, (_SIDE, _SIDE))

@@ -24,7 +24,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = cli_tools.Parser(__doc__ or "", prog="build_levels.py")
     inputs = parser.add_argument_group("input (images or counts; with both, counts select and images split)")
     add = inputs.add_argument
-    add("--imagenet_images_root", metavar="DIR", help="ImageNet-21K, a folder per synset: counted, split")
+    add(
+        "--imagenet_images_root",
+        metavar="DIR",
+        help="ImageNet-21K, a folder or tar file per synset: counted, split",
+    )
     add("--image_counts", metavar="FILE", help="CSV with rows wnid,count instead of counting (any header)")
     add("--concepts", metavar="FILE", help="ids of all concepts, one per line (default: all counted ones)")
     add("--seen_wnids", metavar="FILE", help="ids the networks were trained on (default: the 1000 of IN-1K)")

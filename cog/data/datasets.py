@@ -45,7 +45,7 @@ class Dataset:
         title: full name of the images, for help and documentation.
         note: source of the images, for the documentation (Markdown).
         root: flag, without ``--``, of the folder of the images. Data sets may share it.
-        layout: files below that folder.
+        layout: files below that folder, unpacked.
         folders: folder below the root by split; no entry when both splits share the root.
         files: further flags that the data set needs, and their help.
         counts: counts of the official data by split; empty when there are none.
@@ -219,7 +219,7 @@ register(
         name=LEVELS,
         label="L{level}",
         title="ImageNet-21K",
-        note="from image-net.org likewise; one folder per synset",
+        note="from image-net.org likewise; one folder or tar file per synset",
         root="imagenet_images_root",
         layout="<wnid>/*.JPEG",
         files={

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+
+from cog.data.image_stores import is_image
 
 if TYPE_CHECKING:
     from cog.data.image_lists import ImageList
@@ -14,20 +15,18 @@ _THREADS = 16
 
 
 def missing(images: ImageList) -> list[str]:
-    """Return the images of a list that are not under its root, in the list's order."""
-    wanted: dict[bytes, list[tuple[int, bytes]]] = {}
-    for row, file in enumerate(images.files.tolist()):
-        folder, _, name = file.rpartition(b"/")
-        wanted.setdefault(folder, []).append((row, name))
-    root = os.fsencode(images.root)
+    """Return the images of a list that are not in its store, in the list's order."""
+    store = images.store
 
-    def absent(folder: bytes) -> list[int]:
+    def listed(folder: str) -> list[str]:
         try:
-            present = set(os.listdir(os.path.join(root, folder)))
+            return store.names(folder)
         except OSError:
-            present = set()
-        return [row for row, name in wanted[folder] if name not in present]
+            return []
 
+    wanted = [images.file(row) for row in range(len(images))]
     with ThreadPoolExecutor(_THREADS) as pool:
-        rows = sorted(row for rows in pool.map(absent, wanted) for row in rows)
-    return [images.file(row) for row in rows]
+        present = set().union(*pool.map(listed, {name.rpartition("/")[0] for name in wanted}))
+    absent = (name for name in wanted if name not in present)
+    # A folder's list has no files with other suffixes; a level file may name them.
+    return [name for name in absent if is_image(name.rpartition("/")[2]) or not store.has(name)]

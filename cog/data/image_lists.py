@@ -17,10 +17,8 @@ import numpy as np
 
 from cog import constants
 from cog.data import root_layout
+from cog.data.image_stores import FolderImages, ImageStore
 from cog.errors import CogError
-
-#: Suffixes (lower case) of the files that are images of a class folder.
-IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 # Listing folders waits for the file system, not for a processor.
 _SCAN_THREADS = 16
@@ -33,7 +31,7 @@ class ImageList:
     Attributes:
         dataset: name, such as ``cog_l1``.
         split: ``train`` or ``test``.
-        root: folder the files are relative to.
+        store: reads them.
         files: bytes ``[n]`` (numpy dtype S, file system encoding): one compact block, because worker
             processes get a copy and a data set has a million files.
         labels: int64 ``[n]``, 0..C-1.
@@ -42,13 +40,18 @@ class ImageList:
 
     dataset: str
     split: str
-    root: Path
+    store: ImageStore
     files: np.ndarray
     labels: np.ndarray
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.files)
+
+    @property
+    def root(self) -> Path:
+        """Folder that the files are relative to; of images in archives it need not exist."""
+        return self.store.root
 
     def file(self, row: int) -> str:
         """Return the path of one image relative to ``root``."""
@@ -69,16 +72,18 @@ class ImageList:
 
 
 def _image_list(
-    dataset: str, split: str, root: Path, classes: Sequence[str], files: Sequence[Sequence[str]]
+    dataset: str, split: str, store: ImageStore, classes: Sequence[str], files: Sequence[Sequence[str]]
 ) -> ImageList:
     flat = [os.fsencode(file) for class_files in files for file in class_files]
     broken = next((file for file in flat if b"\n" in file or b"\r" in file), None)
     if broken is not None:  # lists of paths have one per line
-        raise CogError(f"the name of {os.fsdecode(broken)!r} in {root} contains a line break; rename it")
+        raise CogError(
+            f"the name of {os.fsdecode(broken)!r} in {store.root} contains a line break; rename it"
+        )
     return ImageList(
         dataset=dataset,
         split=split,
-        root=root,
+        store=store,
         files=np.array(flat, dtype=bytes),
         labels=np.repeat(np.arange(len(classes), dtype=np.int64), [len(f) for f in files]),
         classes=tuple(classes),
@@ -86,49 +91,41 @@ def _image_list(
 
 
 def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:
-    """List ``<folder>/<class>/<image>``, one class per sub-folder.
+    """List ``<folder>/<class>/<image>``, one class per sub-folder; or what archives have in the place of the folder.
 
     Hidden files and files without an image suffix are not images. Classes and files are sorted.
 
     Args:
         dataset: name of the data set.
         split: ``train`` or ``test``.
-        folder: holds one sub-folder per class.
+        folder: holds one sub-folder per class, or archives; or archives beside it stand for it.
         flag: flag that names the folder, for messages.
 
     Raises:
-        CogError: no such folder, no class folders, or class folders without images.
+        CogError: no such folder, no class folders, or class folders without images; an archive that cannot be read.
     """
-    if not folder.is_dir():
-        raise CogError(
-            f"{flag}: {folder} does not exist or is not a folder; it should hold one folder per class"
-        )
+    store = root_layout.open_store(folder)
+    forms = "one folder per class, or the images in tar or zip files"
+    if isinstance(store, FolderImages) and not folder.is_dir():
+        raise CogError(f"{flag}: {folder} does not exist or is not a folder; it should hold {forms}")
     try:
-        with os.scandir(folder) as entries:
-            classes = sorted(
-                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
-            )
-        with ThreadPoolExecutor(_SCAN_THREADS) as pool:
-            files = list(pool.map(lambda name: _images_in(folder, name), classes))
+        store.prepare()
+        classes = store.classes()
+        files = store.all_names(classes)
     except OSError as error:
         raise CogError(f"{flag}: cannot list {error.filename or folder}: {error.strerror}") from error
     if not classes:
-        raise CogError(f"{flag}: {folder} holds no class folders; expected {folder}/<class>/<image>")
+        raise CogError(
+            f"{flag}: {folder} holds no class folders; expected {folder}/<class>/<image>, or the same in tar or zip "
+            f"files{root_layout.hint(folder)}"
+        )
     empty = [name for name, images in zip(classes, files, strict=True) if not images]
     if empty:
         raise CogError(
             f"{flag}: {len(empty)} of {len(classes)} class folders in {folder} hold no images "
             f"({', '.join(empty[:3])}); add images or remove the folders"
         )
-    return _image_list(dataset, split, folder, classes, files)
-
-
-def _images_in(folder: Path, name: str) -> list[str]:
-    with os.scandir(folder / name) as entries:
-        names = [
-            e.name for e in entries if e.name.lower().endswith(IMAGE_SUFFIXES) and not e.name.startswith(".")
-        ]
-    return [f"{name}/{file}" for file in sorted(names)]
+    return _image_list(dataset, split, store, classes, files)
 
 
 def cog_level(
@@ -144,7 +141,7 @@ def cog_level(
     Args:
         dataset: ``cog_l1`` for the first list of the levels file, and so on.
         split: ``train`` or ``test``.
-        images_root: ImageNet-21K, one folder per synset.
+        images_root: ImageNet-21K, one folder per synset or archives.
         levels_file: ``cog_levels_mapping_file.pkl``.
         split_file: ``cog_concepts_split_file.pkl``.
 
@@ -169,12 +166,18 @@ def cog_level(
         raise CogError(
             f"{split_file} has no {split} files for {len(empty)} concepts ({', '.join(empty[:3])})"
         )
-    with ThreadPoolExecutor(_SCAN_THREADS) as pool:
-        present = list(pool.map(lambda images: (root / images[0]).parent.is_dir(), files))
+    store = root_layout.open_store(root)
+    folders = [images[0].rpartition("/")[0] for images in files]
+    try:
+        store.prepare(folders)
+        with ThreadPoolExecutor(_SCAN_THREADS) as pool:
+            present = list(pool.map(store.has_class, folders))
+    except OSError as error:
+        raise CogError(f"--imagenet_images_root: cannot read {error.filename}: {error.strerror}") from error
     lost = [wnid for wnid, exists in zip(concepts, present, strict=True) if not exists]
     if lost:
         raise CogError(
             f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "
             f"{dataset} ({', '.join(lost[:3])}); {root_layout.explain(root) or f'expected {root}/<wnid>/*.JPEG'}"
         )
-    return _image_list(dataset, split, root, concepts, files)
+    return _image_list(dataset, split, store, concepts, files)

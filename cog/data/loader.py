@@ -86,13 +86,23 @@ class Decoder:
 
     def __call__(self, row: int) -> np.ndarray | str:
         """Return uint8 pixels ``(crop, crop, 3)`` of a row of the image list, or the reason of a failure."""
-        path = os.path.join(self.images.root, self.images.file(row))
+        name = self.images.file(row)
         try:
-            return decode_exact(path, resize=self.resize, crop=self.crop, load_truncated=self.load_truncated)
+            return decode_exact(
+                self.images.store.read(name),
+                name=name,
+                resize=self.resize,
+                crop=self.crop,
+                load_truncated=self.load_truncated,
+            )
         except Exception as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            text = f"{type(error).__name__}: {' '.join(reason.split())}"
-            return text.replace(path, self.images.file(row))
+            return failure_reason(error)
+
+
+def failure_reason(error: Exception) -> str:
+    """Return why an image cannot be read or decoded, in one line without the place of the image."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{type(error).__name__}: {' '.join(reason.split())}"
 
 
 def usable_workers(n_workers: int) -> int:

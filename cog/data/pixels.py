@@ -15,6 +15,7 @@ them bit by bit), without importing torchvision into every decoding process.
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ from cog.runtime import files
 if TYPE_CHECKING:
     import torch
 
+    from cog.data.image_stores import ImageStore
+
 #: What image files may hold, whatever they are called (ImageNet has PNG files named .JPEG). Pillow knows more: a file
 #: that begins like PostScript would be given to Ghostscript, which is an interpreter of programs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -39,44 +42,52 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 @contextmanager
-def open_image(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
-    """Open an image file of one of ``FORMATS``; pixels are decoded when they are asked for.
+def open_image(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> Iterator[Image.Image]:
+    """Open an image of one of ``FORMATS``; pixels are decoded when they are asked for.
+
+    Args:
+        source: its bytes, or the path of a file.
+        name: of the image in messages; default: the path.
 
     Raises:
         OSError: when it is not a regular file (a pipe, a folder), or of another format.
     """
-    with files.open_regular(path) as handle:
+    with io.BytesIO(source) if isinstance(source, bytes) else files.open_regular(source) as handle:
         try:
             with Image.open(handle, formats=FORMATS) as image:
                 yield image
         except UnidentifiedImageError as error:
             # Pillow names the open file, not its path.
-            raise UnidentifiedImageError(f"cannot identify image file {os.fspath(path)!r}") from error
+            shown = name if isinstance(source, bytes) else name or os.fspath(source)
+            raise UnidentifiedImageError(f"cannot identify image file {shown!r}") from error
 
 
-def load_rgb(path: str | os.PathLike[str], *, load_truncated: bool = False) -> Image.Image:
-    """Decode an image file to an RGB Pillow image.
+def load_rgb(
+    source: str | os.PathLike[str] | bytes, *, name: str | None = None, load_truncated: bool = False
+) -> Image.Image:
+    """Decode an image to an RGB Pillow image.
 
     Args:
-        path: a file of one of ``FORMATS``.
+        source: its bytes, or the path of a file, in one of ``FORMATS``.
+        name: of the image in messages; default: the path.
         load_truncated: fill missing data with gray instead of failing. Pillow keeps this setting for the whole
             process: threads that decode at the same time have to agree on it.
 
     Raises:
-        Exception: any error that Pillow raises for a file it cannot decode.
+        Exception: any error that Pillow raises for an image it cannot decode.
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated
-    with open_image(path) as image:
+    with open_image(source, name=name) as image:
         if image.mode != "RGB":
             return image.convert("RGB")
         image.load()  # convert() would only copy it
         return image
 
 
-def can_decode(path: str | os.PathLike[str], *, load_truncated: bool = False) -> bool:
-    """Return whether :func:`load_rgb` succeeds."""
+def can_decode(store: ImageStore, name: str, *, load_truncated: bool = False) -> bool:
+    """Return whether an image of a store can be read, and :func:`load_rgb` succeeds."""
     try:
-        load_rgb(path, load_truncated=load_truncated)
+        load_rgb(store.read(name), load_truncated=load_truncated)
     except Exception:
         return False
     return True
@@ -120,10 +131,16 @@ def resize_and_crop(image: Image.Image, *, resize: int, crop: int) -> np.ndarray
 
 
 def decode_exact(
-    path: str | os.PathLike[str], *, resize: int, crop: int, load_truncated: bool = False
+    source: str | os.PathLike[str] | bytes,
+    *,
+    resize: int,
+    crop: int,
+    name: str | None = None,
+    load_truncated: bool = False,
 ) -> np.ndarray:
     """Return the pixels of :func:`load_rgb` and :func:`resize_and_crop`, uint8 ``(crop, crop, 3)``."""
-    return resize_and_crop(load_rgb(path, load_truncated=load_truncated), resize=resize, crop=crop)
+    image = load_rgb(source, name=name, load_truncated=load_truncated)
+    return resize_and_crop(image, resize=resize, crop=crop)
 
 
 def normalizer(

@@ -1,8 +1,7 @@
-"""Recognition of other layouts of an images' root, when images are missing in the expected one.
+"""The form in which images lie below a root, and what may be wrong with one when images are missing.
 
-The toolkit wants one folder per synset, ``<root>/<wnid>/*.JPEG``, as the Fall-2011 release has it. The Winter-2021
-release comes as one tar file per synset; its processed form (ImageNet-21K-P) has the synset folders inside
-``imagenet21k_train`` and ``imagenet21k_val``, with 50 images of every synset moved to the latter.
+Forms that are read: class folders; tar and zip files; the processed Winter-2021 release of ImageNet-21K, whose synset
+folders are inside ``imagenet21k_train`` and ``imagenet21k_val``, with 50 images of every synset moved to the latter.
 """
 
 from __future__ import annotations
@@ -11,9 +10,68 @@ import os
 import re
 from pathlib import Path
 
-_WNID = re.compile(r"n[0-9]{8}")
-_TAR = re.compile(r"(n[0-9]{8})\.tar(\.gz)?")
-_PART = re.compile(r"(.*_)?(train|val|small_classes)")
+from cog.data.image_stores import FolderImages, ImageStore
+from cog.data.wnids import is_wnid
+
+#: Suffixes (lower case) of archives that are read, and of those that would have to be unpacked from the beginning.
+ARCHIVE_SUFFIXES = (".tar", ".zip")
+COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+_WINTER_PART = re.compile(r"(.+_)(train|val|small_classes)")
+
+
+def open_store(root: str | os.PathLike[str]) -> ImageStore:
+    """Return the images below a root, by what lies there.
+
+    The first that fits: folders of the processed Winter-2021 release; class folders; archives in the root; archives
+    beside a root that does not exist, named like it (``val``: ``.../ILSVRC2012_img_val.tar``) or with a folder of its
+    name inside. Otherwise class folders, none of which are there.
+    """
+    root = Path(root)
+    try:
+        folders, archives = _contents(root)
+    except (FileNotFoundError, NotADirectoryError):
+        return _beside(root)
+    except OSError:
+        return FolderImages(root)  # listing it says why
+    parts = _winter_parts(root, folders)
+    if parts:
+        return FolderImages(root, parts)
+    if folders or not archives:
+        return FolderImages(root)
+    from cog.data.archive_images import ArchiveImages  # imports numpy
+
+    return ArchiveImages(root, archives)
+
+
+def stands_for(stem: str, part: str) -> bool:
+    """Return whether an archive of this name holds a part of a data set.
+
+    ``train``: ``train.tar``, ``ILSVRC2012_img_train.zip``, ``imagenet1k-train-0007.tar`` or
+    ``train-00001-of-00008.tar``; ``val`` is also written ``validation``.
+    """
+    word = "(val|validation)" if part == "val" else re.escape(part)
+    return re.fullmatch(rf"(.*[-_.])?{word}([-_.][0-9]+([-_.]of[-_.][0-9]+)?)?", stem) is not None
+
+
+def _beside(root: Path) -> ImageStore:
+    """Return the images of the archives that stand for a folder which does not exist."""
+    try:
+        _, archives = _contents(root.parent)
+    except OSError:
+        return FolderImages(root)
+    named = [path for path in archives if stands_for(path.stem, root.name)]
+    others = [
+        path
+        for path in archives
+        if not is_wnid(path.stem)
+        and not any(stands_for(path.stem, other) for other in ("train", "val", "test"))
+    ]
+    if not named and not others:
+        return FolderImages(root)
+    from cog.data.archive_images import ArchiveImages  # imports numpy
+
+    return ArchiveImages(root, named or others, part=root.name, whole=bool(named))
 
 
 def explain(root: str | os.PathLike[str]) -> str | None:
@@ -26,30 +84,34 @@ def explain(root: str | os.PathLike[str]) -> str | None:
         None when nothing is recognized (the root is laid out as it should be, or unlike anything known).
     """
     root = Path(root)
-    synsets, tars, folders = _contents(root)
-    parts = [name for name in folders if _PART.fullmatch(name) and _contents(root / name)[0]]
-    want = f"expected {root}/<wnid>/*.JPEG"
-    if parts:
-        both = " and ".join(f"{name}/" for name in parts)
+    try:
+        folders, archives = _contents(root)
+        compressed = sorted(name for name in os.listdir(root) if name.lower().endswith(COMPRESSED_SUFFIXES))
+    except OSError:
+        return None
+    synsets = [name for name in folders if is_wnid(name)]
+    unread = [path.name for path in archives if path.stem not in synsets]
+    if compressed and not synsets:
         return (
-            f"{root} looks like the processed Winter-2021 release: the synset folders are inside {both}, the files of "
-            f"a synset in more than one of them; {want}, so link the files of all parts into one folder per synset"
+            f"{root} holds {len(compressed):,} archives that are compressed as a whole ({compressed[0]}, ...), so no "
+            "image in them can be found without unpacking all before it; unpack them once with gunzip (each stays one "
+            "tar file)"
         )
-    if tars and len(tars) > len(synsets):
+    if folders and len(unread) > len(synsets):
         return (
-            f"{root} holds {len(tars):,} tar files ({tars[0]}, ...) that are not unpacked; {want}, so unpack each into "
-            "a folder of its name"
+            f"{root} holds folders beside {len(unread):,} archives ({unread[0]}, ...), which are not read then; move "
+            "the folders away, or unpack each archive into a folder of its name"
         )
     if synsets:
-        beside = _split_off(root)
-        if beside is not None:
-            return (
-                f"{root} and {beside} look like the two parts of the processed Winter-2021 release, with files of "
-                "every synset in each; link the files of both into one folder per synset"
-            )
-        return None
-    inside = next((name for name in folders if _contents(root / name)[0]), None)
-    if inside is not None:
+        whole = _whole_of(root)
+        return None if whole is None else (
+            f"{root} looks like one part of the processed Winter-2021 release, with files of every synset in each; "
+            f"give {whole}, whose parts are read together"
+        )  # fmt: skip
+    inside = next((name for name in folders if _holds_synsets(root / name)), None)
+    if inside in ("train", "val"):
+        return f"{root} looks like ImageNet-1K ({inside}/<wnid>/...), expected ImageNet-21K"
+    if inside is not None and not _winter_parts(root, folders):
         return f"the synset folders are in {root / inside}, not in {root} itself; give that folder"
     return None
 
@@ -60,32 +122,43 @@ def hint(root: str | os.PathLike[str]) -> str:
     return f"; {text}" if text else ""
 
 
-def _contents(folder: Path) -> tuple[list[str], list[str], list[str]]:
-    """Return the synset folders, the tar files of synsets and the other folders, each sorted; nothing if unreadable."""
-    synsets: list[str] = []
-    tars: list[str] = []
-    folders: list[str] = []
+def _contents(folder: Path) -> tuple[list[str], list[Path]]:
+    """Return the names of the folders in a folder, and its archives, sorted; hidden ones are left out."""
+    folders, archives = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.name.lower().endswith(ARCHIVE_SUFFIXES) and entry.is_file():
+                archives.append(folder / entry.name)
+            elif entry.is_dir():
+                folders.append(entry.name)
+    return sorted(folders), sorted(archives)
+
+
+def _winter_parts(root: Path, folders: list[str]) -> list[str]:
+    """Return the folders with parts of the processed Winter-2021 release."""
+    if any(map(is_wnid, folders)):
+        return []
+    return [name for name in folders if _WINTER_PART.fullmatch(name) and _holds_synsets(root / name)]
+
+
+def _holds_synsets(folder: Path) -> bool:
+    """Return whether there are folders or archives of synsets in a folder."""
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if _WNID.fullmatch(entry.name):
-                    synsets.append(entry.name)
-                elif _TAR.fullmatch(entry.name):
-                    tars.append(entry.name)
-                elif not entry.name.startswith(".") and len(folders) < 100 and entry.is_dir():
-                    folders.append(entry.name)
+            return any(is_wnid(entry.name.partition(".")[0]) for entry in entries)
     except OSError:
-        pass
-    return sorted(synsets), sorted(tars), sorted(folders)
+        return False
 
 
-def _split_off(root: Path) -> Path | None:
-    """Return the folder beside ``root`` that has the other files of the same synsets."""
-    match = _PART.fullmatch(root.resolve().name)
-    if match is None:
+def _whole_of(part: Path) -> Path | None:
+    """Return the folder of all parts, when ``part`` is one of several."""
+    part = part.resolve()
+    if not _WINTER_PART.fullmatch(part.name):
         return None
-    for part in ("train", "val"):
-        beside = root.resolve().with_name(f"{match[1] or ''}{part}")
-        if part != match[2] and _contents(beside)[0]:
-            return beside
-    return None
+    try:
+        parts = _winter_parts(part.parent, _contents(part.parent)[0])
+    except OSError:
+        return None
+    return part.parent if len(parts) > 1 else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -296,12 +295,12 @@ class _Pending:
 
 
 def _require_folders(images: ImageList, batch: Batch) -> None:
-    """Tell a file that is missing from a file system that is: each folder was there when the images were listed."""
+    """Tell a file that is missing from a file system that is: all folders were there when the images were listed."""
     for row, reason in batch.failures:
-        folder = (images.root / images.file(row)).parent
-        if not os.path.isdir(folder):
+        lost = images.store.lost(images.file(row))
+        if lost is not None:
             raise CogError(
-                f"{folder} cannot be read any more ({reason}); when it is back (a network file system?), the same "
+                f"{lost} cannot be read any more ({reason}); when it is back (a network file system?), the same "
                 "command continues"
             )
 

@@ -131,7 +131,7 @@ def _readable_by_now(shard: shards.Shard, job: ExtractJob, plan: ExtractionPlan)
     """Return a message that names a failed image of a shard that can be decoded by now; None: there is none."""
     for row, _ in shard.failures:
         file = job.images.file(int(row))
-        if can_decode(job.images.root / file, load_truncated=plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES):
+        if can_decode(job.images.store, file, load_truncated=plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES):
             return f"{file} can be decoded now"
     return None
 

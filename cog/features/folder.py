@@ -174,7 +174,7 @@ class FeatureFolder(OutputFolder):
             self.compare(stored, self.identity)
             or len(failed) != stored.get("n_failed")
             or len(failed) > self.allow_failures
-            or any(map(self._can_decode, failed))
+            or self._any_can_be_decoded(failed)
         ):
             return False
         stored |= {"status": "complete", "allow_failures": self.allow_failures}
@@ -207,11 +207,12 @@ class FeatureFolder(OutputFolder):
         if self.resume.path.is_dir() and not self.has_leftovers():
             logger.info("%s holds unfinished work of other settings", self.resume.path)
 
-    def _can_decode(self, file: str) -> bool:
-        from cog.data import pixels  # imports torch
+    def _any_can_be_decoded(self, names: list[str]) -> bool:
+        from cog.data import pixels
 
+        store = root_layout.open_store(self.identity["images_root"])
         load_truncated = self.identity["preprocessing"]["load_truncated_images"]
-        return pixels.can_decode(Path(self.identity["images_root"]) / file, load_truncated=load_truncated)
+        return any(pixels.can_decode(store, name, load_truncated=load_truncated) for name in names)
 
     def _failed_files(self) -> list[str]:
         try:

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from cog.data.image_lists import ImageList
-from cog.data.loader import Batch, Decoder
+from cog.data.loader import Batch, Decoder, failure_reason
 from cog.data.pixels import load_rgb
 from cog.finetune.recipe import FineTuneRecipe
 
@@ -45,10 +45,9 @@ class TrainingDecoder(Decoder):
         row = int(self.order[place])
         rng = self.recipe.generator("image", self.epoch, row)
         try:
-            return training_pixels(os.path.join(self.images.root, self.images.file(row)), self.recipe, rng)
+            return training_pixels(self.images.store.read(self.images.file(row)), self.recipe, rng)
         except Exception as error:  # whatever a damaged file makes Pillow raise
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            return f"{type(error).__name__}: {' '.join(reason.split())}"
+            return failure_reason(error)
 
     def labels(self, batch: Batch) -> torch.Tensor:
         """Return the labels of a batch, int64 ``(b,)``; :data:`NO_LABEL` of images that could not be decoded."""
@@ -58,19 +57,19 @@ class TrainingDecoder(Decoder):
 
 
 def training_pixels(
-    path: str | os.PathLike[str], recipe: FineTuneRecipe, rng: np.random.Generator
+    source: str | os.PathLike[str] | bytes, recipe: FineTuneRecipe, rng: np.random.Generator
 ) -> np.ndarray:
     """Return a random part of an image, uint8 ``(crop, crop, 3)``.
 
     Args:
-        path: image file of any format Pillow reads.
+        source: bytes of an image of any format Pillow reads, or the path of a file.
         recipe: says how the image is cropped and mirrored.
         rng: source of the random choices.
 
     Raises:
         Exception: whatever Pillow raises for a file it cannot decode.
     """
-    image = load_rgb(path, load_truncated=recipe.load_truncated)
+    image = load_rgb(source, load_truncated=recipe.load_truncated)
     box = random_box(*image.size, scale=recipe.crop_scale, ratio=recipe.crop_ratio, rng=rng)
     # Cut out first: Image.resize(box=...) would look at pixels outside the box, and RandomResizedCrop does not.
     pixels = np.asarray(image.crop(box).resize((recipe.crop, recipe.crop), Image.Resampling.BICUBIC))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from cog.data import root_layout
-from cog.data.image_lists import IMAGE_SUFFIXES
+from cog.data.image_stores import ImageStore
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
 from cog.runtime import files
@@ -59,72 +60,70 @@ def write_counts(path: Path, counts: Mapping[str, int]) -> None:
     files.write_text(path, "wnid,n_images\n" + "".join(f"{wnid},{counts[wnid]}\n" for wnid in sorted(counts)))
 
 
-def count_images(root: Path, *, n_workers: int) -> tuple[dict[str, int], list[str]]:
-    """Count the images of every folder ``<root>/<wnid>``.
+def count_images(store: ImageStore, *, n_workers: int) -> tuple[dict[str, int], list[str]]:
+    """Count the images of every folder ``<wnid>``, or of what archives have in its place.
 
     Args:
-        root: folder with one folder per synset.
+        store: the images; one folder per synset.
         n_workers: number of folders that are listed at the same time.
 
     Returns:
-        Counts by ascending wnid, and the names of entries of ``root`` that are not folders of a noun id.
+        Counts by ascending wnid, and the names of other folders and files of the root.
 
     Raises:
-        CogError: when a folder cannot be listed, or ``root`` has no folder of a noun id.
+        CogError: when a folder cannot be listed, or there is no folder of a noun id.
     """
+    root = store.root
     try:
+        store.prepare()
+        classes = store.classes()
         with os.scandir(root) as entries:
-            listed = sorted((entry.name, entry.is_dir()) for entry in entries)
+            listed = sorted(entry.name for entry in entries)
     except OSError as error:
         raise CogError(f"cannot list --imagenet_images_root {root}: {error.strerror or error}") from error
-    wnids = [name for name, is_folder in listed if is_folder and is_wnid(name)]
-    others = [name for name, is_folder in listed if not (is_folder and is_wnid(name)) and name[0] != "."]
+    wnids = [name for name in classes if is_wnid(name)]
     if not wnids:
         raise CogError(
             f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per synset such as "
-            f"{Path(root) / 'n02084071'}{root_layout.hint(root)}"
+            f"{Path(root) / 'n02084071'}, or the same in tar or zip files{root_layout.hint(root)}"
         )
     counts: dict[str, int] = {}
     with Progress(len(wnids), "Counting images", unit="folders") as progress:
         with ThreadPoolExecutor(max(1, n_workers)) as pool:
-            for wnid, n_images in zip(wnids, pool.map(lambda w: len(_names(root, w)), wnids), strict=True):
-                counts[wnid] = n_images
+            for wnid, names in zip(wnids, pool.map(lambda w: list_images(store, w), wnids), strict=True):
+                counts[wnid] = len(names)
                 progress.update()
-    return counts, others
+    known = store.sources()
+    others = [name for name in listed if name not in counts and name not in known and name[0] != "."]
+    return counts, sorted({*others, *(name for name in classes if name not in counts)})
 
 
-def list_images(root: Path, wnid: str) -> list[str]:
+def list_images(store: ImageStore, wnid: str) -> list[str]:
     """Return the images of one concept as ``<wnid>/<file name>``, ascending by code point.
 
     Raises:
         CogError: when the folder cannot be listed.
     """
-    return [f"{wnid}/{name}" for name in sorted(_names(root, wnid))]
-
-
-def _names(root: Path, wnid: str) -> list[str]:
     try:
-        with os.scandir(root / wnid) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.name[0] != "." and entry.is_file()
-            ]
+        names = store.names(wnid)
+        if not names and not store.has_class(wnid):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return names
     except OSError as error:
         raise CogError(
-            f"cannot list the images in {root / wnid}: {error.strerror or error}; check the folder and "
+            f"cannot list the images in {store.root / wnid}: {error.strerror or error}; check the folder and "
             f"its permissions"
         ) from error
 
 
-def unreadable_images(root: Path, names: Iterable[str], *, pool: Executor) -> dict[str, str]:
+def unreadable_images(store: ImageStore, names: Iterable[str], *, pool: Executor) -> dict[str, str]:
     """Decode every image as feature extraction does and return those that fail.
 
     Threads suffice: Pillow lets go of the interpreter lock while it decodes.
 
     Args:
-        root: folder the names are relative to.
-        names: file names.
+        store: reads the images.
+        names: names of images.
         pool: decodes several at the same time.
 
     Returns:
@@ -134,9 +133,9 @@ def unreadable_images(root: Path, names: Iterable[str], *, pool: Executor) -> di
 
     def error_of(name: str) -> str:
         try:
-            load_rgb(root / name)
+            load_rgb(store.read(name), name=name)
         except Exception as error:  # Pillow raises nearly anything on a damaged file
-            return " ".join(f"{type(error).__name__}: {error}".split()).replace(f"{root}{os.sep}", "")
+            return " ".join(f"{type(error).__name__}: {error}".split()).replace(f"{store.root}{os.sep}", "")
         return ""
 
     names = list(names)

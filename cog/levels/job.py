@@ -66,14 +66,14 @@ def _build(plan: LevelsPlan) -> tuple[BuiltLevels, list[dict[str, Any]]]:
 def _split(plan: LevelsPlan, built: BuiltLevels) -> BuiltSplit | None:
     """Return the split of all concepts of the levels; None when there are no images to split."""
     limits = plan.cfg.LEVELS
-    if plan.root is None:
+    if plan.store is None:
         logger.info(
             "no %s: the names of the images are not known; add --imagenet_images_root DIR to split them",
             constants.SPLIT_FILE,
         )
         return None
     split = build_split(
-        plan.root,
+        plan.store,
         (wnid for level in built.levels for wnid in level),
         n_test=limits.N_TEST,
         max_train=limits.MAX_TRAIN,

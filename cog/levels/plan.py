@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
+from cog.data.image_stores import ImageStore
 from cog.data.level_files import Levels, read_levels
+from cog.data.root_layout import open_store
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
 from cog.levels import image_folders, outputs, wordnet
@@ -130,6 +132,11 @@ class LevelsPlan:
             return None
         return files.require_dir(self.imagenet_images_root, "--imagenet_images_root")
 
+    @cached_property
+    def store(self) -> ImageStore | None:
+        """The images, if their folder is given."""
+        return None if self.root is None else open_store(self.root)
+
     def check_flags(self) -> None:
         """Check the configuration, the flags, and that the inputs exist, before anything is read."""
         _ = self.cfg, self.files, self.root
@@ -219,9 +226,9 @@ class LevelsPlan:
             self.graph.indices(pool, f"--rerank {self.rerank}")
         if "image_counts" in self.files:
             return LevelInputs(self._given_counts(concepts or []), concepts, seen, pool, scanned=False)
-        if self.root is not None:
+        if self.store is not None:
             return LevelInputs(
-                self._scanned_counts(self.root, concepts or []), concepts, seen, pool, scanned=True
+                self._scanned_counts(self.store, concepts or []), concepts, seen, pool, scanned=True
             )
         return LevelInputs(None, concepts, seen, pool, scanned=False)
 
@@ -236,8 +243,9 @@ class LevelsPlan:
             )
         return counts
 
-    def _scanned_counts(self, root: Path, concepts: list[str]) -> dict[str, int]:
-        counts, others = image_folders.count_images(root, n_workers=self.cfg.LEVELS.N_WORKERS)
+    def _scanned_counts(self, store: ImageStore, concepts: list[str]) -> dict[str, int]:
+        root = store.root
+        counts, others = image_folders.count_images(store, n_workers=self.cfg.LEVELS.N_WORKERS)
         self.graph.indices(counts, f"--imagenet_images_root {root}")
         if others:
             logger.warning("not folders of a noun id, ignored in %s: %s", root, some(others))

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from cog.data import split_files
+from cog.data.image_stores import ImageStore
 from cog.levels import image_folders
 from cog.runtime.progress import Progress
 
@@ -34,12 +34,19 @@ class BuiltSplit:
 
 
 def build_split(
-    root: Path, wnids: Iterable[str], *, n_test: int, max_train: int, seed: int, verify: bool, n_workers: int
+    store: ImageStore,
+    wnids: Iterable[str],
+    *,
+    n_test: int,
+    max_train: int,
+    seed: int,
+    verify: bool,
+    n_workers: int,
 ) -> BuiltSplit:
     """List, if asked verify, and draw the images of every concept.
 
     Args:
-        root: folder with one sub-folder per concept.
+        store: the images, one folder per concept.
         wnids: ids of the concepts; repetitions do not matter.
         n_test: test images per concept.
         max_train: cap on training images per concept.
@@ -57,9 +64,9 @@ def build_split(
     with Progress(len(ordered), label, unit="folders") as progress:
         with ThreadPoolExecutor(max(1, n_workers)) as pool:
             while batch := list(islice(waiting, _BATCH)):
-                listed = pool.map(lambda wnid: image_folders.list_images(root, wnid), batch)
+                listed = pool.map(lambda wnid: image_folders.list_images(store, wnid), batch)
                 for wnid, names in zip(batch, listed, strict=True):
-                    failed = image_folders.unreadable_images(root, names, pool=pool) if verify else {}
+                    failed = image_folders.unreadable_images(store, names, pool=pool) if verify else {}
                     usable = [name for name in names if name not in failed]
                     built.unreadable.update(failed)
                     built.n_found[wnid], built.n_usable[wnid] = len(names), len(usable)

@@ -68,14 +68,14 @@ class _Images(Dataset):
         from torchvision.transforms import functional as transforms
 
         row = self._rows[index]
-        path = self._images.root / self._images.file(row)
+        name = self._images.file(row)
         try:
-            image: Image.Image = load_rgb(path)
+            image: Image.Image = load_rgb(self._images.store.read(name), name=name)
         except Exception as error:
             return (
                 torch.zeros(self._protocol.crop, self._protocol.crop, 3, dtype=torch.uint8),
                 -1,
-                f"{path}: {error}",
+                f"{self._images.root / name}: {error}",
             )
         image = transforms.resize(
             image, self._protocol.resize, InterpolationMode(self._protocol.interpolation)

@@ -30,7 +30,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from cog.data.image_lists import IMAGE_SUFFIXES, ImageList
+from cog.data.image_lists import ImageList
+from cog.data.image_stores import IMAGE_SUFFIXES, FolderImages
 from cog.data.loader import Decoder, batches, usable_workers
 from cog.data.pixels import normalizer, to_input
 from cog.features.extract import Extractor
@@ -65,7 +66,9 @@ def list_files(folder: Path, limit: int) -> ImageList:
     if not files:
         sys.exit(f"no images in {folder}")
     names = np.array([os.fsencode(file) for file in files])
-    return ImageList("images", "test", folder, names, np.zeros(len(files), dtype=np.int64), ("all",))
+    return ImageList(
+        "images", "test", FolderImages(folder), names, np.zeros(len(files), dtype=np.int64), ("all",)
+    )
 
 
 class PlainImages(Dataset):

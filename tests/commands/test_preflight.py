@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 import types
 
 import pytest
@@ -269,7 +270,7 @@ def test_levels(check, tmp_path, workshop, shared_dir):
 
 
 # ------------------------------------------------------------------------------------------------------------
-# The layout of the Winter-2021 release
+# Other forms than folders of synsets
 
 
 def processed(workshop, tmp_path):
@@ -290,34 +291,43 @@ def with_root(argv, root):
 
 
 @pytest.mark.slow
-def test_processed_layout_is_explained(check, workshop, tmp_path, caplog):
-    from cog.errors import CogError
-
+def test_processed_layout_is_read_as_it_is(check, workshop, tmp_path):
     root = processed(workshop, tmp_path)
-    for given, words in (
-        (root, "inside imagenet21k_train/ and imagenet21k_val/"),
-        (root / "imagenet21k_train", "the two parts of the processed Winter-2021 release"),
-    ):
-        argv = with_root(level(workshop), given)
-        found = check(extract_features.main, *argv)
-        assert found.problems and all("Winter-2021" in line and words in line for line in found.problems)
-    with pytest.raises(CogError, match="processed Winter-2021 release"):
-        extract_features.main([*map(str, with_root(level(workshop), root))])
-    argv = with_root(level(workshop), root / "imagenet21k_train")
-    with pytest.raises(CogError, match="1 of 2 extractions failed"):
-        extract_features.main([*map(str, argv), "--device", "cpu"])
-    assert "the two parts of the processed Winter-2021 release" in caplog.text
-    with pytest.raises(CogError, match="processed Winter-2021 release"):
-        build_levels.main(["--imagenet_images_root", str(root), "--output_dir", str(tmp_path / "levels")])
+    for images in (workshop.in21k, root):
+        argv = with_root(level(workshop), images)
+        assert check(extract_features.main, *argv).problems == []
+        assert extract_features.main([*map(str, argv), "--device", "cpu"]) == 0
+    found = check(extract_features.main, *with_root(level(workshop), root / "imagenet21k_train"))
+    assert "one part of the processed Winter-2021 release" in found.problems[0]
+    assert f"give {root}, whose parts are read together" in found.problems[0]
 
 
-def test_tar_files_are_explained(check, workshop, tmp_path):
-    root = tmp_path / "tars"
+def test_tar_files_are_read_and_missing_images_named(check, workshop, tmp_path):
+    root, wnid = tmp_path / "tars", tiny.WNIDS[0]
     root.mkdir()
     for folder in workshop.in21k.iterdir():
-        (root / f"{folder.name}.tar").touch()
+        with tarfile.open(root / f"{folder.name}.tar", "w") as tar:
+            for path in sorted(folder.iterdir()):
+                tar.add(path, path.name)
+    argv = with_root(level(workshop), root)
+    assert check(extract_features.main, *argv).problems == []
+    with tarfile.open(root / f"{wnid}.tar", "w") as tar:
+        tar.add(workshop.in21k / f"{wnid}/{wnid}_0.JPEG", f"{wnid}_0.JPEG")
+    in_folders = tmp_path / "folders"
+    shutil.copytree(workshop.in21k, in_folders)
+    for index in (1, 2):
+        (in_folders / f"{wnid}/{wnid}_{index}.JPEG").unlink()
+    problems = check(extract_features.main, *argv).problems
+    expected = check(extract_features.main, *with_root(level(workshop), in_folders)).problems
+    assert problems == [line.replace(str(in_folders), str(root)) for line in expected] and problems
+
+
+def test_compressed_tar_files_are_explained(check, workshop, tmp_path):
+    root = tmp_path / "tars"
+    root.mkdir()
+    (root / "winter21_whole.tar.gz").touch()
     found = check(extract_features.main, *with_root(level(workshop), root))
-    assert "tar files" in found.problems[0] and "unpack each" in found.problems[0]
+    assert "gunzip" in found.problems[0] and "winter21_whole.tar.gz" in found.problems[0]
 
 
 def test_folder_above(check, workshop):

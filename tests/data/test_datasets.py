@@ -86,7 +86,7 @@ def fake_list(name: str, split: str, counts: list[int]) -> ImageList:
     return ImageList(
         dataset=name,
         split=split,
-        root=None,
+        store=None,
         files=np.zeros(sum(counts), dtype="S1"),
         labels=np.repeat(np.arange(len(counts)), counts),
         classes=tuple(map(str, range(len(counts)))),

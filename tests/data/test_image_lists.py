@@ -109,7 +109,7 @@ def fake(dataset, split, counts):
     return image_lists.ImageList(
         dataset=dataset,
         split=split,
-        root=None,
+        store=None,
         files=np.zeros(sum(counts), dtype="S1"),
         labels=np.repeat(np.arange(len(counts)), counts),
         classes=tuple(map(str, range(len(counts)))),

@@ -13,6 +13,7 @@ from PIL import Image
 from torchvision import transforms
 
 import cog
+from cog.data.image_stores import FolderImages
 from cog.data.pixels import can_decode, decode_exact, load_rgb, normalizer, resize_and_crop, to_input
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -146,7 +147,7 @@ def test_postscript_is_not_given_to_ghostscript(tmp_path, monkeypatch, name):
     with pytest.raises(OSError, match="cannot identify image file"):
         load_rgb(path)
     assert not called.exists()
-    assert not can_decode(path)
+    assert not can_decode(FolderImages(tmp_path), name)
 
 
 def test_no_image_is_opened_elsewhere():

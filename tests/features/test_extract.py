@@ -436,7 +436,7 @@ def test_other_images_do_not_change_a_bit(forty):
         forty.file(r) for r in (0, 5, 6, 39)
     ]
     shorter = image_lists.ImageList(
-        "forty", "test", forty.root, forty.files[:38], forty.labels[:38], forty.classes
+        "forty", "test", forty.store, forty.files[:38], forty.labels[:38], forty.classes
     )
     assert torch.equal(run_library(shorter, network).x, some.x[:-1])
 

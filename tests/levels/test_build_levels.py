@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+import archive_forms
 import numpy as np
 import pytest
 import tiny
@@ -19,10 +20,11 @@ from test_output_folder import taken_over_at
 from cog import constants
 from cog.commands import build_levels
 from cog.data.level_files import read_levels, write_levels
+from cog.data.root_layout import open_store
 from cog.data.split_files import read_split
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
-from cog.levels import job, plan, wordnet
+from cog.levels import image_folders, job, plan, wordnet
 from cog.levels.builder import SIMILARITIES
 from cog.levels.selection import DISCARDED_LIST, read_wnids
 from cog.levels.wordnet import NounGraph
@@ -281,6 +283,35 @@ def test_verify_images(toy, caplog):
     assert bad not in used and cut not in used
     assert "2 concepts have fewer than 8 images to split" in caplog.text
     assert toy.report["split"]["unreadable_images"] == 2
+
+
+@pytest.mark.parametrize("form", ["tar_per_class", "winter_parts"])
+def test_levels_from_archives_are_those_from_folders(toy, form, caplog):
+    """Counts, levels, split and images that cannot be decoded."""
+    folders = toy.make_images()
+    for concept in LEAVES:
+        for i in range(N_IMAGES):
+            tiny.write_image(folders / concept / f"{concept}_{i}.JPEG", size=(4, 4), seed=i)
+    (folders / LEAVES[1] / f"{LEAVES[1]}_3.JPEG").write_bytes(b"not an image")
+    (folders / INNER / "notes.txt").touch()
+    written = []
+    for root in (folders, toy.root / "packed"):
+        if root != folders:
+            root.mkdir()
+            archive_forms.FORMS[form](folders, root)
+        toy.run(
+            "--imagenet_images_root",
+            root,
+            "--verify_images",
+            "--overwrite",
+            keys=[*KEYS, "LEVELS.MIN_IMAGES", "7"],
+        )
+        names = (constants.LEVELS_FILE, constants.SPLIT_FILE, "image_counts.csv", "unreadable_images.csv")
+        written.append([(toy.out / name).read_bytes() for name in names])
+    assert written[0] == written[1] and LEAVES[1].encode() in written[0][-1]
+    assert "not folders of a noun id" not in caplog.text
+    (root / "notes.txt").touch()
+    assert image_folders.count_images(open_store(root), n_workers=1)[1] == ["notes.txt"]
 
 
 def test_dry_run_writes_nothing(toy, capsys):

@@ -1,0 +1,303 @@
+"""Images in tar and zip files, which are read where they lie."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from cog.data import image_names
+from cog.data.archive_index import ArchiveIndex, IndexedImages, as_rows
+from cog.data.archives import ArchiveFile, Member, read_member, scan
+from cog.data.image_stores import ImageStore
+from cog.data.wnids import is_wnid
+from cog.errors import CogError
+from cog.runtime.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+# Reading headers waits for the file system, not for a processor.
+_THREADS = 16
+
+# Of as many classes the places of single images stay in memory (a hundred bytes each).
+_MOST_TABLES = 2048
+
+# Seconds between two savings of a long indexing, which continues there after a crash.
+_SAVE_SECONDS = 120.0
+
+
+class ArchiveImages(ImageStore):
+    """Images in tar and zip files.
+
+    Archives that are named by a WordNet id are indexed when their class is asked for; all others together.
+
+    Args:
+        root: folder that the archives stand for.
+        archives: the archives, in one folder.
+        part: see :func:`cog.data.image_names.name_images`.
+        whole: likewise.
+    """
+
+    def __init__(
+        self, root: Path, archives: Sequence[Path], *, part: str | None = None, whole: bool = True
+    ) -> None:
+        super().__init__(root)
+        self._part, self._whole = part, whole
+        self._groups: dict[str, list[Path]] = {}
+        for path in sorted(archives):
+            self._groups.setdefault(path.stem if part is None and is_wnid(path.stem) else "", []).append(path)
+        folder = archives[0].parent
+        self._label_files = _label_files(folder)
+        self._index = ArchiveIndex(
+            f"{folder.resolve()}\0{part or ''}\0{whole}", (path.name for path in archives)
+        )
+        self._tables: dict[str, _Table] = {}
+        self._told: set[str] = set()
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_lock": None, "_tables": {}}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+    def classes(self) -> list[str]:
+        """Return the names of the classes, sorted; most archives have to be indexed for it."""
+        listed = {group for group in self._groups if group}
+        if "" in self._groups:
+            listed |= set(self._table("", keep=True).classes())
+        return sorted(listed)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the images of a class."""
+        group = self._group(folder)
+        if group is None:
+            return []
+        return self._table(group, keep=group == "").names(folder)
+
+    def has_class(self, folder: str) -> bool:
+        """Return whether there is an archive of a class, or an image in any other."""
+        return folder in self._groups or bool(self.names(folder))
+
+    def sources(self) -> set[str]:
+        """Return the names of the archives and of label files."""
+        archives = {path.name for paths in self._groups.values() for path in paths}
+        return archives | set(image_names.LABEL_FILES)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is an image of this name."""
+        return self._place(name) is not None
+
+    def lost(self, name: str) -> Path | None:
+        """Return the archive of an image if it is gone or has changed."""
+        try:
+            place = self._place(name)
+        except OSError as error:
+            return Path(error.filename or self.root)
+        return None if place is None or place[0].is_unchanged() else Path(place[0].path)
+
+    def prepare(self, folders: Iterable[str] | None = None) -> None:
+        """Index the archives of classes (default: all), where they are not known yet."""
+        groups = self._groups if folders is None else {self._group(folder) for folder in folders}
+        paths = [path for group in groups if group is not None for path in self._groups[group]]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            archives = list(pool.map(ArchiveFile.of, paths))
+        self._make_index(archives)
+
+    def _read(self, name: str) -> bytes:
+        place = self._place(name)
+        if place is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return read_member(*place)
+
+    def _group(self, folder: str) -> str | None:
+        """Return the key of the archives that may have images of a class."""
+        return folder if folder in self._groups else "" if "" in self._groups else None
+
+    def _place(self, name: str) -> tuple[ArchiveFile, Member] | None:
+        group = self._group(name.rpartition("/")[0])
+        return None if group is None else self._table(group, keep=True).find(name)
+
+    def _signature(self, archive: ArchiveFile) -> str:
+        return f"{archive.size} {archive.mtime_ns} {self._label_files}"
+
+    def _table(self, group: str, *, keep: bool) -> _Table:
+        """Return the images of a group of archives; to be kept where single images are asked for."""
+        table = self._tables.get(group)
+        if table is not None:
+            return table
+        archives = [ArchiveFile.of(path) for path in self._groups[group]]
+        self._make_index(archives)
+        table = _Table([(archive, self._images(archive)) for archive in archives])
+        if keep:
+            with self._lock:
+                self._tables[group] = table
+                if len(self._tables) > _MOST_TABLES:
+                    del self._tables[next(iter(self._tables))]
+        return table
+
+    def _images(self, archive: ArchiveFile) -> np.ndarray:
+        """Return the rows of an archive from the index; says once per process what is missing from it."""
+        for _ in range(2):  # an entry of the index may turn out to be damaged
+            self._make_index([archive])
+            images = self._index.get(os.path.basename(archive.path), self._signature(archive))
+            if images is not None:
+                for note in images.notes:
+                    if note not in self._told:
+                        self._told.add(note)
+                        logger.warning("%s", note)
+                return images.rows
+        raise CogError(f"the index {self._index.path} of {archive.path} cannot be read; remove it")
+
+    def _make_index(self, archives: Sequence[ArchiveFile]) -> None:
+        """Index those of the archives that are not known, or have changed; what is done is saved now and then."""
+
+        def unknown() -> list[ArchiveFile]:
+            return [
+                archive
+                for archive in archives
+                if not self._index.has(os.path.basename(archive.path), self._signature(archive))
+            ]
+
+        if not unknown():
+            return
+        with self._lock, self._index.claimed():
+            todo = unknown()  # another process may have been quicker
+            if not todo:
+                return
+            total = sum(archive.size for archive in todo)
+            n_images = 0
+            with Progress(total >> 20, f"Indexing {self.root}", unit="MB") as progress:
+                passed = _Passed(progress)
+                pool, saved = ThreadPoolExecutor(_THREADS), time.monotonic()
+                try:
+                    results = pool.map(lambda archive: self._scan(archive, passed), todo)
+                    for archive, images in zip(todo, results, strict=True):
+                        self._index.put(os.path.basename(archive.path), self._signature(archive), images)
+                        n_images += len(images.rows)
+                        if time.monotonic() - saved > _SAVE_SECONDS:
+                            self._index.publish()
+                            saved = time.monotonic()
+                finally:
+                    passed.stop()
+                    pool.shutdown(cancel_futures=True)
+                    self._index.publish()
+                rate = n_images / max(progress.seconds, 1e-9)
+            logger.info(
+                "%s: %s images in %s archives indexed, %.0f images/s; kept in %s",
+                self.root, f"{n_images:,}", f"{len(todo):,}", rate, self._index.path,
+            )  # fmt: skip
+
+    def _scan(self, archive: ArchiveFile, passed: _Passed) -> IndexedImages:
+        notes: list[str] = []
+        try:
+            rows = as_rows(
+                image_names.name_images(
+                    Path(archive.path),
+                    scan(archive, notes, passed.add),
+                    part=self._part,
+                    whole=self._whole,
+                    read=lambda member: read_member(archive, member),
+                )
+            )
+        except OSError as error:
+            raise CogError(f"cannot read {archive.path}: {error.strerror or error}") from error
+        return IndexedImages(rows, tuple(notes))
+
+
+class _Passed:
+    """Counts bytes of archives that several threads pass, and stops the threads."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._n_bytes = 0
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """Let the next call of each thread end it."""
+        self._stopped = True
+
+    def add(self, n_bytes: int) -> None:
+        """Count ``n_bytes`` more.
+
+        Raises:
+            InterruptedError: after :meth:`stop`.
+        """
+        if self._stopped:
+            raise InterruptedError(errno.EINTR, "stopped")
+        with self._lock:
+            self._n_bytes += n_bytes
+            self._progress.update((self._n_bytes >> 20) - self._progress.done)
+
+
+class _Table:
+    """Images of some archives, sorted by name.
+
+    Raises:
+        CogError: when two archives have an image of the same name.
+    """
+
+    def __init__(self, parts: Sequence[tuple[ArchiveFile, np.ndarray]]) -> None:
+        self._archives = [archive for archive, _ in parts]
+        all_rows = [rows for _, rows in parts]
+        self._owners = np.repeat(np.arange(len(parts), dtype=np.int32), [len(rows) for rows in all_rows])
+        self._rows = all_rows[0]
+        if len(parts) > 1:
+            widest = max(all_rows, key=lambda rows: rows.dtype[0].itemsize).dtype
+            rows = np.concatenate([rows.astype(widest) for rows in all_rows])
+            order = np.argsort(rows["path"], kind="stable")
+            self._rows, self._owners = rows[order], self._owners[order]
+            twice = np.flatnonzero(self._rows["path"][1:] == self._rows["path"][:-1])
+            if len(twice):
+                first = int(twice[0])
+                pair = " and ".join(self._archives[owner].path for owner in self._owners[first : first + 2])
+                raise CogError(
+                    f"image {os.fsdecode(bytes(self._rows['path'][first]))} is in {pair}; keep one of these archives"
+                )
+        self._paths = self._rows["path"]
+
+    def classes(self) -> list[str]:
+        """Return the classes of the images."""
+        listed, position = [], 0
+        while position < len(self._paths):
+            folder = bytes(self._paths[position]).partition(b"/")[0]
+            listed.append(os.fsdecode(folder))
+            position = bisect_left(self._paths, folder + b"0", position)  # "0" comes after "/"
+        return listed
+
+    def names(self, folder: str) -> list[str]:
+        """Return the images of a class, ascending by code point."""
+        prefix = os.fsencode(folder)
+        first, stop = (bisect_left(self._paths, prefix + end) for end in (b"/", b"0"))
+        return sorted(map(os.fsdecode, self._paths[first:stop].tolist()))
+
+    def find(self, name: str) -> tuple[ArchiveFile, Member] | None:
+        """Return the archive and the member of an image; None when there is none of that name."""
+        path = os.fsencode(name)
+        position = bisect_left(self._paths, path)
+        if position == len(self._paths) or self._paths[position] != path:
+            return None
+        _, *numbers = self._rows[position].item()
+        return self._archives[self._owners[position]], Member(name, *numbers)
+
+
+def _label_files(folder: Path) -> str:
+    """Return what tells the label files beside archives, and in the folder above, from later ones."""
+    known = []
+    for path in (place / name for place in (folder, folder.parent) for name in image_names.LABEL_FILES):
+        try:
+            file = ArchiveFile.of(path)
+        except OSError:
+            continue
+        known.append(f"{path.name} {file.size} {file.mtime_ns}")
+    return "; ".join(known)

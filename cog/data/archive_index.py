@@ -1,0 +1,239 @@
+"""The index of the images in archives: made once, kept in a cache folder, and made anew for an archive that changed.
+
+The cache folder is ``$COG_CACHE_DIR``, else ``$XDG_CACHE_HOME/imagenet-cog``, else ``~/.cache/imagenet-cog``: folders
+of images can often not be written to. There is one file for each folder of archives, however many archives it holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+import time
+import zipfile
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote_from_bytes
+
+import numpy as np
+
+from cog.data.archives import ZIP_STORED, ArchiveFile, Member, read_member
+from cog.errors import CogError
+from cog.runtime import files, locks
+
+logger = logging.getLogger(__name__)
+
+#: Changes whenever images of archives get other names, or rows another form: older indexes are made anew.
+_VERSION = 1
+
+_WAIT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class IndexedImages:
+    """Images of an archive.
+
+    Attributes:
+        rows: fields ``path`` (bytes, ``<class>/<file>``), ``offset``, ``size``, ``crc`` and ``kind`` of
+            :class:`cog.data.archives.Member`, each path once, sorted by it.
+        notes: lines about what is missing because the archive is damaged.
+    """
+
+    rows: np.ndarray
+    notes: tuple[str, ...] = ()
+
+
+def as_rows(images: Iterable[tuple[str, Member]]) -> np.ndarray:
+    """Return named members as ``rows`` of :class:`IndexedImages`; of equal names the last counts, as in unpacking."""
+    paths: list[bytes] = []
+    numbers = array("q")  # a list of integers would take five times the memory
+    for path, member in images:
+        paths.append(os.fsencode(path))
+        # A size that no file has is an image that is too large, whatever its digits.
+        numbers.extend((min(member.offset, 1 << 62), min(member.size, 1 << 62), member.crc, member.kind))
+    rows = np.empty(len(paths), dtype=_row_type(max(map(len, paths), default=1)))
+    rows["path"] = paths
+    columns = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 4)
+    for column, field in enumerate(("offset", "size", "crc", "kind")):
+        rows[field] = columns[:, column]
+    rows = rows[np.argsort(rows["path"], kind="stable")]
+    last = np.ones(len(rows), dtype=bool)
+    last[:-1] = rows["path"][1:] != rows["path"][:-1]
+    return rows[last]
+
+
+def _row_type(width: int) -> np.dtype:
+    return np.dtype(
+        [("path", f"S{width}"), ("offset", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("kind", "u1")]
+    )
+
+
+def cache_dir() -> Path:
+    """Return the folder of the indexes."""
+    given = os.environ.get("COG_CACHE_DIR")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "imagenet-cog"
+
+
+class ArchiveIndex:
+    """The index of the archives of one folder.
+
+    Entries that could not be written are kept in memory, and go with the object to other processes.
+
+    Args:
+        key: what tells this folder, and the part of it that is read, from others.
+        names: names of its archives; entries of others are dropped.
+    """
+
+    def __init__(self, key: str, names: Iterable[str]) -> None:
+        digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:20]
+        self.path = cache_dir() / f"images-{digest}.zip"
+        self._names = frozenset(map(_quoted, names))
+        self._file: ArchiveFile | None = None
+        self._entries: dict[str, tuple[bytes, Member]] = {}
+        self._new: dict[str, tuple[bytes, bytes]] = {}
+        self._damaged: set[str] = set()
+        self._can_write = False
+
+    def has(self, name: str, signature: str) -> bool:
+        """Return whether the images of an archive are known, see :meth:`get`."""
+        note = self._note(_quoted(name))
+        return note is not None and _signature_of(note) == signature
+
+    def get(self, name: str, signature: str) -> IndexedImages | None:
+        """Return the images of an archive; None when they are not known, or of an earlier state of it.
+
+        Args:
+            name: of the archive.
+            signature: of its state.
+        """
+        if not self.has(name, signature):
+            return None
+        quoted = _quoted(name)
+        if quoted in self._new:
+            return _decode(*self._new[quoted])
+        note, member = self._entries[quoted]
+        try:
+            assert self._file is not None
+            return _decode(note, read_member(self._file, member))
+        except (OSError, ValueError, TypeError, EOFError, zlib.error) as error:
+            logger.warning("the index %s is damaged and is made anew (%s)", self.path, error)
+            self._damaged.add(quoted)
+            return None
+
+    def _note(self, quoted: str) -> bytes | None:
+        if quoted in self._new:
+            return self._new[quoted][0]
+        if self._file is None:
+            self._open()
+        return self._entries[quoted][0] if quoted in self._entries and quoted not in self._damaged else None
+
+    def put(self, name: str, signature: str, images: IndexedImages) -> None:
+        """Add the images of an archive, to be published."""
+        with io.BytesIO() as buffer:
+            np.save(buffer, images.rows, allow_pickle=False)
+            data = zlib.compress(buffer.getvalue(), 1)
+        note = json.dumps([_VERSION, signature, [text[:500] for text in images.notes[:20]]])
+        self._new[_quoted(name)] = (note.encode("ascii"), data)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Wait until no other process makes this index, and keep others from it, where anything can be written."""
+        with ExitStack() as stack:
+            told = False
+            while True:
+                try:
+                    stack.enter_context(
+                        locks.locked(self.path.parent, flag="COG_CACHE_DIR", name=f".{self.path.stem}.lock")
+                    )
+                    self._can_write = True
+                    break
+                except locks.LockedError as error:
+                    if not told:
+                        logger.info("the images are being indexed by another process, waiting (%s)", error)
+                    told = True
+                    time.sleep(_WAIT_SECONDS)
+                except CogError as error:
+                    logger.warning("%s; the index of the images is kept in memory alone", error)
+                    self._can_write = False
+                    break
+            self._file = None
+            yield
+
+    def publish(self) -> None:
+        """Write all entries, old and new, as a file that replaces the former one at once."""
+        if not self._new or not self._can_write:
+            return
+        self._open()
+        try:
+            with files.atomic_write(self.path) as handle, zipfile.ZipFile(handle, "w") as archive:
+                for name in sorted(self._names):
+                    if name in self._new:
+                        note, data = self._new[name]
+                    elif name in self._entries and self._file is not None:
+                        note, member = self._entries[name]
+                        try:
+                            data = read_member(self._file, member)
+                        except OSError:
+                            continue
+                    else:
+                        continue
+                    info = zipfile.ZipInfo(name)
+                    info.comment = note
+                    archive.writestr(info, data)
+        except CogError as error:
+            logger.warning("%s; the index of the images is kept in memory alone", error)
+            return
+        self._damaged -= self._new.keys()
+        self._new.clear()
+        self._file = None
+
+    def _open(self) -> None:
+        """Read the directory of the file; a damaged one has no entries."""
+        entries = {}
+        file = None
+        try:
+            file = ArchiveFile.of(self.path)
+            with files.open_regular(self.path) as handle, zipfile.ZipFile(handle) as archive:
+                for info in archive.infolist():
+                    member = Member(
+                        info.filename, info.header_offset, info.compress_size, info.CRC, ZIP_STORED
+                    )
+                    entries[info.filename] = (info.comment, member)
+        except FileNotFoundError:
+            pass
+        except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+            logger.warning("the index %s is damaged and is made anew (%s)", self.path, error)
+            entries = {}
+        self._entries, self._file = entries, file
+
+
+def _signature_of(note: bytes) -> str | None:
+    try:
+        version, signature, _ = json.loads(note)
+    except (ValueError, TypeError):
+        return None
+    return signature if version == _VERSION else None
+
+
+def _decode(note: bytes, data: bytes) -> IndexedImages:
+    """Return the images of an entry.
+
+    Raises:
+        ValueError: when it is damaged; also TypeError, EOFError, zlib.error.
+    """
+    rows = np.load(io.BytesIO(zlib.decompress(data)), allow_pickle=False)
+    if rows.ndim != 1 or rows.dtype.names is None or rows.dtype != _row_type(rows.dtype[0].itemsize):
+        raise ValueError("unknown columns")
+    return IndexedImages(rows, tuple(map(str, json.loads(note)[2])))
+
+
+def _quoted(name: str) -> str:
+    return quote_from_bytes(os.fsencode(name))

@@ -1,0 +1,336 @@
+"""Members of tar and zip files: where each one lies, and its bytes, without unpacking anything.
+
+Headers are read once, when an archive is indexed. A member is then read with one or two calls of ``pread``, which
+leaves no position behind that threads or forked processes could share.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import io
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, NamedTuple
+
+from cog.data.image_stores import LARGEST_IMAGE, inflate, too_large
+from cog.errors import CogError
+from cog.runtime import files
+
+#: Archives that a process keeps open; ImageNet-21K has 21,841.
+MOST_OPEN = 64
+
+#: Ways in which a member is kept: as it is, or behind the local header of a zip file.
+PLAIN, ZIP_STORED, ZIP_DEFLATED = range(3)
+#: Members that are listed and cannot be read, and the reasons.
+REFUSED = {
+    3: "it is a link in its archive, expected a file",
+    4: "it is a device or a pipe in its archive, expected a file",
+    5: "it is a sparse file in its archive, expected a plain one",
+    6: "it is encrypted in its archive",
+    7: "it is packed in its archive in a way other than deflate",
+}
+_LINK, _DEVICE, _SPARSE, _ENCRYPTED, _PACKED = REFUSED
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_BLOCK = 512
+# The longest chain of extended headers of a member, and the longest directory of a zip file (10 million members).
+_MOST_HEADER_BYTES = 1 << 20
+_MOST_DIRECTORY_BYTES = 1 << 31
+_LONGEST_NAME = 255  # bytes between two slashes, as file systems have it
+
+
+class Member(NamedTuple):
+    """A file in an archive.
+
+    Attributes:
+        path: path inside the archive; a tar file inside counts as a folder of its name without suffix.
+        offset: of the data in the archive, in bytes; of the local header in a zip file.
+        size: bytes that the data take in the archive.
+        crc: CRC-32 of the unpacked data in a zip file, 0 in a tar file.
+        kind: :data:`PLAIN`, :data:`ZIP_STORED`, :data:`ZIP_DEFLATED` or a key of :data:`REFUSED`.
+    """
+
+    path: str
+    offset: int
+    size: int
+    crc: int
+    kind: int
+
+
+@dataclass(frozen=True)
+class ArchiveFile:
+    """An archive as it was when it was indexed.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        mtime_ns: time of its last change, in nanoseconds.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> ArchiveFile:
+        """Return an archive as it is now.
+
+        Raises:
+            OSError: when there is no such file.
+        """
+        status = os.stat(path)
+        return cls(os.fspath(path), status.st_size, status.st_mtime_ns)
+
+    def is_unchanged(self) -> bool:
+        """Return whether the file is still there, with the same size and time."""
+        try:
+            return ArchiveFile.of(self.path) == self
+        except OSError:
+            return False
+
+
+# ---- reading --------------------------------------------------------------------------------------------
+
+
+class _OpenFile:
+    """A descriptor that is closed when nobody uses it any more: no thread finds its number given to another file."""
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        self._handle = handle
+        self.fileno = handle.fileno()
+
+    def __del__(self) -> None:
+        self._handle.close()
+
+
+@functools.lru_cache(MOST_OPEN)
+def _open(archive: ArchiveFile) -> _OpenFile:
+    handle = files.open_regular(archive.path, buffering=0)
+    status = os.fstat(handle.fileno())
+    if (status.st_size, status.st_mtime_ns) != (archive.size, archive.mtime_ns):
+        handle.close()
+        raise OSError(errno.ESTALE, "the archive has changed since it was indexed", archive.path)
+    return _OpenFile(handle)
+
+
+def _pread(archive: ArchiveFile, offset: int, size: int) -> bytes:
+    """Return ``size`` bytes; fewer where the archive ends."""
+    try:
+        file = _open(archive)
+        data = os.pread(file.fileno, size, offset)
+    except OSError:
+        _open.cache_clear()  # a file server that was started again does not know old descriptors
+        file = _open(archive)
+        data = os.pread(file.fileno, size, offset)
+    if len(data) == size:
+        return data
+    parts = [data]
+    while data and (left := size - sum(map(len, parts))) > 0:
+        parts.append(data := os.pread(file.fileno, left, offset + size - left))
+    return b"".join(parts)
+
+
+def read_member(archive: ArchiveFile, member: Member) -> bytes:
+    """Return the bytes of a member, unpacked; fewer where a tar file ends too early.
+
+    Raises:
+        OSError: when the archive has changed or cannot be read, or the member is no file, is damaged, or is larger than
+            :data:`cog.data.image_stores.LARGEST_IMAGE`.
+    """
+    if member.kind in REFUSED:
+        raise OSError(errno.EINVAL, REFUSED[member.kind], member.path)
+    if member.size > LARGEST_IMAGE:
+        raise too_large(member.path)
+    if member.kind == PLAIN:
+        return _pread(archive, member.offset, member.size)
+    header = _pread(archive, member.offset, _LOCAL_HEADER.size)
+    if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\3\4":
+        raise OSError(errno.EIO, "its header in the zip file is damaged", member.path)
+    _, n_name, n_extra = _LOCAL_HEADER.unpack(header)
+    data = _pread(archive, member.offset + _LOCAL_HEADER.size + n_name + n_extra, member.size)
+    if member.kind == ZIP_DEFLATED:
+        data = inflate(data, member.path, wbits=-zlib.MAX_WBITS)
+    if zlib.crc32(data) != member.crc:
+        raise OSError(errno.EIO, "its bytes in the zip file are damaged (CRC-32)", member.path)
+    return data
+
+
+# ---- indexing -------------------------------------------------------------------------------------------
+
+
+def scan(archive: ArchiveFile, notes: list[str], advance: Callable[[int], None]) -> Iterator[Member]:
+    """Yield the files in an archive, those of tar files inside a tar file included; folders are left out.
+
+    Headers alone are read, and passed over is what lies between them.
+
+    Args:
+        archive: the archive.
+        notes: gets a line about what is missing because the archive is damaged.
+        advance: is told how many bytes of the archive have been passed.
+
+    Raises:
+        CogError: when it is none, is compressed as a whole, or names a file outside of itself.
+        OSError: when it cannot be read.
+    """
+    with files.open_regular(archive.path) as handle:
+        start = handle.read(2)
+        if archive.path.lower().endswith(".zip"):
+            yield from _zip_members(archive, _Window(handle, 0, archive.size, _MOST_DIRECTORY_BYTES))
+            advance(archive.size)
+            return
+        if start == b"\x1f\x8b":
+            raise CogError(
+                f"{archive.path} is compressed as a whole, so no image in it can be found without unpacking all before "
+                "it; unpack it once with gunzip (it stays one file)"
+            )
+        window = _Window(handle, 0, archive.size, _MOST_HEADER_BYTES)
+        passed = 0
+        for member in _tar_members(archive, window, "", notes):
+            if member.offset - passed > 1 << 24:
+                advance(member.offset - passed)
+                passed = member.offset
+            yield member
+        advance(archive.size - passed)
+
+
+class _Window(io.RawIOBase):
+    """A part of a file that looks like a file, and answers no request for more bytes than headers have."""
+
+    def __init__(self, handle: IO[bytes], start: int, stop: int, most: int) -> None:
+        self._handle, self.start, self.size, self._most = handle, start, stop - start, most
+        self._position = 0
+
+    def part(self, start: int, stop: int) -> _Window:
+        """Return a part of this part."""
+        return _Window(self._handle, self.start + start, self.start + min(stop, self.size), self._most)
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        if origin + offset < 0:
+            raise OSError(errno.EINVAL, "a position before the beginning")
+        self._position = origin + offset
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self.size - self._position)
+        size = left if size is None or size < 0 else size
+        if size > self._most:
+            raise OSError(errno.EFBIG, f"a header of {size:,} bytes")
+        self._handle.seek(self.start + min(self._position, self.size))
+        data = self._handle.read(min(size, left))
+        self._position += len(data)
+        return data
+
+
+def _tar_members(
+    archive: ArchiveFile, window: _Window, prefix: str, notes: list[str], *, depth: int = 0
+) -> Iterator[Member]:
+    """Yield the members of a tar file, or of one inside it at ``window``; a damaged one ends with a note."""
+    n_members, end, fault = 0, -1, ""
+    try:
+        with tarfile.open(fileobj=window, mode="r:") as tar:
+            while (info := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # which would grow to gigabytes
+                if info.size < 0 or tar.offset <= end:
+                    raise tarfile.ReadError("a negative size")
+                end = tar.offset
+                n_members += 1
+                yield from _tar_member(archive, window, prefix, info, notes, depth=depth)
+            end = tar.offset
+        window.seek(end)
+        rest = window.read(_BLOCK)
+        if end > window.size:
+            fault = "it is cut off"
+        elif rest.strip(b"\0"):
+            fault = "a damaged header"
+    except CogError:
+        raise
+    except (tarfile.TarError, OSError, ValueError, ArithmeticError, RecursionError) as error:
+        fault = str(error) or type(error).__name__
+    if fault and n_members == 0:
+        what = f"{prefix.rstrip('/')} in {archive.path}" if prefix else archive.path
+        raise CogError(f"{what} cannot be read as a tar file: {fault}; fetch it again")
+    if fault:
+        what = f"{prefix.rstrip('/')} in {archive.path}" if prefix else archive.path
+        notes.append(
+            f"{what} is damaged after its first {n_members:,} members ({fault}); what comes after is missing"
+        )
+
+
+def _tar_member(
+    archive: ArchiveFile, window: _Window, prefix: str, info: tarfile.TarInfo, notes: list[str], *, depth: int
+) -> Iterator[Member]:
+    if info.isdir():
+        return
+    path = prefix + _checked(info.name, archive)
+    kind = PLAIN
+    if info.issym() or info.islnk():
+        kind = _LINK
+    elif info.issparse():
+        kind = _SPARSE
+    elif not info.isreg():
+        kind = _DEVICE
+    elif depth == 0 and path.lower().endswith(".tar"):
+        inner = window.part(info.offset_data, info.offset_data + info.size)
+        yield from _tar_members(archive, inner, f"{path[:-4]}/", notes, depth=1)
+        return
+    yield Member(path, window.start + info.offset_data, info.size, 0, kind)
+
+
+def _zip_members(archive: ArchiveFile, window: _Window) -> Iterator[Member]:
+    try:
+        directory = zipfile.ZipFile(window).infolist()
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
+        raise CogError(f"{archive.path} cannot be read as a zip file: {error}; fetch it again") from error
+    kinds = {zipfile.ZIP_STORED: ZIP_STORED, zipfile.ZIP_DEFLATED: ZIP_DEFLATED}
+    for info in directory:
+        if info.is_dir():
+            continue
+        path = _checked(info.filename, archive)
+        kind = kinds.get(info.compress_type, _PACKED)
+        if info.flag_bits & 1:
+            kind = _ENCRYPTED
+        elif info.create_system == 3 and (info.external_attr >> 28) not in (
+            0,
+            8,
+        ):  # S_IFMT: 8 is a regular file
+            kind = _LINK if info.external_attr >> 28 == 10 else _DEVICE
+        yield Member(path, info.header_offset, info.compress_size, info.CRC, kind)
+
+
+def _checked(path: str, archive: ArchiveFile) -> str:
+    """Return the path of a member without ``./``.
+
+    Raises:
+        CogError: when it leads outside of the archive, or no file system has such names.
+    """
+    parts = path.split("/")
+    if parts[0] == "" or ".." in parts or "\0" in path:
+        raise CogError(
+            f"{archive.path} has a member {path[:200]!r}, outside of the archive; this is no archive of images"
+        )
+    try:
+        longest = max(len(os.fsencode(part)) for part in parts)
+    except UnicodeEncodeError:
+        longest = _LONGEST_NAME + 1
+    if longest > _LONGEST_NAME:
+        raise CogError(
+            f"{archive.path} has a member with a name that no file system has ({path[:60]!r}...); this is no archive "
+            "of images"
+        )
+    return "/".join(part for part in parts if part not in ("", "."))

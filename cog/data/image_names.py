@@ -1,0 +1,215 @@
+"""Names of images in archives: class and file.
+
+An archive ``X.tar`` or ``X.zip`` is read as if it were unpacked into a folder ``X``. Its images are then called as in
+folders, ``<class>/<file>``, so that level files, lists and recorded paths mean the same images.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from cog.data import validation_labels
+from cog.data.archives import Member
+from cog.data.image_stores import is_image
+from cog.data.wnids import is_wnid
+from cog.errors import CogError
+
+#: The names of classes by number, one per line, for WebDataset shards with numbers.
+CLASSES_FILE = "classes.txt"
+
+#: Files beside an archive that say the classes of its images; an index is made anew when they change.
+LABEL_FILES = (CLASSES_FILE, *validation_labels.FILES)
+
+#: A tar file is a WebDataset shard when its first members have an image with a label; a sample has a few members.
+_SHARD_LABELS = (".cls", ".json")
+_FIRST_MEMBERS = 64
+_MOST_LABEL_BYTES = 1 << 20
+#: Entries of a sample's JSON that may hold a WordNet id, or a class number.
+_WNID_ENTRIES = ("wnid", "synset", "filename")
+_NUMBER_ENTRIES = ("cls", "label")
+
+_WNID_IN_TEXT = re.compile(r"(?<![A-Za-z0-9])n[0-9]{8}(?![0-9])")
+
+
+def name_images(
+    archive: Path,
+    members: Iterable[Member],
+    *,
+    part: str | None,
+    whole: bool,
+    read: Callable[[Member], bytes],
+) -> Iterator[tuple[str, Member]]:
+    """Yield ``<class>/<file>`` and the member of every image of an archive.
+
+    The class is the innermost folder that is named by a WordNet id, else the innermost folder at all. For images of
+    WebDataset shards see :class:`_Shard`, for those of the ILSVRC-2012 validation tar
+    :mod:`cog.data.validation_labels`.
+
+    Args:
+        archive: the archive.
+        members: its members.
+        part: folder inside the archive, such as ``train``, that the images are taken from; None: no such folder.
+        whole: whether images outside of that folder are taken, too: the archive's name says that it is that part.
+        read: returns the bytes of a member.
+
+    Raises:
+        CogError: when the class of an image cannot be told.
+    """
+    stream = iter(members)
+    first = list(islice(stream, _FIRST_MEMBERS))
+    stream = chain(first, stream)
+    if not is_wnid(archive.stem) and _is_shard(first):
+        if whole:
+            yield from _Shard(archive, stream, read).images()
+        return
+    labels: dict[str, str] | None = None
+    for member in stream:
+        *folders, file = member.path.split("/")
+        if not is_image(file):
+            continue
+        if part is not None and part in folders:
+            folders = folders[len(folders) - folders[::-1].index(part) :]
+        elif not whole:
+            continue
+        elif part is None:
+            folders = [archive.stem, *folders]
+        if any(folder.startswith(".") or folder == "__MACOSX" for folder in folders):
+            continue
+        if is_wnid(archive.stem):
+            folders = [archive.stem]
+        label = next(filter(is_wnid, reversed(folders)), None)
+        if label is None and validation_labels.is_validation_image(file):
+            labels = validation_labels.read_labels(archive) if labels is None else labels
+            label = labels.get(file.partition(".")[0])
+            if label is None:
+                raise CogError(f"{archive} has an image {file} that the labels beside it do not name")
+        if label is None and folders:
+            label = folders[-1]
+        if label is not None:
+            yield f"{label}/{file}", member
+
+
+def _is_shard(members: Iterable[Member]) -> bool:
+    """Return whether an image and a label among some members are one sample."""
+    images, labels = set(), set()
+    for member in members:
+        key, suffix, file = _split_path(member.path)
+        if f".{suffix.lower()}" in _SHARD_LABELS:
+            labels.add(key)
+        elif is_image(file):
+            images.add(key)
+    return bool(images & labels)
+
+
+def _split_path(path: str) -> tuple[str, str, str]:
+    """Return the key of a sample, the suffix, and the name of the file."""
+    folder, slash, file = path.rpartition("/")
+    stem, _, suffix = file.partition(".")
+    return f"{folder}{slash}{stem}", suffix, file
+
+
+class _Shard:
+    """A WebDataset shard: members of the same path up to the first dot of the file's name are one sample.
+
+    The class of a sample is the first of: a folder in the key that is a WordNet id; a WordNet id at the beginning of
+    the key; a WordNet id in ``wnid``, ``synset`` or ``filename`` of its ``.json``; the text of its ``.cls``; ``cls`` or
+    ``label`` of its ``.json``. A number stands for a line of :data:`CLASSES_FILE` beside the shard, the first being 0.
+    An image with a WordNet id is called ``<wnid>/<key>.JPEG``, as ImageNet itself calls it; others keep their suffix.
+
+    Args:
+        archive: the tar file.
+        members: its members.
+        read: returns the bytes of a member.
+    """
+
+    def __init__(self, archive: Path, members: Iterable[Member], read: Callable[[Member], bytes]) -> None:
+        self._archive = archive
+        self._read = read
+        self._classes: list[str] | None = None
+        self._images: list[tuple[str, str, Member]] = []
+        self._labels: dict[tuple[str, str], Member] = {}
+        for member in members:
+            key, suffix, file = _split_path(member.path)
+            if f".{suffix.lower()}" in _SHARD_LABELS:
+                self._labels[key, suffix.lower()] = member
+            elif is_image(file):
+                self._images.append((key, suffix, member))
+
+    def images(self) -> Iterator[tuple[str, Member]]:
+        """Yield ``<class>/<file>`` and the member of every image."""
+        for key, suffix, member in self._images:
+            label = self._class_of(key)
+            file = key.rpartition("/")[2]
+            yield f"{label}/{file}.{'JPEG' if is_wnid(label) else suffix}", member
+
+    def _class_of(self, key: str) -> str:
+        *folders, file = key.split("/")
+        if (folder := next(filter(is_wnid, reversed(folders)), None)) is not None:
+            return folder
+        if (match := _WNID_IN_TEXT.match(file)) is not None:
+            return match[0]
+        data = self._json(key)
+        for entry in _WNID_ENTRIES:
+            if (match := _WNID_IN_TEXT.search(str(data.get(entry, "")))) is not None:
+                return match[0]
+        text = self._text(key, "cls")
+        if text is None:
+            text = next((str(data[entry]) for entry in _NUMBER_ENTRIES if entry in data), None)
+        if text is None:
+            raise CogError(
+                f"{self._archive}: sample {key} has no class: no WordNet id, no .cls, no label in its .json"
+            )
+        text = text.strip()
+        if re.fullmatch(r"[0-9]{1,9}", text):
+            return self._numbered(int(text), key)
+        if (
+            not text
+            or "/" in text
+            or text.startswith(".")
+            or len(os.fsencode(text)) > 255
+            or not text.isprintable()
+        ):
+            raise CogError(
+                f"{self._archive}: sample {key} has the class {text[:60]!r}, which names no folder"
+            )
+        return text
+
+    def _numbered(self, number: int, key: str) -> str:
+        path = self._archive.with_name(CLASSES_FILE)
+        if self._classes is None:
+            try:
+                self._classes = path.read_text(encoding="utf-8").split("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise CogError(
+                    f"{self._archive} has class numbers and {path} cannot be read ({error.__class__.__name__}); write "
+                    "the names of the classes there, one per line, that of class 0 first (ImageNet-1K: the sorted "
+                    "WordNet ids, cog/data/in1k_wnids.txt)"
+                ) from error
+        name = self._classes[number].strip() if number < len(self._classes) else ""
+        if not name or "/" in name or name.startswith("."):
+            raise CogError(
+                f"{self._archive}: sample {key} has class {number}, and {path} has no name in that line"
+            )
+        return name
+
+    def _text(self, key: str, suffix: str) -> str | None:
+        member = self._labels.get((key, suffix))
+        if member is None:
+            return None
+        if member.size > _MOST_LABEL_BYTES:
+            raise CogError(f"{self._archive}: {member.path} has {member.size:,} bytes, expected a label")
+        return self._read(member).decode("utf-8", "replace")
+
+    def _json(self, key: str) -> dict[str, Any]:
+        text = self._text(key, "json")
+        try:
+            data = {} if text is None else json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        return data if isinstance(data, dict) else {}

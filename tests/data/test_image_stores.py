@@ -1,0 +1,996 @@
+"""Images in archives are the images of the folders that were packed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import gzip
+import io
+import logging
+import multiprocessing
+import os
+import pickle
+import shutil
+import struct
+import tarfile
+import threading
+import time
+import tracemalloc
+import zipfile
+import zlib
+
+import archive_forms
+import extraction
+import numpy as np
+import pytest
+import tiny
+from archive_forms import FORMS, tar_bytes
+
+from cog.commands import extract_features
+from cog.data import (
+    archive_images,
+    archive_index,
+    archives,
+    datasets,
+    image_checks,
+    image_lists,
+    image_stores,
+    root_layout,
+)  # fmt: skip
+from cog.data.archive_images import ArchiveImages
+from cog.data.image_stores import FolderImages
+from cog.data.loader import Decoder, batches
+from cog.data.root_layout import open_store
+from cog.errors import CogError
+from cog.features import shards
+
+WNIDS = ("n01440764", "n02000001", "n02084071", "n15102894")
+SIZE = {"resize": 16, "crop": 12}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Four synsets of five images; names of one length and of another."""
+    root = tmp_path_factory.mktemp("folders")
+    for row, wnid in enumerate(WNIDS):
+        for index in (0, 1, 2, 9, 10):
+            tiny.write_image(root / wnid / f"{wnid}_{index}.JPEG", size=(17 + row, 16), seed=20 * row + index)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("COG_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    return folder
+
+
+def listed(store):
+    return [name for wnid in store.classes() for name in store.names(wnid)]
+
+
+def level_files(tmp_path, folders):
+    split = {
+        wnid: {"train": np.array(names[:3]), "test": np.array(names[3:])}
+        for wnid in WNIDS
+        if (names := FolderImages(folders).names(wnid))
+    }
+    values = {"cog_levels_mapping_file": [list(WNIDS[::-1])], "cog_concepts_split_file": split}
+    for flag, content in values.items():
+        (tmp_path / f"{flag}.pkl").write_bytes(pickle.dumps(content))
+    return {flag: str(tmp_path / f"{flag}.pkl") for flag in values}
+
+
+@pytest.mark.parametrize("form", FORMS)
+class TestEveryForm:
+    def test_names_bytes_and_lists_are_those_of_the_folders(self, form, folders, root, tmp_path):
+        FORMS[form](folders, root)
+        expected, store = FolderImages(folders), open_store(root)
+        assert store.classes() == list(WNIDS) and not store.lost(f"{WNIDS[0]}/{WNIDS[0]}_0.JPEG")
+        for wnid in WNIDS:
+            assert store.names(wnid) == expected.names(wnid) and store.has_class(wnid)
+            for name in store.names(wnid):
+                assert store.read(name) == (folders / name).read_bytes() and store.has(name)
+        missing = f"{WNIDS[0]}/{WNIDS[0]}_3.JPEG"
+        assert not store.has_class("n00000000") and store.names("n00000000") == [] and not store.has(missing)
+        with pytest.raises(FileNotFoundError):
+            store.read(missing)
+        files = level_files(tmp_path, folders)
+        for split in ("train", "test"):
+            in_form, in_folders = (
+                datasets.find("cog_l1").images("cog_l1", split, {"imagenet_images_root": str(place), **files})
+                for place in (root, folders)
+            )
+            assert in_form.digest() == in_folders.digest() and in_form.root == root
+            assert image_checks.missing(in_form) == []
+
+    def test_pixels_in_threads_and_processes(self, form, folders, root, tmp_path):
+        FORMS[form](folders, root)
+        own = {"images_root": str(root.parent)}
+        root.rename(root.parent / "train")
+        images = datasets.OWN.images("own", "train", own)
+        expected = [
+            np.asarray(pixels)
+            for batch in batches(Decoder(reference(folders), **SIZE), batch_size=3, n_workers=0)
+            for pixels in batch.pixels[: batch.n]
+        ]
+        ways = ((0, None), (3, None), *([(2, "fork")] if form in ("tar_per_class", "zip_deflated") else []))
+        for n_workers, start_method in ways:
+            with contextlib.closing(
+                batches(Decoder(images, **SIZE), batch_size=3, n_workers=n_workers, start_method=start_method)
+            ) as stream:
+                found = [(pixels, batch.failures) for batch in stream for pixels in batch.pixels[: batch.n]]
+            assert len(found) == len(expected) == 20
+            for (pixels, failures), wanted in zip(found, expected, strict=True):
+                assert failures == [] and np.array_equal(pixels, wanted)
+
+
+def reference(folders):
+    return image_lists.from_class_folders("own", "train", folders, flag="--images_root")
+
+
+def read_all(store, names, results):
+    results.put([zlib.crc32(store.read(name)) for name in names])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_a_store_goes_to_other_processes(folders, root, start_method):
+    archive_forms.tar_per_class(folders, root)
+    store = open_store(root)
+    names = listed(store)
+    context = multiprocessing.get_context(start_method)
+    results = context.Queue()
+    process = context.Process(target=read_all, args=(store, names, results))
+    process.start()
+    assert results.get(timeout=60) == [zlib.crc32((folders / name).read_bytes()) for name in names]
+    process.join()
+
+
+def test_a_store_that_cannot_save_its_index_travels_with_it(folders, root, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COG_CACHE_DIR", str(tmp_path / "file"))
+    archive_forms.tar_of_tars(folders, root)
+    store = open_store(root)
+    store.prepare()
+    assert "kept in memory alone" in caplog.text
+    monkeypatch.setattr(archive_images, "scan", None)  # it would be scanned again
+    copy = pickle.loads(pickle.dumps(store))
+    assert listed(copy) == listed(FolderImages(folders))
+    assert (
+        copy.read(f"{WNIDS[1]}/{WNIDS[1]}_9.JPEG") == (folders / WNIDS[1] / f"{WNIDS[1]}_9.JPEG").read_bytes()
+    )
+
+
+# ---- ILSVRC-2012 and other data sets with splits --------------------------------------------------------------
+
+
+def validation_tar(folders, root):
+    """Pack the images of all classes flat, and return their classes in the order of their numbers."""
+    paths = sorted(folders.glob("*/*"), key=lambda path: path.name[::-1])
+    members = [(f"ILSVRC2012_val_{i:08d}.JPEG", path.read_bytes()) for i, path in enumerate(paths, start=1)]
+    (root / "ILSVRC2012_img_val.tar").write_bytes(tar_bytes(members[::-1]))
+    return [path.parent.name for path in paths], [data for _, data in members]
+
+
+def write_solution(root, wnids):
+    rows = [f"ILSVRC2012_val_{i:08d},{wnid} 1 2 3 4 {wnid} 5 6 7 8 " for i, wnid in enumerate(wnids, start=1)]
+    (root / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *rows[::-1]]) + "\n")
+
+
+def write_devkit(root, wnids):
+    """Class numbers that are not the sorted order, and numbers of inner nodes behind them, as in the real file."""
+    from scipy.io import savemat
+
+    table = [WNIDS[2], WNIDS[0], WNIDS[3], WNIDS[1], "n00001740"]
+    synsets = np.zeros(len(table), dtype=[("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O")])
+    for row, wnid in enumerate(table):
+        synsets[row] = (np.int16(row + 1), wnid, "some words")
+    meta = io.BytesIO()
+    savemat(meta, {"synsets": synsets[:, None]})
+    truth = "".join(f"{table.index(wnid) + 1}\n" for wnid in wnids)
+    data = tar_bytes(
+        [
+            ("ILSVRC2012_devkit_t12/readme.txt", b"x"),
+            ("ILSVRC2012_devkit_t12/data/meta.mat", meta.getvalue()),
+            ("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", truth.encode()),
+        ]
+    )
+    (root / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(gzip.compress(data))
+
+
+@pytest.mark.parametrize("write_labels", [write_solution, write_devkit])
+def test_the_distributed_tars_of_ilsvrc2012(folders, root, write_labels):
+    archive_forms.tar_of_tars(folders, root, name="ILSVRC2012_img_train")
+    archive_forms.tar_of_tars(
+        folders, root, name="ILSVRC2012_img_train_t3"
+    )  # of another task, with the same images
+    wnids, data = validation_tar(folders, root)
+    values = {"in1k_images_root": str(root)}
+    with pytest.raises(CogError, match="without class folders; put ILSVRC2012_devkit_t12.tar.gz"):
+        datasets.find("in1k").images("in1k", "test", values)
+    write_labels(root, wnids)
+    train, test = (datasets.find("in1k").images("in1k", split, values) for split in ("train", "test"))
+    assert train.digest() == reference(folders).digest() and train.root == root / "train"
+    assert test.classes == WNIDS and test.root == root / "val" and len(test) == 20
+    expected = sorted((wnid, f"ILSVRC2012_val_{i:08d}.JPEG", i) for i, wnid in enumerate(wnids, start=1))
+    assert [test.file(row) for row in range(20)] == [f"{wnid}/{file}" for wnid, file, _ in expected]
+    assert [test.store.read(test.file(row)) for row in range(20)] == [data[i - 1] for _, _, i in expected]
+    # the root that a feature file remembers
+    assert open_store(str(test.root)).read(test.file(3)) == test.store.read(test.file(3))
+    assert (
+        datasets.find("in1k").images("in1k", "train", {"in1k_images_root": str(root)}).digest()
+        == train.digest()
+    )
+
+
+def test_labels_in_the_folder_above(folders, root):
+    wnids, _ = validation_tar(folders, root)
+    (root / "val").mkdir()
+    (root / "ILSVRC2012_img_val.tar").rename(root / "val/ILSVRC2012_img_val.tar")
+    write_solution(root, wnids)
+    assert len(listed(open_store(root / "val"))) == 20
+
+
+def test_labels_that_change_make_the_index_anew(folders, root):
+    wnids, _ = validation_tar(folders, root)
+    write_solution(root, wnids)
+    before = listed(open_store(root / "val"))
+    write_solution(root, wnids[::-1])
+    os.utime(root / "LOC_val_solution.csv", ns=(0, 10**9))
+    after = listed(open_store(root / "val"))
+    assert before != after and sorted(name[10:] for name in before) == sorted(name[10:] for name in after)
+
+
+@pytest.mark.parametrize("damage", [b"", b"ImageId,PredictionString\nx,cat 1 2\n", b"\xff\xfe"])
+def test_labels_that_cannot_be_read(folders, root, damage):
+    validation_tar(folders, root)
+    (root / "LOC_val_solution.csv").write_bytes(damage)
+    with pytest.raises(CogError, match="LOC_val_solution.csv cannot be read as the labels"):
+        listed(open_store(root / "val"))
+    (root / "LOC_val_solution.csv").write_text(
+        "ImageId,PredictionString\nILSVRC2012_val_00000001,n01440764 1\n"
+    )
+    with pytest.raises(CogError, match="that the labels beside it do not name"):
+        listed(open_store(root / "val"))
+    (root / "LOC_val_solution.csv").unlink()
+    (root / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(
+        gzip.compress(tar_bytes([("a/data/meta.mat", b"MATLAB")]))
+    )
+    with pytest.raises(CogError, match="devkit_t12.tar.gz cannot be read as the labels"):
+        listed(open_store(root / "val"))
+
+
+def test_zip_files_of_the_splits(folders, root):
+    with zipfile.ZipFile(root / "train.zip", "w") as archive:
+        for name, data in archive_forms.images(folders):
+            archive.writestr(f"train/{name}", data)
+    with zipfile.ZipFile(root / "birds_test.zip", "w") as archive:
+        for name, data in archive_forms.images(folders)[:7]:
+            archive.writestr(name, data)
+        archive.writestr("__MACOSX/n01440764/._x.jpg", b"x")
+        archive.writestr("__MACOSX/n01440764/x.jpg", b"x")
+        archive.writestr(".cache/x.jpg", b"x")
+        archive.writestr("n01440764/.hidden.jpg", b"x")
+        archive.writestr("n01440764/notes.txt", b"x")
+    train, test = (
+        datasets.OWN.images("birds", split, {"images_root": str(root)}) for split in ("train", "test")
+    )
+    assert train.digest() == reference(folders).digest() and len(test) == 7
+
+
+def test_one_archive_with_both_splits(folders, root):
+    """As Kaggle packs ILSVRC-2012; its validation images are flat."""
+    wnids = [WNIDS[i % 4] for i in range(8)]
+    with zipfile.ZipFile(root / "imagenet-object-localization-challenge.zip", "w") as archive:
+        for name, data in archive_forms.images(folders):
+            archive.writestr(f"ILSVRC/Data/CLS-LOC/train/{name}", data)
+        for i in range(1, 9):
+            archive.writestr(f"ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_{i:08d}.JPEG", bytes([i]))
+            archive.writestr(f"ILSVRC/Data/CLS-LOC/test/ILSVRC2012_test_{i:08d}.JPEG", b"x")
+    write_solution(root, wnids)
+    train, test = (
+        datasets.find("in1k").images("in1k", split, {"in1k_images_root": str(root)})
+        for split in ("train", "test")
+    )
+    assert train.digest() == reference(folders).digest()
+    assert [test.file(row) for row in range(2)] == [
+        f"{WNIDS[0]}/ILSVRC2012_val_0000000{i}.JPEG" for i in (1, 5)
+    ]
+    assert test.store.read(test.file(1)) == b"\5" and len(test) == 8
+
+
+def test_folders_of_the_splits_in_an_archive(root):
+    """Classes are folders below that of the split, whatever they are called; loose images have no class."""
+    names = [
+        "train/crow/1.png",
+        "train/crow0/2.png",
+        "train/crow-1/3.png",
+        "train/4.png",
+        "test/crow/5.png",
+        "6.png",
+    ]
+    with zipfile.ZipFile(root / "birds.zip", "w") as archive:
+        for name in names:
+            archive.writestr(f"data/{name}", name)
+    train, test = (open_store(root / split) for split in ("train", "test"))
+    assert train.classes() == ["crow", "crow-1", "crow0"] and test.classes() == ["crow"]
+    assert listed(train) == ["crow/1.png", "crow-1/3.png", "crow0/2.png"] and listed(test) == ["crow/5.png"]
+    assert train.read("crow/1.png") == b"train/crow/1.png"
+
+
+@pytest.mark.parametrize("label", ["json", "number", "text"])
+def test_shards_of_the_splits(folders, root, label, tmp_path):
+    plain = tmp_path / "plain"  # keys without ids
+    for index, path in enumerate(sorted(folders.glob("*/*"))):
+        (plain / path.parent.name).mkdir(parents=True, exist_ok=True)
+        (plain / path.parent.name / f"{index:07d}.JPEG").write_bytes(path.read_bytes())
+    archive_forms.shards(plain, root, label=label, name="imagenet1k-train")
+    archive_forms.shards(plain, root, label=label, name="imagenet1k-validation")
+    for split in ("train", "test"):
+        images = datasets.find("in1k").images("in1k", split, {"in1k_images_root": str(root)})
+        assert images.digest() == reference(plain).digest()
+        assert all(
+            images.store.read(name) == (plain / name).read_bytes() for name in map(images.file, range(20))
+        )
+
+
+def test_shards_without_ids_keep_their_suffix(root):
+    members = [("a/1.png", b"1"), ("a/1.cls", b"crow"), ("2.webp", b"2"), ("2.cls", b"duck"), ("3.jpg", b"3")]
+    (root / "train-0.tar").write_bytes(tar_bytes([*members, ("3.cls", b"crow")]))
+    assert listed(open_store(root / "train")) == ["crow/1.png", "crow/3.jpg", "duck/2.webp"]
+
+
+def test_other_files_make_no_shard(root):
+    others = [
+        ("crow/notes.json", b"{}"),
+        ("crow/1.png", b"1"),
+        ("duck/2.png", b"2"),
+        ("duck/2.txt", b"a caption"),
+    ]
+    (root / "train.tar").write_bytes(tar_bytes(others))
+    assert listed(open_store(root / "train")) == ["crow/1.png", "duck/2.png"]
+    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"1"), ("a.json", b"{}")]))
+    (root / "train.tar").unlink()
+    assert listed(open_store(root)) == ["n01440764/a.JPEG"]
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("1.jpg", b"x"), ("1.cls", b"3")], r"class numbers and .*classes.txt cannot be read"),
+        ([("1.jpg", b"x"), ("1.cls", b"../a")], "class '../a', which names no folder"),
+        ([("1.jpg", b"x"), ("2.jpg", b"x"), ("2.cls", b"a")], "sample 1 has no class"),
+        ([("1.jpg", b"x"), ("1.json", b"[" * 100_000)], "sample 1 has no class"),
+        ([("1.jpg", b"x"), ("1.cls", bytes(2 << 20))], "expected a label"),
+    ],
+)
+def test_shards_without_a_class(root, members, message):
+    (root / "train-0.tar").write_bytes(tar_bytes(members))
+    with pytest.raises(CogError, match=message):
+        listed(open_store(root / "train"))
+
+
+def test_numbers_beyond_the_list_of_classes(root):
+    (root / "classes.txt").write_text("crow\n\n")
+    for number in (b"1", b"7"):
+        (root / "train-0.tar").write_bytes(tar_bytes([("1.jpg", b"x"), ("1.cls", number)]))
+        with pytest.raises(CogError, match="has no name in that line"):
+            listed(open_store(root / "train"))
+
+
+@pytest.mark.parametrize(
+    ("stem", "part", "expected"),
+    [
+        ("train", "train", True), ("ILSVRC2012_img_train", "train", True), ("imagenet1k-train-0001", "train", True),
+        ("train-00001-of-00008", "train", True), ("imagenet1k-validation-00", "val", True), ("val", "val", True),
+        ("ILSVRC2012_img_train_t3", "train", False), ("retrain", "train", False), ("training", "train", False),
+        ("validation", "train", False), ("train.extra", "train", False),
+    ],
+)  # fmt: skip
+def test_names_of_archives(stem, part, expected):
+    assert root_layout.stands_for(stem, part) is expected
+
+
+# ---- which form a root has --------------------------------------------------------------------------------
+
+
+def test_folders_are_read_although_archives_lie_beside_them(folders, root):
+    archive_forms.tar_per_class(folders, root)
+    (root / WNIDS[0]).mkdir()
+    assert isinstance(open_store(root), FolderImages)
+    assert "3 archives (n02000001.tar, ...), which are not read then" in root_layout.explain(root)
+
+
+def test_no_form_fits(root, tmp_path):
+    for place, words in (
+        (root, "holds no class folders"),
+        (tmp_path / "no", "does not exist or is not a folder"),
+    ):
+        with pytest.raises(CogError, match=f"--images_root: .*{words}.*tar or zip files"):
+            image_lists.from_class_folders("own", "train", place, flag="--images_root")
+
+
+def test_the_part_of_another_split_is_not_taken(folders, root):
+    archive_forms.tar_of_tars(folders, root, name="ILSVRC2012_img_train")
+    assert isinstance(open_store(root / "train"), ArchiveImages)
+    assert isinstance(open_store(root / "val"), FolderImages)
+    archive_forms.tar_per_class(folders, root)
+    assert isinstance(open_store(root / "val"), FolderImages)
+
+
+def test_the_same_image_in_two_archives(folders, root):
+    archive_forms.tar_of_folders(folders, root)
+    archive_forms.zip_stored(folders, root)
+    with pytest.raises(
+        CogError, match=r"image n01440764/n01440764_0.JPEG is in .*everything.tar and .*images.zip"
+    ):
+        listed(open_store(root))
+
+
+def test_an_archive_of_a_class_has_no_other_classes(root):
+    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"1"), ("n02000001/b.JPEG", b"2")]))
+    assert listed(open_store(root)) == ["n01440764/a.JPEG", "n01440764/b.JPEG"]
+
+
+@pytest.mark.parametrize("form", ["folders", "tar_per_class", "zip_stored"])
+def test_missing_images(folders, root, form):
+    """In the order of the list; files that only a level file calls images count, too."""
+    if form == "folders":
+        root = folders
+    else:
+        archive_forms.FORMS[form](folders, root)
+    names = [
+        "n09999999/a.JPEG", f"{WNIDS[1]}/{WNIDS[1]}_7.JPEG", f"{WNIDS[0]}/{WNIDS[0]}_9.JPEG", f"{WNIDS[0]}/none",
+        f"{WNIDS[0]}/{WNIDS[0]}_0.jpeg",
+    ]  # fmt: skip
+    images = dataclasses.replace(
+        reference(folders), store=open_store(root), files=np.array(names, dtype=bytes)
+    )
+    assert image_checks.missing(images) == [names[0], names[1], names[3], names[4]]
+
+
+def test_a_file_with_another_suffix_is_not_missing(folders, root):
+    (root / "c").mkdir()
+    (root / "c/a.odd").touch()
+    images = dataclasses.replace(
+        reference(folders), store=open_store(root), files=np.array([b"c/a.odd", b"c/b.odd"])
+    )
+    assert image_checks.missing(images) == ["c/b.odd"]
+
+
+def test_of_equal_names_in_an_archive_the_last_counts(root):
+    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"1"), ("b.JPEG", b"2"), ("./a.JPEG", b"3")]))
+    store = open_store(root)
+    assert (
+        listed(store) == ["n01440764/a.JPEG", "n01440764/b.JPEG"] and store.read("n01440764/a.JPEG") == b"3"
+    )
+
+
+@pytest.mark.slow
+def test_features_are_equal_and_an_extraction_continues_on_the_other_form(tmp_path, monkeypatch):
+    """Of a damaged image, too; the third extraction begins on folders and ends on archives."""
+    inputs = extraction.write_inputs(tmp_path / "inputs", broken=(13,))
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    archive_forms.zip_deflated(inputs / "birds/test", packed)
+    (packed / "images.zip").rename(packed / "test.zip")
+
+    def extract(root, output):
+        argv = extraction.arguments(inputs, output, "--allow_failures", "1")
+        argv[argv.index("--images_root") + 1] = str(root)
+        return extract_features.main(argv)
+
+    original = shards.Shards.save
+
+    def stop(self, shard, blocks):
+        if shard.first == 16:
+            raise KeyboardInterrupt
+        original(self, shard, blocks)
+
+    assert extract(inputs / "birds", tmp_path / "folders") == extract(packed, tmp_path / "archives") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.Shards, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            extract(inputs / "birds", tmp_path / "both")
+    shutil.rmtree(inputs / "birds")
+    assert extract(packed, tmp_path / "both") == 0
+    for name in ("X_Y.pth", "image_paths.txt", "failed_images.txt"):
+        contents = {(tmp_path / place / name).read_bytes() for place in ("folders", "archives", "both")}
+        assert len(contents) == 1, name
+
+
+# ---- the index --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """Names of the archives that were scanned."""
+    names = []
+    original = archive_images.scan
+
+    def counting(archive, *arguments):
+        names.append(os.path.basename(archive.path))
+        return original(archive, *arguments)
+
+    monkeypatch.setattr(archive_images, "scan", counting)
+    return names
+
+
+def test_each_archive_is_indexed_once_and_when_it_is_needed(folders, root, scans, cache):
+    archive_forms.tar_per_class(folders, root)
+    open_store(root).prepare(WNIDS[:2])
+    assert sorted(scans) == [f"{wnid}.tar" for wnid in WNIDS[:2]]
+    open_store(root).prepare()
+    assert sorted(scans) == [f"{wnid}.tar" for wnid in WNIDS]
+    assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 4
+    assert [path.suffix for path in cache.iterdir()] == [".zip"]  # no lock, nothing half-written
+    assert not [path for path in root.iterdir() if path.suffix != ".tar"]
+
+
+def test_an_index_of_another_version_is_made_anew(folders, root, scans, monkeypatch):
+    archive_forms.tar_of_tars(folders, root)
+    open_store(root).prepare()
+    monkeypatch.setattr(archive_index, "_VERSION", 0)
+    assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 2
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_an_archive_that_changed_is_indexed_anew(folders, root, scans, change):
+    archive_forms.tar_per_class(folders, root)
+    open_store(root).prepare()
+    scans.clear()
+    path = root / f"{WNIDS[1]}.tar"
+    members = [(f"{WNIDS[1]}_0.JPEG", b"new"), ("other.JPEG", b"12345")]
+    status = path.stat()
+    data = tar_bytes(members)
+    path.write_bytes(data + bytes(10240) if change == "size" else data.ljust(status.st_size, b"\0"))
+    os.utime(path, ns=(0, status.st_mtime_ns + (change == "time")))
+    store = open_store(root)
+    assert store.names(WNIDS[1]) == [f"{WNIDS[1]}/{name}" for name, _ in members]
+    assert [store.read(f"{WNIDS[1]}/{name}") for name, _ in members] == [data for _, data in members]
+    assert scans == [path.name]
+
+
+def test_an_archive_that_changes_under_a_store_is_no_wrong_image(folders, root):
+    archive_forms.tar_per_class(folders, root)
+    store, name = open_store(root), f"{WNIDS[1]}/{WNIDS[1]}_2.JPEG"
+    store.has(name)
+    path = root / f"{WNIDS[1]}.tar"
+    path.write_bytes(tar_bytes([("a.JPEG", bytes(2000)), (f"{WNIDS[1]}_2.JPEG", b"x")]))
+    with pytest.raises(OSError, match="has changed since it was indexed"):
+        store.read(name)
+    assert store.lost(name) == path
+    path.unlink()
+    assert store.lost(name) == path
+    images = with_store(reference(folders), store)
+    assert Decoder(images, **SIZE)(7).startswith("FileNotFoundError: ")
+
+
+def with_store(images, store):
+    return dataclasses.replace(images, store=store)
+
+
+def damage_tail(data):
+    return data[:-40]
+
+
+def damage_byte(data):
+    """Change a byte of the first entry."""
+    return data[:120] + bytes([data[120] ^ 1]) + data[121:]
+
+
+@pytest.mark.parametrize("damage", [damage_tail, damage_byte, lambda data: b"", lambda data: b"not a zip"])
+def test_a_damaged_index_is_made_anew(folders, root, cache, scans, damage, caplog):
+    archive_forms.tar_per_class(folders, root)
+    open_store(root).prepare()
+    (index,) = cache.iterdir()
+    index.write_bytes(damage(index.read_bytes()))
+    scans.clear()
+    store = open_store(root)
+    assert listed(store) == listed(FolderImages(folders))
+    assert "is damaged and is made anew" in caplog.text and f"{WNIDS[0]}.tar" in scans
+    scans.clear()
+    assert listed(open_store(root)) == listed(store) and scans == []
+
+
+def test_an_interrupted_index_keeps_what_was_done(folders, root, scans, monkeypatch):
+    archive_forms.tar_per_class(folders, root)
+    monkeypatch.setattr(archive_images, "_THREADS", 1)
+    original = archive_images.as_rows
+
+    def stop_at_third(images):
+        rows = original(images)
+        if len(scans) == 3:
+            raise KeyboardInterrupt
+        return rows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_images, "as_rows", stop_at_third)
+        with pytest.raises(KeyboardInterrupt):
+            open_store(root).prepare()
+    done = set(scans[:2])
+    scans.clear()
+    open_store(root).prepare()
+    assert not done & set(scans) and len(scans) == 2
+
+
+def test_a_long_indexing_is_saved_now_and_then(folders, root, cache, monkeypatch):
+    archive_forms.tar_per_class(folders, root)
+    monkeypatch.setattr(archive_images, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(archive_images, "_THREADS", 1)
+    sizes = []
+    original = archive_index.ArchiveIndex.publish
+
+    def publish(index):
+        original(index)
+        sizes.append(len(zipfile.ZipFile(index.path).namelist()))
+
+    monkeypatch.setattr(archive_index.ArchiveIndex, "publish", publish)
+    open_store(root).prepare()
+    assert sizes == [1, 2, 3, 4, 4]
+
+
+def test_two_starts_index_once(folders, root, scans, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    archive_forms.tar_of_tars(folders, root)
+    monkeypatch.setattr(archive_index, "_WAIT_SECONDS", 0.01)
+    first, second = open_store(root), open_store(root)
+    with first._index.claimed():
+        waiting = threading.Thread(target=second.prepare)
+        waiting.start()
+        deadline = time.monotonic() + 10
+        while "being indexed by another process" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.005)
+        first._index._can_write = True
+        archive = archives.ArchiveFile.of(root / "fall11_whole.tar")
+        first._index.put("fall11_whole.tar", first._signature(archive), first._scan(archive, Silent()))
+        first._index.publish()
+    waiting.join(10)
+    assert "being indexed by another process" in caplog.text
+    assert listed(second) == listed(FolderImages(folders)) and scans == ["fall11_whole.tar"]
+
+
+class Silent:
+    """Counts no bytes."""
+
+    def add(self, n_bytes):
+        pass
+
+
+def test_a_descriptor_that_the_file_server_forgot_is_opened_again(folders, root, monkeypatch):
+    archive_forms.tar_of_tars(folders, root)
+    store, name = open_store(root), f"{WNIDS[1]}/{WNIDS[1]}_2.JPEG"
+    expected, original, failed = store.read(name), os.pread, []
+
+    def stale_once(*arguments):
+        if not failed:
+            failed.append(arguments)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return original(*arguments)
+
+    monkeypatch.setattr(os, "pread", stale_once)
+    assert store.read(name) == expected and len(failed) == 1
+
+
+def test_few_archives_are_open_at_a_time(tmp_path, root, monkeypatch):
+    wnids = [f"n{number:08d}" for number in range(archives.MOST_OPEN + 40)]
+    for wnid in wnids:
+        (root / f"{wnid}.tar").write_bytes(tar_bytes([("a.JPEG", wnid.encode())]))
+    store = open_store(root)
+    store.prepare()
+    before = len(os.listdir("/proc/self/fd"))
+    for wnid in (*wnids, *wnids[::-1]):
+        assert store.read(f"{wnid}/a.JPEG") == wnid.encode()
+    assert len(os.listdir("/proc/self/fd")) <= before + archives.MOST_OPEN
+
+
+def test_threads_read_from_more_archives_than_may_be_open(root, monkeypatch):
+    """A descriptor that is closed under a thread would be that of another file by then."""
+    monkeypatch.setattr(archives, "_open", functools.lru_cache(2)(archives._open.__wrapped__))
+    wnids = [f"n{number:08d}" for number in range(12)]
+    for wnid in wnids:
+        (root / f"{wnid}.tar").write_bytes(tar_bytes([("a.JPEG", wnid.encode() * 1000)]))
+    store = open_store(root)
+    store.prepare()
+    wrong = []
+
+    def work(shift):
+        for turn in range(40):
+            wnid = wnids[(shift + turn * 5) % 12]
+            if store.read(f"{wnid}/a.JPEG") != wnid.encode() * 1000:
+                wrong.append(wnid)
+
+    threads = [threading.Thread(target=work, args=(shift,)) for shift in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# ---- damaged and hostile archives -------------------------------------------------------------------------
+
+
+def reason(store, name):
+    with pytest.raises(OSError) as caught:
+        store.read(name)
+    return caught.value.strerror
+
+
+def test_a_tar_file_that_is_cut_off(folders, root, caplog):
+    archive_forms.tar_per_class(folders, root)
+    path = root / f"{WNIDS[2]}.tar"
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[3]  # files sorted: _0 _1 _10 _2 _9
+    path.write_bytes(path.read_bytes()[: last.offset_data + 300])
+    store = open_store(root)
+    names = store.names(WNIDS[2])
+    assert [name[-7:] for name in names] == ["_0.JPEG", "_1.JPEG", "10.JPEG", "_2.JPEG"]
+    assert f"{path} is damaged after its first 4 members" in caplog.text
+    whole = (folders / names[3]).read_bytes()
+    assert store.read(names[3]) == whole[:300] and store.read(names[1]) == (folders / names[1]).read_bytes()
+    images = with_store(reference(folders), store)
+    rows = {
+        images.file(row): Decoder(images, **SIZE)(row) for row in range(20) if WNIDS[2] in images.file(row)
+    }
+    assert "truncated" in rows[names[3]].lower() and rows[f"{WNIDS[2]}/{WNIDS[2]}_9.JPEG"].startswith(
+        "FileNotFoundError"
+    )
+    assert sum(isinstance(pixels, str) for pixels in rows.values()) == 2
+    caplog.clear()
+    open_store(root).names(WNIDS[2])
+    assert "is damaged after its first 4 members" in caplog.text  # from the index, too
+
+
+def test_a_damaged_header_inside_a_tar_file(folders, root, caplog):
+    archive_forms.tar_of_tars(folders, root)
+    path = root / "fall11_whole.tar"
+    with tarfile.open(path) as tar:
+        second = tar.getmembers()[1]
+    data = bytearray(path.read_bytes())
+    data[second.offset_data + 1024 : second.offset_data + 1034] = b"0123456789"
+    with tarfile.open(fileobj=io.BytesIO(bytes(data[second.offset_data :]))) as inner:
+        assert len(inner.getmembers()) >= 1
+    with tarfile.open(fileobj=io.BytesIO(bytes(data[second.offset_data :]))) as inner:
+        third = inner.next() and inner.next()
+    header = second.offset_data + third.offset
+    data[header : header + 10] = b"0123456789"
+    path.write_bytes(data)
+    store = open_store(root)
+    assert len(store.names(WNIDS[2])) == 1 and len(store.names(WNIDS[1])) == 5
+    assert f"{WNIDS[2]} in {path} is damaged after its first 1 members" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "cannot be read as a tar file"),
+        (b"<html>login</html>" * 100, "cannot be read as a tar file"),
+        (gzip.compress(bytes(2048)), "compressed as a whole"),
+    ],
+)
+def test_what_is_no_tar_file(root, data, message):
+    (root / "n01440764.tar").write_bytes(data)
+    with pytest.raises(CogError, match=message):
+        open_store(root).names("n01440764")
+
+
+@pytest.mark.parametrize("name", ["../x.JPEG", "a/../../x.JPEG", "/etc/x.JPEG", "x" * 300 + ".JPEG"])
+@pytest.mark.parametrize("pack", ["tar", "zip"])
+def test_names_that_lead_elsewhere(root, name, pack):
+    if pack == "tar":
+        (root / "images.tar").write_bytes(tar_bytes([("n01440764/a.JPEG", b"x"), (name, b"x")]))
+    else:
+        with zipfile.ZipFile(root / "images.zip", "w") as archive:
+            archive.writestr(name, b"x")
+    with pytest.raises(CogError, match="this is no archive of images"):
+        open_store(root).classes()
+
+
+def test_links_devices_and_sparse_members_are_failed_images(root):
+    kinds = {
+        "link": tarfile.LNKTYPE,
+        "symlink": tarfile.SYMTYPE,
+        "device": tarfile.CHRTYPE,
+        "pipe": tarfile.FIFOTYPE,
+    }
+    with tarfile.open(root / "n01440764.tar", "w") as tar:
+        archive_forms.add(tar, "a.JPEG", b"good")
+        for name, kind in kinds.items():
+            info = tarfile.TarInfo(f"{name}.JPEG")
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+        info = tarfile.TarInfo("sparse.JPEG")
+        info.type = tarfile.GNUTYPE_SPARSE
+        header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+        header[483:495] = b"77777777777\0"  # real size: 8 GiB
+        header[148:156] = b"        "
+        header[148:156] = b"%06o\0 " % sum(header)
+        tar.fileobj.write(bytes(header))
+        tar.offset += 512
+        archive_forms.add(tar, "z.JPEG", b"good, too")
+    store = open_store(root)
+    assert [name.split("/")[1] for name in listed(store)] == [
+        "a.JPEG", "device.JPEG", "link.JPEG", "pipe.JPEG", "sparse.JPEG", "symlink.JPEG", "z.JPEG",
+    ]  # fmt: skip
+    assert store.read("n01440764/z.JPEG") == b"good, too"
+    words = {
+        "link": "a link",
+        "symlink": "a link",
+        "device": "a device",
+        "pipe": "a device",
+        "sparse": "a sparse",
+    }
+    for name, word in words.items():
+        assert word in reason(store, f"n01440764/{name}.JPEG")
+
+
+def raw_header(name, size_field, kind=b"0"):
+    header = bytearray(tarfile.TarInfo(name).tobuf(tarfile.USTAR_FORMAT))
+    header[124:136] = size_field
+    header[156:157] = kind
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        b"77777777777\0", b"\x80" + b"\0" * 3 + b"\x7f" * 8, b"\x80" + b"\xff" * 11, b"\xff" * 12,
+        b"\xff" * 10 + b"\xfe\0",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [b"0", b"L", b"x", b"g"])
+def test_sizes_beyond_the_archive(root, size, kind):
+    """Of files, names and extended headers; negative ones, too."""
+    good = tar_bytes([("a.JPEG", b"x")])[:1024]
+    (root / "n01440764.tar").write_bytes(good + raw_header("b.JPEG", size, kind) + bytes(4096))
+    start = time.monotonic()
+    store = open_store(root)
+    with contextlib.suppress(CogError):
+        names = store.names("n01440764")
+        assert names[0] == "n01440764/a.JPEG" and store.read(names[0]) == b"x"
+        for name in names[1:]:
+            with contextlib.suppress(OSError):
+                assert len(store.read(name)) <= 8192
+    assert time.monotonic() - start < 5
+
+
+def test_long_headers_take_no_memory(root):
+    """A name of 60 MB in a file with holes."""
+    path = root / "n01440764.tar"
+    path.write_bytes(
+        tar_bytes([("a.JPEG", b"x")])[:1024] + raw_header("b.JPEG", b"%011o\0" % 60_000_000, b"L")
+    )
+    os.truncate(path, 64_000_000)
+    tracemalloc.start()
+    try:
+        assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_chains_of_long_names_end(root):
+    chain = raw_header("x", b"00000000001\0", b"L") + b"a".ljust(512, b"\0")
+    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"x")])[:1024] + chain * 3000)
+    assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
+
+
+def test_a_sparse_map_that_is_cut_off_ends(root):
+    """A number without an end."""
+    info = tarfile.TarInfo("b.JPEG")
+    info.pax_headers = {
+        "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "b.JPEG", "GNU.sparse.realsize": "9",
+    }  # fmt: skip
+    info.size = 512
+    data = tar_bytes([("a.JPEG", b"x")])[:1024] + info.tobuf(tarfile.PAX_FORMAT) + b"1" * 512
+    (root / "n01440764.tar").write_bytes(data)
+    assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
+
+
+def test_bombs_are_failed_images(root, monkeypatch):
+    monkeypatch.setattr(image_stores, "LARGEST_IMAGE", 1 << 20)
+    monkeypatch.setattr(archives, "LARGEST_IMAGE", 1 << 20)
+    bomb = bytes((1 << 20) + 1)
+    with zipfile.ZipFile(root / "images.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("n01440764/bomb.JPEG", bomb)
+        archive.writestr("n01440764/largest.JPEG", bomb[1:])
+        archive.writestr("n01440764/gzip.JPEG", gzip.compress(bomb))
+        archive.writestr("n01440764/stored.JPEG", bomb, zipfile.ZIP_STORED)
+    store = open_store(root)
+    assert store.read("n01440764/largest.JPEG") == bomb[1:]
+    for name in ("bomb", "gzip", "stored"):
+        assert reason(store, f"n01440764/{name}.JPEG") == "it has more than 1 MiB, expected an image"
+    tiny.write_image(root / "n2/a.png").write_bytes(bomb)
+    assert reason(FolderImages(root), "n2/a.png") == "it has more than 1 MiB, expected an image"
+
+
+def test_damaged_members_of_a_zip_file(root):
+    path = root / "images.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("good", "stored", "deflated", "header"):
+            kind = zipfile.ZIP_STORED if name == "stored" else zipfile.ZIP_DEFLATED
+            archive.writestr(f"n01440764/{name}.JPEG", name.encode() * 50, kind)
+        archive.writestr("n01440764/lzma.JPEG", b"x" * 100, zipfile.ZIP_LZMA)
+        link = zipfile.ZipInfo("n01440764/link.JPEG")
+        link.create_system, link.external_attr = 3, 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+        offsets = {info.filename[10:-5]: info.header_offset for info in archive.infolist()}
+    data = bytearray(path.read_bytes())
+    data[offsets["stored"] + 70] ^= 1
+    data[offsets["deflated"] + 60] ^= 255
+    data[offsets["header"]] ^= 1
+    path.write_bytes(data)
+    store = open_store(root)
+    assert store.read("n01440764/good.JPEG") == b"good" * 50
+    assert "CRC-32" in reason(store, "n01440764/stored.JPEG")
+    assert "damaged" in reason(store, "n01440764/deflated.JPEG")
+    assert "header in the zip file is damaged" in reason(store, "n01440764/header.JPEG")
+    assert "other than deflate" in reason(store, "n01440764/lzma.JPEG")
+    assert "a link" in reason(store, "n01440764/link.JPEG")
+
+
+def test_encrypted_members_of_a_zip_file(root):
+    path = root / "images.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("n01440764/a.JPEG", b"x" * 20)
+    data = bytearray(path.read_bytes())
+    directory = data.index(b"PK\1\2")
+    struct.pack_into("<H", data, directory + 8, 1)
+    path.write_bytes(data)
+    assert "encrypted" in reason(open_store(root), "n01440764/a.JPEG")
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\3\4" + bytes(300), b"not a zip file" * 50])
+def test_what_is_no_zip_file(root, data):
+    (root / "images.zip").write_bytes(data)
+    with pytest.raises(CogError, match="cannot be read as a zip file"):
+        open_store(root).classes()
+
+
+def test_gzip_members_that_are_damaged(folders, root):
+    whole = gzip.compress(b"x" * 5000 + os.urandom(500), mtime=0)
+    broken = whole[:100] + bytes([whole[100] ^ 255]) + whole[101:]
+    (root / "n01440764.tar").write_bytes(
+        tar_bytes(
+            [("a.JPEG", whole), ("b.JPEG", broken), ("c.JPEG", whole[:-20]), ("d.JPEG", b"\x1f\x8b\x08")]
+        )
+    )
+    store = open_store(root)
+    assert len(store.read("n01440764/a.JPEG")) == 5500
+    assert "damaged" in reason(store, "n01440764/b.JPEG")
+    assert "end too early" in reason(store, "n01440764/c.JPEG")
+    assert "end too early" in reason(store, "n01440764/d.JPEG")
+
+
+# ---- real photographs -------------------------------------------------------------------------------------
+
+
+def test_real_photographs(shared_dir, root, tmp_path):
+    source = shared_dir / "miniature/in21k"
+    if not source.is_dir():
+        pytest.skip(f"{source} does not exist")
+    chosen = tmp_path / "chosen"
+    for path in sorted(source.iterdir())[::30]:
+        for file in sorted(path.iterdir())[::10]:
+            (chosen / path.name).mkdir(parents=True, exist_ok=True)
+            (chosen / path.name / file.name).write_bytes(file.read_bytes())
+    archive_forms.gzipped_members(chosen, root)
+    in_tars = with_store(reference(chosen), open_store(root))
+    first, second = (
+        [batch.pixels for batch in batches(Decoder(images, resize=32, crop=32), batch_size=8, n_workers=2)]
+        for images in (reference(chosen), in_tars)
+    )
+    assert len(first) > 1 and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))

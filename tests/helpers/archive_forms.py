@@ -1,0 +1,173 @@
+"""The same images in the forms of :mod:`cog.data.root_layout`: each function packs a folder of class folders."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a member to a tar file."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+
+
+def tar_bytes(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return a tar file of named members."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, data in members:
+            add(tar, name, data)
+    return buffer.getvalue()
+
+
+def classes(folder: Path) -> list[Path]:
+    """Return the class folders, not in their order."""
+    return sorted(folder.iterdir(), reverse=True)
+
+
+def images(folder: Path) -> list[tuple[str, bytes]]:
+    """Return ``<class>/<file>`` and bytes of all images, not in their order."""
+    return [
+        (f"{path.parent.name}/{path.name}", path.read_bytes())
+        for path in sorted(folder.glob("*/*"), reverse=True)
+    ]
+
+
+def tar_per_class(folder: Path, root: Path, *, prefix: str = "") -> None:
+    """ImageNet-21K as distributed: ``n01440764.tar`` with ``n01440764_10026.JPEG``."""
+    for path in classes(folder):
+        members = [
+            (f"{prefix.format(path.name)}{file.name}", file.read_bytes()) for file in sorted(path.iterdir())
+        ]
+        (root / f"{path.name}.tar").write_bytes(tar_bytes(members))
+
+
+def tar_per_class_with_folders(folder: Path, root: Path) -> None:
+    """The same, packed with the folder."""
+    tar_per_class(folder, root, prefix="./{}/")
+
+
+def gzipped_members(folder: Path, root: Path) -> None:
+    """The same, every second image compressed: some of ImageNet-21K are."""
+    for path in classes(folder):
+        contents = [(file.name, file.read_bytes()) for file in sorted(path.iterdir())]
+        members = [
+            (name, gzip.compress(data, mtime=0) if index % 2 else data)
+            for index, (name, data) in enumerate(contents)
+        ]
+        (root / f"{path.name}.tar").write_bytes(tar_bytes(members))
+
+
+def tar_of_tars(folder: Path, root: Path, *, name: str = "fall11_whole") -> None:
+    """``ILSVRC2012_img_train.tar``: a tar file per class inside."""
+    members = [
+        (f"{path.name}.tar", tar_bytes((file.name, file.read_bytes()) for file in sorted(path.iterdir())))
+        for path in classes(folder)
+    ]
+    (root / f"{name}.tar").write_bytes(tar_bytes(members))
+
+
+def tar_of_folders(folder: Path, root: Path) -> None:
+    """One tar file with class folders, in GNU's format with long names and a folder above."""
+    with tarfile.open(root / "everything.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.add(folder, f"{'a' * 120}/images")
+
+
+def zip_stored(folder: Path, root: Path) -> None:
+    """One zip file, not compressed, with entries for folders and extra fields in the headers."""
+    with zipfile.ZipFile(root / "images.zip", "w", zipfile.ZIP_STORED) as archive:
+        for path in classes(folder):
+            archive.writestr(f"{path.name}/", b"")
+        for name, data in images(folder):
+            info = zipfile.ZipInfo(name)
+            info.extra = b"UT\x05\x00\x01abcd"
+            archive.writestr(info, data)
+
+
+def zip_deflated(folder: Path, root: Path) -> None:
+    """One compressed zip file whose sizes come after the data, as from a pipe."""
+
+    class Pipe(io.RawIOBase):
+        def __init__(self, path: Path) -> None:
+            self.file = path.open("wb")
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data) -> int:
+            return self.file.write(data)
+
+        def close(self) -> None:
+            self.file.close()
+            super().close()
+
+    with Pipe(root / "images.zip") as pipe, zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in images(folder):
+            archive.writestr(f"images/{name}", data)
+
+
+def shards(folder: Path, root: Path, *, label: str = "key", name: str = "imagenet22k-train") -> None:
+    """Two WebDataset shards of mixed classes.
+
+    Args:
+        folder: class folders.
+        root: output folder.
+        label: where the class stands: in the ``key``, as ``folder`` of the key, in the ``json``, as ``number`` in the
+            ``.cls`` with ``classes.txt``, or as ``text`` there.
+        name: beginning of the names.
+    """
+    order = sorted(path.name for path in folder.iterdir())
+    samples: list[list[tuple[str, bytes]]] = [[], []]
+    for index, (path, data) in enumerate(images(folder)):
+        wnid, file = path.split("/")
+        stem, suffix = file.split(".")
+        key = f"{wnid}/{stem}" if label == "folder" else stem
+        extension = "jpg" if suffix == "JPEG" else suffix
+        if label == "json":
+            sidecar = ("json", json.dumps({"filename": f"{wnid}/{file}", "height": 8}).encode())
+        elif label == "text":
+            sidecar = ("cls", f"{wnid}\n".encode())
+        else:
+            sidecar = ("cls", str(order.index(wnid)).encode())
+        parts = [(f"{key}.{extension}", data), (f"{key}.{sidecar[0]}", sidecar[1])]
+        samples[index % 2] += parts if index % 3 else parts[::-1]
+    for number, members in enumerate(samples):
+        (root / f"{name}-{number:04d}.tar").write_bytes(tar_bytes(members))
+    if label == "number":
+        (root / "classes.txt").write_text("\n".join(order) + "\n")
+
+
+def shards_with_json(folder: Path, root: Path) -> None:
+    """The class in the JSON."""
+    shards(folder, root, label="json")
+
+
+def shards_with_folders(folder: Path, root: Path) -> None:
+    """The class as folder of the key."""
+    shards(folder, root, label="folder")
+
+
+def winter_parts(folder: Path, root: Path) -> None:
+    """The processed Winter-2021 release: one image of each class in another folder."""
+    for path in classes(folder):
+        for index, file in enumerate(sorted(path.iterdir())):
+            part = root / ("imagenet21k_train" if index else "imagenet21k_val") / path.name
+            part.mkdir(parents=True, exist_ok=True)
+            (part / file.name).write_bytes(file.read_bytes())
+
+
+#: Forms of a root of synsets.
+FORMS = {
+    form.__name__: form
+    for form in (
+        tar_per_class, tar_per_class_with_folders, gzipped_members, tar_of_tars, tar_of_folders, zip_stored,
+        zip_deflated, shards, shards_with_json, shards_with_folders, winter_parts,
+    )
+}  # fmt: skip
