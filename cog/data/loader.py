@@ -69,6 +69,8 @@ class Decoder:
         resize: length of the shortest side after resizing, in pixels.
         crop: side of the center crop, in pixels.
         load_truncated: fill missing data of truncated files with gray instead of failing.
+        interpolation: name of Pillow's resampling filter.
+        squash: resize both sides to ``resize``.
     """
 
     def __init__(
@@ -78,17 +80,28 @@ class Decoder:
         resize: int,
         crop: int,
         load_truncated: bool = False,
+        interpolation: str = "bicubic",
+        squash: bool = False,
     ) -> None:
         self.images = images
         self.resize = resize
         self.crop = crop
         self.load_truncated = load_truncated
+        self.interpolation = interpolation
+        self.squash = squash
 
     def __call__(self, row: int) -> np.ndarray | str:
         """Return uint8 pixels ``(crop, crop, 3)`` of a row of the image list, or the reason of a failure."""
         path = os.path.join(self.images.root, self.images.file(row))
         try:
-            return decode_exact(path, resize=self.resize, crop=self.crop, load_truncated=self.load_truncated)
+            return decode_exact(
+                path,
+                load_truncated=self.load_truncated,
+                resize=self.resize,
+                crop=self.crop,
+                interpolation=self.interpolation,
+                squash=self.squash,
+            )
         except Exception as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             text = f"{type(error).__name__}: {' '.join(reason.split())}"

@@ -69,6 +69,8 @@ class Extractor:
         backbone: frozen network, already on ``device``; its weights may change their memory layout.
         resize: length of the shortest image side after bicubic resizing, in pixels.
         crop: side of the centre crop, in pixels.
+        interpolation: name of Pillow's resampling filter.
+        squash: resize both sides to ``resize``.
         mean: per-channel mean of pixels in [0, 1].
         std: per-channel standard deviation.
         device: where the network is.
@@ -99,6 +101,8 @@ class Extractor:
         compiled: bool = False,
         load_truncated: bool = False,
         start_method: str | None = None,
+        interpolation: str = "bicubic",
+        squash: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
@@ -106,6 +110,8 @@ class Extractor:
             "resize": resize,
             "crop": crop,
             "load_truncated": load_truncated,
+            "interpolation": interpolation,
+            "squash": squash,
         }
         self._precision = precision
         self._n_workers = n_workers

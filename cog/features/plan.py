@@ -15,7 +15,6 @@ from cog.features import shards
 from cog.features.folder import FeatureFolder
 from cog.models.formats.detect import detect
 from cog.models.request import ModelRequest
-from cog.models.sources import find_spec
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.fingerprint import differences
@@ -83,7 +82,10 @@ class ExtractionPlan:
     @cached_property
     def cfg(self) -> CfgNode:
         """The configuration."""
-        return self.model.config(self.config_file, self.opts)
+        records = self.folders.values() if self.model.model_loader is not None else ()
+        return self.model.config(
+            self.config_file, self.opts, records=(folder.metadata() or {} for folder in records)
+        )
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -116,14 +118,7 @@ class ExtractionPlan:
         identity = self.model.description | {
             "dataset": images.dataset,
             "split": images.split,
-            "preprocessing": {
-                "resize": fx.IMAGE_RESIZE_SIZE,
-                "crop": fx.IMAGE_CROP_SIZE,
-                "interpolation": "bicubic (Pillow)",
-                "mean": list(fx.IMAGE_NORM.MEAN),
-                "std": list(fx.IMAGE_NORM.STD),
-                "load_truncated_images": fx.LOAD_TRUNCATED_IMAGES,
-            },
+            "preprocessing": self.model.preprocessing(self.cfg),
             "profile": fx.PROFILE,
             "variant": fx.VARIANT,
             "precision": fx.PRECISION,
@@ -151,7 +146,7 @@ class ExtractionPlan:
         Raises:
             CogError: at the first fault.
         """
-        self.model.check_variant(self.cfg)
+        self.model.check_variant(self.model.config(self.config_file, self.opts, records=None))
         for folder in self.folders.values():
             folder.require_usable()
         for pair in self.folders:
@@ -182,7 +177,7 @@ class ExtractionPlan:
         """Look at every part of the plan and at the machine, print a summary, and return the exit code."""
         report = Report()
         with report.step("configuration") as configured:
-            self.model.check_variant(self.cfg)
+            self.model.check_variant(self.model.config(self.config_file, self.opts, records=None))
         with report.step("checkpoint") as known:
             self._check_model(report)
         folders: dict[tuple[str, str], FeatureFolder] = {}
@@ -191,18 +186,23 @@ class ExtractionPlan:
         for pair in self.pairs:
             with report.step(" ".join(pair)):
                 self._check_images(report, pair)
+        dim = None
+        ready = configured.ok and known.ok
+        if ready:
+            with report.step("model") as tried:
+                dim = self._check_network(report)
+            ready = tried.ok or self.model.model_loader is None
         todo = []
         for pair, folder in folders.items():
-            job = self.job(pair) if configured.ok and pair in self._lists else None
+            job = self.job(pair) if ready and pair in self._lists else None
             written = False
             with report.step("output") as usable:
                 written = self._check_output(report, folder, job, " ".join(pair))
             if usable.ok and written and pair in self._lists:
                 todo.append((folder.path, len(self.images(pair))))
-        fx = self.cfg.FT_EXTRACT if configured.ok else None
-        dim = None
-        if fx is not None and self.model.model_loader is None:
-            dim = find_spec(self.model.model).resolve(fx.PROFILE, fx.VARIANT).feature_dim
+        fx = self.cfg.FT_EXTRACT if ready else None
+        if fx is not None and self.model.model_loader is None and dim is None:
+            dim = self.model.spec.resolve(fx.PROFILE, fx.VARIANT).feature_dim
         _check_space(report, todo, dim, half=fx is not None and fx.PRECISION == "fp16")
         with report.step("device"):
             precision = "" if fx is None else fx.PRECISION
@@ -214,7 +214,7 @@ class ExtractionPlan:
         library_model = self.model.library_model
         if checkpoint is None and library_model is not None:
             if library_model.address is None:
-                library_model.fetch(self.model.model_dir.checkpoint if self.model.model_dir else None)
+                library_model.fetch()
             report.ok("checkpoint", f"none; the weights would be those of {library_model.address}")
             return
         if checkpoint is None:
@@ -228,6 +228,20 @@ class ExtractionPlan:
             f"{checkpoint}, {machine_checks.size(self.model.n_bytes)}, "
             f"SHA-256 {description['checkpoint_sha256'][:12]}...{published}",
         )
+
+    def _check_network(self, report: Report) -> int | None:
+        """Run the network once, on the first image of a data set; returns the number of features, None: not known."""
+        if self.model.library_model is not None and self.model.checkpoint is None:
+            report.ok("model", "not tried, because its weights would have to be downloaded")
+            return None
+        if not self._lists:
+            report.warn("model", "not tried, for want of images")
+            return None
+        from cog.features import runner  # imports torch
+
+        dim, text = runner.try_network(self, next(iter(self._lists.values())))
+        report.ok("model", text)
+        return dim
 
     def _check_images(self, report: Report, pair: tuple[str, str]) -> None:
         label, images = " ".join(pair), self.images(pair)

@@ -26,16 +26,24 @@ class Preprocess:
     """Preprocessing of an image into the network's input.
 
     Attributes:
-        resize: length of the shortest side after bicubic resizing, in pixels.
+        resize: length of the shortest side after resizing, in pixels.
         crop: side of the center crop, in pixels.
         mean: per-channel (RGB) mean of pixels in [0, 1].
         std: per-channel (RGB) standard deviation.
+        interpolation: one of :data:`cog.constants.INTERPOLATIONS` (Pillow, antialiased).
+        squash: whether both sides are resized to ``resize``, whatever the image's shape.
     """
 
     resize: int = 224
     crop: int = 224
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    interpolation: str = "bicubic"
+    squash: bool = False
+
+    def protocol(self) -> Preprocess:
+        """Return the same input in the benchmark's geometry: shortest side resized to the crop, bicubic."""
+        return dataclasses.replace(self, resize=self.crop, interpolation="bicubic", squash=False)
 
     def apply_to(self, cfg: CfgNode) -> None:
         """Write these values into the FT_EXTRACT keys of an unfrozen configuration."""
@@ -43,6 +51,8 @@ class Preprocess:
         cfg.FT_EXTRACT.IMAGE_CROP_SIZE = self.crop
         cfg.FT_EXTRACT.IMAGE_NORM.MEAN = list(self.mean)
         cfg.FT_EXTRACT.IMAGE_NORM.STD = list(self.std)
+        cfg.FT_EXTRACT.IMAGE_INTERPOLATION = self.interpolation
+        cfg.FT_EXTRACT.IMAGE_SQUASH = self.squash
 
 
 @dataclass(frozen=True)
@@ -234,6 +244,27 @@ class ModelSpec:
     def sha256_prefixes(self) -> tuple[str, ...]:
         """SHA-256, or their known first digits, of files that hold these weights; may be empty."""
         return tuple(source.sha256 for source in self.release.sources if source.sha256 and not source.member)
+
+    def preprocess_for(self, geometry: str) -> Preprocess:
+        """Return the input under ``FT_EXTRACT.PREPROCESS``.
+
+        Raises:
+            CogError: for "model", when no image protocol of the model's authors is declared.
+        """
+        if geometry != "model":
+            return self.preprocess
+        authors = self.release.accuracy
+        if authors is None:
+            raise CogError(
+                f"FT_EXTRACT.PREPROCESS model: the image protocol of the authors of {self.name} is not declared; leave "
+                "it out"
+            )
+        return dataclasses.replace(
+            self.preprocess,
+            resize=authors.resize,
+            crop=authors.crop,
+            interpolation=authors.interpolation,
+        )
 
     def resolve(self, profile: str = "authors", variant: str = "") -> ModelSpec:
         """Return the declaration with a profile's and a variant's differences applied.
