@@ -214,7 +214,7 @@ def _warn_of_near_miss(path: Path, near: str) -> None:
     LOG.warning("%s applies to a model named %s only; if %s is meant, rename it", path, path.stem, near)
 
 
-class _Loader(yaml.SafeLoader):
+class YamlLoader(yaml.SafeLoader):
     """Reads YAML without aliases: with them, ten lines can stand for a file without end."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -228,11 +228,21 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _merge_file(cfg: CfgNode, path: Path) -> None:
+def read_yaml(path: str | os.PathLike[str], loader: type[YamlLoader] = YamlLoader) -> Any:
+    """Return what a YAML file holds: plain values, no objects.
+
+    Raises:
+        CogError: it cannot be read.
+    """
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
-        raise CogError(f"cannot read the configuration file {path}: {error}") from error
+        text = " ".join(str(error).split())
+        raise CogError(f"cannot read the configuration file {path}: {text}") from error
+
+
+def _merge_file(cfg: CfgNode, path: Path) -> None:
+    tree = read_yaml(path)
     if tree is None:
         return
     if not isinstance(tree, dict):

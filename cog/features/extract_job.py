@@ -58,7 +58,7 @@ def work_identity(
 
     More than for finished features to be accepted: whatever changes their last bits, except for the model of the GPU.
     """
-    identity = {key: job.identity[key] for key in IDENTITY}
+    identity = {key: job.identity[key] for key in IDENTITY if key in job.identity}
     versions = provenance.versions(("torch", "torchvision", "pillow"))
     return identity | {
         "device": device.type,

@@ -44,6 +44,7 @@ MARKERS = (constants.FEATURES_FILE, METADATA_FILE)
 #: Entries of features.json that must agree for two extractions to be the same.
 IDENTITY = (
     "model",
+    "source",
     "checkpoint_sha256",
     "loader_sha256",
     "dataset",
@@ -115,7 +116,7 @@ class FeatureFolder(OutputFolder):
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         """Return one difference per entry named in ``IDENTITY``."""
         before = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
-        return differences(before, {key: wanted[key] for key in IDENTITY})
+        return differences(before, {key: wanted.get(key) for key in IDENTITY})
 
     def require_usable(self) -> None:
         """Find out, before anything else is looked at, that features cannot go here.

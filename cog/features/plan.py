@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _ROW_BYTES = 64
 
 _SHOWN = 3
+
+#: Computes the features of an image of a list; returns their number and a line about them.
+TryNetwork = Callable[["ExtractionPlan", "ImageList"], tuple[int, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +176,12 @@ class ExtractionPlan:
             todo.append(job)
         return todo
 
-    def check(self) -> int:
-        """Look at every part of the plan and at the machine, print a summary, and return the exit code."""
+    def check(self, try_network: TryNetwork) -> int:
+        """Look at every part of the plan and at the machine, print a summary, and return the exit code.
+
+        Args:
+            try_network: :func:`cog.features.runner.try_network`, or what imports it (it imports torch).
+        """
         report = Report()
         with report.step("configuration") as configured:
             self.model.check_variant(self.model.config(self.config_file, self.opts, records=None))
@@ -190,7 +197,7 @@ class ExtractionPlan:
         ready = configured.ok and known.ok
         if ready:
             with report.step("model") as tried:
-                dim = self._check_network(report)
+                dim = self._check_network(report, try_network)
             ready = tried.ok or self.model.model_loader is None
         todo = []
         for pair, folder in folders.items():
@@ -213,8 +220,7 @@ class ExtractionPlan:
         checkpoint = self.model.checkpoint
         library_model = self.model.library_model
         if checkpoint is None and library_model is not None:
-            if library_model.address is None:
-                library_model.fetch()
+            self.model.check_weights()
             report.ok("checkpoint", f"none; the weights would be those of {library_model.address}")
             return
         if checkpoint is None:
@@ -229,7 +235,7 @@ class ExtractionPlan:
             f"SHA-256 {description['checkpoint_sha256'][:12]}...{published}",
         )
 
-    def _check_network(self, report: Report) -> int | None:
+    def _check_network(self, report: Report, try_network: TryNetwork) -> int | None:
         """Run the network once, on the first image of a data set; returns the number of features, None: not known."""
         if self.model.library_model is not None and self.model.checkpoint is None:
             report.ok("model", "not tried, because its weights would have to be downloaded")
@@ -237,9 +243,7 @@ class ExtractionPlan:
         if not self._lists:
             report.warn("model", "not tried, for want of images")
             return None
-        from cog.features import runner  # imports torch
-
-        dim, text = runner.try_network(self, next(iter(self._lists.values())))
+        dim, text = try_network(self, next(iter(self._lists.values())))
         report.ok("model", text)
         return dim
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config
 from cog.errors import CogError
-from cog.models import hashes
+from cog.models import hashes, models_file
 from cog.models.formats.detect import checkpoint_files, require_checkpoint
 from cog.models.preprocessing import from_mapping, to_mapping
 from cog.models.sources import LibraryModel, find_spec, is_library_model
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.models.backbone import Backbone
+    from cog.models.models_file import ModelEntry
     from cog.models.spec import ModelSpec, Preprocess
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,11 @@ _N_CLASSES_IN1K = 1000
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model by name, and where it and its results lie; each field is the value of the flag of its name.
+    """A model by name, and where it and its results lie; fields are the values of the flags of their names, and:
+
+    Attributes:
+        source: name under which the network is known, when that is not ``model``.
+        own: the model's entry in ``own_file``, the ``--models_file``.
 
     Properties are computed, and checked, when they are first asked for.
     """
@@ -48,6 +54,9 @@ class ModelRequest:
     output_dir: str | None = None
     model_loader: str | None = None
     strict_hash: bool = False
+    source: str | None = None
+    own: ModelEntry | None = None
+    own_file: str = ""
     #: What the loader declared, once :meth:`config` knows it.
     declared: Preprocess | None = field(default=None, init=False, compare=False)
 
@@ -70,6 +79,8 @@ class ModelRequest:
             CogError: an unknown model, an unusable configuration, a loader that fails.
         """
         common: dict[str, Any] = {"model_name": self.model, "config_file": config_file, "opts": list(opts)}
+        if self.own is not None:
+            common |= {"own": self.own.cfg, "own_source": self.own_file}
         if self.model_loader is None:
             return config.get_cfg(model=self.spec, **common)
         cfg = config.get_cfg(model=MODELS.get(self.model), **common)  # before the loader is waited for
@@ -120,7 +131,38 @@ class ModelRequest:
         Raises:
             CogError: an unknown model, or a library that is not installed.
         """
-        return find_spec(self.model, self.model_dir.path if self.model_dir else None)
+        folder = ModelDir(self.models_root_dir, self.model).path if self.models_root_dir is not None else None
+        return find_spec(self.known_as, folder)
+
+    @property
+    def known_as(self) -> str:
+        """Name of the model in the zoo or in its library."""
+        return self.source or self.model
+
+    def with_models_file(self, path: str | None) -> ModelRequest:
+        """Return the request with what the model's entry in a file of the user's models says; flags come first.
+
+        Raises:
+            CogError: an unusable file or entry, or a name that only resembles one of the file's.
+        """
+        if path is None:
+            return self
+        own = models_file.find(path, self.model)
+        if own is None:
+            known = self.model in MODELS or is_library_model(self.model) or self.model_loader is not None
+            if not known and (names := models_file.near(path, self.model)):
+                raise CogError(
+                    f"--model {self.model!r} is not in --models_file {path}; did you mean {' or '.join(names)}?"
+                )
+            return self
+        return dataclasses.replace(
+            self,
+            own=own,
+            own_file=str(path),
+            source=None if self.model_loader else own.source,
+            model_loader=self.model_loader or own.loader,
+            ckpt_file=self.ckpt_file or own.checkpoint,
+        )
 
     def check_variant(self, cfg: CfgNode) -> None:
         """Check that no variant is asked for of a model with its own loader.
@@ -168,9 +210,9 @@ class ModelRequest:
 
     def _has_weights(self) -> bool:
         """Return whether the model, which must be a known one, can do without a checkpoint of the user's."""
-        if self.model_loader is not None or is_library_model(self.model):
+        if self.model_loader is not None or is_library_model(self.known_as):
             return True
-        get_spec(self.model)
+        get_spec(self.known_as)
         return False
 
     @property
@@ -189,6 +231,16 @@ class ModelRequest:
     def model_dir(self) -> ModelDir | None:
         """The folder of the model; None without ``--models_root_dir``."""
         return self.paths[1]
+
+    def check_weights(self) -> None:
+        """Check that the model is known, and that its weights are there or can be downloaded.
+
+        Raises:
+            CogError: see :attr:`paths`; a library's model without a checkpoint that has no weights.
+        """
+        library_model = self.library_model
+        if self.checkpoint is None and library_model is not None and library_model.address is None:
+            library_model.fetch()
 
     @property
     def n_bytes(self) -> int:
@@ -213,6 +265,8 @@ class ModelRequest:
             "loader": self.model_loader,
             "loader_sha256": files.sha256(loader_file) if loader_file else None,
         }
+        if self.source is not None:
+            description["source"] = self.source
         if self.library_model is not None and digest is None:
             description["weights"] = self.library_model.address
         if self.model_loader is None:
@@ -283,7 +337,7 @@ class ModelRequest:
         if self.model_loader is not None:
             return move(self._loaded(fx.POOLING), device)
         return load_backbone(
-            self.model,
+            self.known_as,
             self.checkpoint,
             device,
             model_dir=self.model_dir.path if self.model_dir else None,

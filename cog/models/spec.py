@@ -21,6 +21,10 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data")
 
 
+#: What a model may have seen in pretraining: whether the concepts of the levels were unseen follows from it.
+PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")
+
+
 @dataclass(frozen=True)
 class Preprocess:
     """Preprocessing of an image into the network's input.
