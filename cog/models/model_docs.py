@@ -12,18 +12,7 @@ from cog.data import datasets
 from cog.models import table
 from cog.models.spec import ModelSpec
 
-README_COLUMNS = (
-    "model",
-    "label",
-    "category",
-    "comparable",
-    "dim",
-    "params (M)",
-    "input",
-    "mean / std",
-    "settings",
-    "script",
-)
+README_COLUMNS = tuple(name for name in table.COLUMNS if name not in ("license", "publication", "notes"))
 
 _SCRIPT = """\
 #!/usr/bin/env bash

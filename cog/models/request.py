@@ -15,6 +15,7 @@ from cog.errors import CogError
 from cog.models import hashes, models_file
 from cog.models.formats.detect import checkpoint_files, require_checkpoint
 from cog.models.preprocessing import from_mapping, to_mapping
+from cog.models.pretraining import UNKNOWN, pretraining
 from cog.models.sources import LibraryModel, find_spec, is_library_model
 from cog.models.zoo import MODELS, get_spec
 from cog.paths import ModelDir, split_model_name
@@ -265,8 +266,12 @@ class ModelRequest:
             "loader": self.model_loader,
             "loader_sha256": files.sha256(loader_file) if loader_file else None,
         }
+        description["pretraining"] = self.pretraining
         if self.source is not None:
             description["source"] = self.source
+        if self.own is not None:
+            facts = {"label": self.own.label, "group": self.own.group}
+            description |= {key: value for key, value in facts.items() if value is not None}
         if self.library_model is not None and digest is None:
             description["weights"] = self.library_model.address
         if self.model_loader is None:
@@ -313,6 +318,15 @@ class ModelRequest:
             record[_DECLARED] = to_mapping(self.declared)
         return record
 
+    @property
+    def pretraining(self) -> str:
+        """What the model has seen, as :func:`cog.models.pretraining.pretraining` tells it, by the weights' tag."""
+        if self.own is not None and self.own.pretraining is not None:
+            return self.own.pretraining
+        if self.model_loader is not None:
+            return UNKNOWN
+        return pretraining(self.library_model.tagged if self.library_model else self.known_as)
+
     def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
         """Return one line that says what the network sees and gives."""
         fx = cfg.FT_EXTRACT
@@ -326,7 +340,8 @@ class ModelRequest:
             f"{self.model}: images of {fx.IMAGE_CROP_SIZE} pixels ({side} {fx.IMAGE_RESIZE_SIZE}, "
             f"{fx.IMAGE_INTERPOLATION}), mean {_rounded(fx.IMAGE_NORM.MEAN)}, std {_rounded(fx.IMAGE_NORM.STD)}; "
             f"{backbone.feature_dim} features (pooling {fx.POOLING}), {fx.PRECISION}, "
-            f"{sum(parameter.numel() for parameter in backbone.parameters()):,} parameters"
+            f"{sum(parameter.numel() for parameter in backbone.parameters()):,} parameters; pretraining: "
+            f"{self.pretraining}"
         )
 
     def load(self, device: torch.device, cfg: CfgNode) -> Backbone:

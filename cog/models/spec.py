@@ -215,6 +215,7 @@ class ModelSpec:
         variants: further outputs or inputs of the same network.
         release: release of the weights.
         note: remark for readers of the table.
+        pretraining: data that the weights have seen, one of ``PRETRAINING``.
 
     Raises:
         CogError: when the name, category or width is not usable.
@@ -229,9 +230,14 @@ class ModelSpec:
     variants: Mapping[str, Variant] = field(default_factory=dict)
     release: Release = Release()
     note: str = ""
+    pretraining: str = "IN-1K"
 
     def __post_init__(self) -> None:
         split_model_name(self.name)
+        if self.pretraining not in PRETRAINING:
+            raise CogError(
+                f"model {self.name}: pretraining {self.pretraining!r}, expected {', '.join(PRETRAINING)}"
+            )
         if self.paper.category not in CATEGORIES:
             raise CogError(
                 f"model {self.name}: category {self.paper.category!r}, expected {', '.join(CATEGORIES)}"

@@ -712,6 +712,7 @@ _resnet50(
         ),
     ),
     note="query encoder, trained on WebVision V1; the file is a torch file despite its ending",
+    pretraining="web",
 )
 _resnet50(
     "ssup_resnet50",
@@ -729,6 +730,7 @@ _resnet50(
         "CC-BY-NC-4.0",
         Published(79.3),
     ),
+    pretraining="IN-1K + other",
 )
 _resnet50(
     "swsup_resnet50",
@@ -747,6 +749,7 @@ _resnet50(
         "CC-BY-NC-4.0",
         Published(81.2),
     ),
+    pretraining="IN-1K + other",
 )
 register(
     ModelSpec(
@@ -804,5 +807,6 @@ register(
         ),
         note="image tower only, in float32; 1024-d output of encode_image, as the original toolkit's code gives (the "
         "paper's Table 3 says 2048 for every ResNet: that is the variant trunk, with 23.5M parameters)",
+        pretraining="web",
     )
 )

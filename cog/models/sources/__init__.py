@@ -101,6 +101,11 @@ class LibraryModel(ABC):
         self.architecture = split_model_name(name)[1]
         self.check_name()
 
+    @property
+    def tagged(self) -> str:
+        """The name, with the tag of the weights that would be downloaded."""
+        return self.name
+
     @abstractmethod
     def check_name(self) -> None:
         """Check that the library has the model.

@@ -43,6 +43,12 @@ class TimmModel(LibraryModel):
         cfg = get_pretrained_cfg(self.architecture)
         return {} if cfg is None else cfg.to_dict(remove_source=False, remove_null=True)
 
+    @property
+    def tagged(self) -> str:
+        """The name, with the tag of timm's default weights where it has none."""
+        tag = self._cfg.get("tag")
+        return f"{self.name}.{tag}" if tag and "." not in self.architecture else self.name
+
     @cached_property
     def own_preprocess(self) -> Preprocess:
         """Size, mean, standard deviation, crop percentage and interpolation that timm resolves for the weights."""
