@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-#: Groups of the paper's result tables (Table 1).
-CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data")
+#: Groups of the paper's result tables (Table 1), and models released later, which its tables do not have.
+CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data", "later")
 
 
 #: What a model may have seen in pretraining: whether the concepts of the levels were unseen follows from it.

@@ -39,7 +39,7 @@ def register(spec: ModelSpec) -> ModelSpec:
 
 
 def list_models(category: str | None = None) -> list[str]:
-    """Return the names of all models, or of one category, in the paper's order."""
+    """Return the names of all models, or of one category, in the paper's order, later ones last."""
     return [name for name, spec in MODELS.items() if category in (None, spec.paper.category)]
 
 
@@ -103,7 +103,8 @@ def _resnet50(
     **fields: Any,
 ) -> None:
     """Declare a ResNet-50; ``fields`` are those of ModelSpec."""
-    paper = Paper(label, category, title, comparable=True, parameters=23.5)
+    in_paper = category != "later"
+    paper = Paper(label, category, title, comparable=in_paper, parameters=23.5 if in_paper else None)
     layouts = tuple(dict.fromkeys((*layouts, *_PLAIN)))
     register(ModelSpec(name, paper, layouts=layouts, **{"network": _RESNET50, **fields}))
 
@@ -810,3 +811,27 @@ register(
         pretraining="web",
     )
 )
+
+# ---- later models of the same authors, on IN-1K alone -----------------------------------------------
+_TREX = "No Reason for No Supervision: Improved Generalization in Supervised Models"
+for _name, _label, _file, _top1 in (
+    ("trex_resnet50", "t-ReX", "trex.pth", 78.0),
+    ("trexstar_resnet50", "t-ReX*", "trexstar.pth", 80.2),
+):
+    _resnet50(
+        _name,
+        _label,
+        "later",
+        _TREX,
+        release=Release(
+            "prepare_trex.sh",
+            (
+                CheckpointSource(
+                    f"https://download.europe.naverlabs.com/ComputerVision/trex_models/{_file}",
+                    note="the link of the authors' README; no SHA-256 is published",
+                ),
+            ),
+            "CC-BY-NC-SA-4.0",
+        ),
+        note=f"not in the paper; the file holds no classifier (the authors report {_top1} % on IN-1K)",
+    )
