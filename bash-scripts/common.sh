@@ -240,8 +240,8 @@ print_classifiers() {
 }
 
 # The variables of the scripts that run studies, beside those of one script only.
-study_variables=(models_root_dir model_names datasets splits seeds shots ${image_variables} model_loader log_dir stages
-    extract_task logreg_task extract_args logreg_args)
+study_variables=(models_root_dir model_names datasets splits seeds shots ${image_variables} model_loader models_file
+    log_dir stages extract_task logreg_task extract_args logreg_args)
 
 # run_study FLAG... -- NAME...: run a study with these flags; the variables NAME, too, become flags.
 run_study() {

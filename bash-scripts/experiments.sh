@@ -39,13 +39,15 @@ cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
 # A model of your own: FILE.py:load_my_model (fine-tuning).
 model_loader="${model_loader:-None}"
+# Or many of them in one file (docs/own-models.md).
+models_file="${models_file:-None}"
 # Fine-tuning: one run is long. Processes on this machine: one per GPU.
 finetune_seeds="${finetune_seeds:-22}"
 n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
 read_command_line models_root_dir model_name datasets experiments seeds shots dims max_per_class trained_on levels_csv \
-    against ${image_variables} model_loader finetune_seeds n_processes -- "$@"
+    against ${image_variables} model_loader models_file finetune_seeds n_processes -- "$@"
 require models_root_dir model_name datasets experiments
 # Contact sheets need the images of named data sets, and the names of classes.
 sheet_flags=("--cog_levels_mapping_file=${cog_levels_mapping_file}")
@@ -182,6 +184,7 @@ finetune() {
         n_processes="${n_processes}" \
         "${image_settings[@]}" \
         model_loader="${model_loader}" \
+        models_file="${models_file}" \
         ${common_flags[@]+"${common_flags[@]}"} \
         ${config_pairs[@]+"${config_pairs[@]}"}
 }

@@ -23,6 +23,8 @@ ckpt_file="${ckpt_file:-None}"
 output_dir="${output_dir:-None}"
 # A model of your own: FILE.py:load_my_model.
 model_loader="${model_loader:-None}"
+# Or many of them in one file (docs/own-models.md).
+models_file="${models_file:-None}"
 # A data set of your own: holds {train,test}/<class>/*; name it in datasets.
 images_root="${images_root:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
@@ -31,8 +33,8 @@ splits="${splits:-test train}"
 n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line model_name models_root_dir ${image_variables} ckpt_file output_dir model_loader datasets splits \
-    n_processes -- "$@"
+read_command_line model_name models_root_dir ${image_variables} ckpt_file output_dir model_loader models_file datasets \
+    splits n_processes -- "$@"
 require model_name datasets splits
 set_image_flags
 [[ "${n_processes}" =~ ^[1-9][0-9]*$ ]] || die "n_processes=${n_processes} is not a number of processes"
@@ -52,6 +54,7 @@ extract() {
         --ckpt_file="${ckpt_file}" \
         --output_dir="$3" \
         --model_loader="${model_loader}" \
+        --models_file="${models_file}" \
         "${image_flags[@]}" \
         --skip_complete \
         ${extra[@]+"${extra[@]}"}

@@ -24,11 +24,13 @@ cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
 # A model of your own: FILE.py:load_my_model.
 model_loader="${model_loader:-None}"
+# Or many of them in one file (docs/own-models.md).
+models_file="${models_file:-None}"
 # A data set of your own: holds {train,test}/<class>/*; name it in dataset.
 images_root="${images_root:-None}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line model_name models_root_dir dataset seeds n_processes ${image_variables} model_loader -- "$@"
+read_command_line model_name models_root_dir dataset seeds n_processes ${image_variables} model_loader models_file -- "$@"
 require model_name models_root_dir dataset seeds
 set_image_flags
 
@@ -41,6 +43,7 @@ for seed in ${seeds}; do
             --dataset="${dataset_}" \
             --models_root_dir="${models_root_dir}" \
             --model_loader="${model_loader}" \
+            --models_file="${models_file}" \
             "${image_flags[@]}" \
             --n_processes="${n_processes}" \
             ${extra[@]+"${extra[@]}"} \

@@ -29,6 +29,8 @@ cog_concepts_split_file="${cog_concepts_split_file:-None}"
 images_root="${images_root:-None}"
 # Models of your own: FILE.py:load_my_model.
 model_loader="${model_loader:-None}"
+# Or many of them in one file (docs/own-models.md).
+models_file="${models_file:-None}"
 # Logs, task lists, and in the end results.txt and report.html.
 log_dir="${log_dir:-None}"
 stages="${stages:-extract logreg results}"

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,15 @@ from yacs.config import CfgNode
 
 import cog
 from cog import constants
-from cog.constants import CLASSIFIERS, PRECISIONS, PROFILES, is_unset
+from cog.constants import (
+    CLASSIFIERS,
+    GEOMETRIES,
+    INTERPOLATIONS,
+    POOLINGS,
+    PRECISIONS,
+    PROFILES,
+    is_unset,
+)
 from cog.errors import CogError
 from cog.paths import split_model_name
 
@@ -37,7 +45,7 @@ class DeclaredModel(Protocol):
         """``<title>_<architecture>``."""
 
     def resolve(self, profile: str, variant: str) -> Any:
-        """Return the declaration in this profile and variant, with ``preprocess``."""
+        """Return the declaration in this profile and variant, with ``preprocess_for(geometry)``."""
 
 
 def configs_dir() -> Path:
@@ -63,6 +71,8 @@ def get_cfg(
     model_name: str | None = None,
     config_file: str | os.PathLike[str] | None = None,
     opts: Sequence[str] = (),
+    own: Mapping[str, Any] | None = None,
+    own_source: str = "",
 ) -> CfgNode:
     """Merge all sources, check every value, and freeze.
 
@@ -71,6 +81,8 @@ def get_cfg(
         model_name: name whose ``configs/<model_name>.yaml`` applies (default: ``model.name``).
         config_file: a YAML file of the user's.
         opts: flat ``[KEY, VALUE, ...]`` list of strings.
+        own: values of the model's entry in a file of the user's models, by key; they come before the files.
+        own_source: that file, for messages.
 
     Returns:
         A frozen ``CfgNode``.
@@ -88,6 +100,8 @@ def get_cfg(
     model_file = configs_dir() / f"{model_name}.yaml"
 
     def merge() -> None:
+        for key, value in (own or {}).items():
+            _set(cfg, key, value, source=own_source)
         if model_name and model_file.is_file():
             _merge_file(cfg, model_file)
         if config_file is not None:
@@ -107,7 +121,7 @@ def get_cfg(
         # Any of the sources can choose the profile, which decides what the model's values are; those come
         # first, so that the sources can also override them.
         fx = cfg.FT_EXTRACT
-        model.resolve(fx.PROFILE, fx.VARIANT).preprocess.apply_to(cfg)
+        model.resolve(fx.PROFILE, fx.VARIANT).preprocess_for(fx.PREPROCESS).apply_to(cfg)
         merge()
     if CLASSIFIERS.get(cfg.CLF.TYPE):  # likewise
         for key, value in CLASSIFIERS[cfg.CLF.TYPE].items():
@@ -200,7 +214,7 @@ def _warn_of_near_miss(path: Path, near: str) -> None:
     LOG.warning("%s applies to a model named %s only; if %s is meant, rename it", path, path.stem, near)
 
 
-class _Loader(yaml.SafeLoader):
+class YamlLoader(yaml.SafeLoader):
     """Reads YAML without aliases: with them, ten lines can stand for a file without end."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -214,11 +228,21 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _merge_file(cfg: CfgNode, path: Path) -> None:
+def read_yaml(path: str | os.PathLike[str], loader: type[YamlLoader] = YamlLoader) -> Any:
+    """Return what a YAML file holds: plain values, no objects.
+
+    Raises:
+        CogError: it cannot be read.
+    """
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
-        raise CogError(f"cannot read the configuration file {path}: {error}") from error
+        text = " ".join(str(error).split())
+        raise CogError(f"cannot read the configuration file {path}: {text}") from error
+
+
+def _merge_file(cfg: CfgNode, path: Path) -> None:
+    tree = read_yaml(path)
     if tree is None:
         return
     if not isinstance(tree, dict):
@@ -326,6 +350,9 @@ def check_values(cfg: CfgNode) -> None:
     resize = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"]
     expect("FT_EXTRACT.IMAGE_CROP_SIZE", lambda v: v <= resize, f"at most IMAGE_RESIZE_SIZE ({resize})")
     expect("FT_EXTRACT.PROFILE", lambda v: v in PROFILES, f"{' or '.join(PROFILES)}")
+    expect("FT_EXTRACT.PREPROCESS", lambda v: v in GEOMETRIES, f"{' or '.join(GEOMETRIES)}")
+    expect("FT_EXTRACT.POOLING", lambda v: v in POOLINGS, ", ".join(POOLINGS))
+    expect("FT_EXTRACT.IMAGE_INTERPOLATION", lambda v: v in INTERPOLATIONS, ", ".join(INTERPOLATIONS))
     expect(
         "FT_EXTRACT.DECODE",
         lambda v: v == "exact",

@@ -33,6 +33,15 @@ SPLIT_FILE = "cog_concepts_split_file.pkl"
 #: Values of ``FT_EXTRACT.PROFILE``: what a model's authors do, or what the original toolkit's code does.
 PROFILES = ("authors", "reference-code")
 
+#: Values of ``FT_EXTRACT.PREPROCESS``: geometry of the benchmark, or that of the model's authors.
+GEOMETRIES = ("protocol", "model")
+
+#: Values of ``FT_EXTRACT.POOLING``, of models that give tokens.
+POOLINGS = ("default", "cls", "mean", "cls+mean")
+
+#: Values of ``FT_EXTRACT.IMAGE_INTERPOLATION``: Pillow's, antialiased but for "nearest".
+INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
+
 #: Values of ``CLF.PRECISION``: of the matrix products in training.
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 

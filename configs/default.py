@@ -13,6 +13,16 @@ _C.FT_EXTRACT = CfgNode()
 # Length of the shortest image side after bicubic resizing, and of the sides of the centre crop, in pixels.
 _C.FT_EXTRACT.IMAGE_RESIZE_SIZE = 224
 _C.FT_EXTRACT.IMAGE_CROP_SIZE = 224
+# Of the resizing: bicubic, bilinear, lanczos, nearest, box or hamming (Pillow's).
+_C.FT_EXTRACT.IMAGE_INTERPOLATION = "bicubic"
+# Resize both sides to IMAGE_RESIZE_SIZE, whatever the image's shape, instead of the shortest one.
+_C.FT_EXTRACT.IMAGE_SQUASH = False
+# Where the four keys above come from for models that declare them: "protocol", as in the paper (shortest side resized
+# to the crop, bicubic), or "model", the crop percentage and interpolation of the model's authors.
+_C.FT_EXTRACT.PREPROCESS = "protocol"
+# Of models that give tokens: "default" (what the model's own classifier gets), "cls", "mean" (of the patches' tokens)
+# or "cls+mean" (both, one after the other).
+_C.FT_EXTRACT.POOLING = "default"
 # Per-channel (RGB) statistics; pixels are in [0, 1] before (x - MEAN) / STD.
 _C.FT_EXTRACT.IMAGE_NORM = CfgNode()
 _C.FT_EXTRACT.IMAGE_NORM.MEAN = [0.485, 0.456, 0.406]

@@ -24,7 +24,7 @@ import tiny
 
 from cog import config, constants
 from cog.commands import COMMANDS, analyze_features, extract_features, logreg
-from cog.models import model_docs
+from cog.models import model_docs, models_file
 from cog.models.zoo import MODELS
 from cog.runtime import cli
 
@@ -342,6 +342,20 @@ def load_my_model(init_args):
 """
 
 
+def own_models() -> str:
+    """Return the file of models that the documentation shows."""
+    (text,) = (b.text for b in blocks("docs/own-models.md") if b.text.startswith("# models.yaml\n"))
+    return text
+
+
+def test_the_models_file_of_the_page_is_one(tmp_path):
+    (tmp_path / "models.yaml").write_text(own_models())
+    assert [
+        models_file.find(tmp_path / "models.yaml", name).label
+        for name in models_file.read(tmp_path / "models.yaml")
+    ]
+
+
 @pytest.fixture(scope="module")
 def template(tmp_path_factory) -> Path:
     """A folder in which the pages' commands work: a checkout, small data, and results of two models."""
@@ -351,6 +365,7 @@ def template(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("documentation") / "checkout"
     root.mkdir()
     (root / "my_net.py").write_text(_NETWORK)
+    (root / "models.yaml").write_text(own_models())
     world = root / "cog-quickstart"
     seen = [f"n0000000{i}" for i in range(3)]
     unseen = [f"n1000000{i}" for i in range(10)]

@@ -21,6 +21,7 @@ from cog.commands import COMMANDS
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "google_crc32c": "google-crc32c",
+    "open_clip": "open_clip_torch",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
@@ -38,7 +39,10 @@ def test_what_is_imported_is_declared(repository):
         return {re.match(r"[\w-]+", line)[0] for line in lines}
 
     declared = names(project(repository)["dependencies"])
-    extra = names(project(repository)["optional-dependencies"]["timm"])
+    extras = {
+        f"{name}.py": names(project(repository)["optional-dependencies"][name]) for name in ("timm", "hub")
+    }
+    extras |= {"openclip.py": extras["hub.py"], "hf.py": extras["hub.py"]}
     for path in [*(repository / "cog").rglob("*.py"), *(repository / "configs").glob("*.py")]:
         imported = set()
         for node in ast.walk(ast.parse(path.read_bytes())):
@@ -47,7 +51,7 @@ def test_what_is_imported_is_declared(repository):
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 imported.add(node.module.partition(".")[0])
         imported -= sys.stdlib_module_names | OPTIONAL | {"cog", "configs"}
-        allowed = declared | extra if path.match("cog/models/sources/timm.py") else declared
+        allowed = declared | (extras.get(path.name, set()) if path.parent.name == "sources" else set())
         assert {DISTRIBUTIONS.get(name, name) for name in imported} <= allowed, path
 
 

@@ -91,6 +91,17 @@ def add_model(parser: argparse.ArgumentParser, *, ckpt_help: str, output_help: s
         help="a model of your own: load_my_model(init_args) -> (backbone, forward); init_args has model_name, "
         "ckpt_file, model_dir",
     )
+    add_models_file(group)
+
+
+def add_models_file(group: argparse._ArgumentGroup) -> None:
+    """Add the flag of a file of the user's models."""
+    group.add_argument(
+        "--models_file",
+        metavar="MODELS.YAML",
+        help="models of your own, one entry per name: source or loader, checkpoint, preprocess, pooling, pretraining, "
+        "label, group (docs/own-models.md)",
+    )
 
 
 def model_request(args: argparse.Namespace) -> ModelRequest:
@@ -102,4 +113,4 @@ def model_request(args: argparse.Namespace) -> ModelRequest:
         output_dir=args.output_dir,
         model_loader=args.model_loader,
         strict_hash=args.strict_hash,
-    )
+    ).with_models_file(args.models_file)

@@ -47,6 +47,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     add("--check", action="store_true", help="only check all inputs, as each script's --check does")
     images = parser.add_argument_group("models and images, as for extract_features.py")
     images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
+    image_flags.add_models_file(images)
     image_flags.add_places(images)
     add = parser.add_argument_group("on this machine").add_argument
     add(
@@ -64,11 +65,12 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
 
 def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
     """Return the arguments that the scripts get from this one."""
-    places = image_flags.sources(args).values
+    places = {**image_flags.sources(args).values, "models_file": args.models_file}
     image_args = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
     if args.model_loader is not None:
         file, _, function = args.model_loader.rpartition(":")
         image_args.append(f"--model_loader={os.path.abspath(file)}:{function}")
+
     return split_passthrough_args(
         words,
         extract_args=args.extract_args,
@@ -111,11 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_array_size=slurm_flags.max_array_size(args),
         )
         check.check_inputs(
-            study,
-            tasks,
-            model_loader=args.model_loader,
+            study, tasks, model_loader=args.model_loader, models_file=args.models_file,
             require_images=lambda dataset, why: image_flags.require(args, dataset, why=why),
-        )
+        )  # fmt: skip
         if args.check:
             return check.check_study(study, tasks, statuses, commands, options, with_slurm=args.slurm)
         tasks.log(statuses)

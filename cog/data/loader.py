@@ -69,6 +69,8 @@ class Decoder:
         resize: length of the shortest side after resizing, in pixels.
         crop: side of the center crop, in pixels.
         load_truncated: fill missing data of truncated files with gray instead of failing.
+        interpolation: name of Pillow's resampling filter.
+        squash: resize both sides to ``resize``.
     """
 
     def __init__(
@@ -78,11 +80,15 @@ class Decoder:
         resize: int,
         crop: int,
         load_truncated: bool = False,
+        interpolation: str = "bicubic",
+        squash: bool = False,
     ) -> None:
         self.images = images
         self.resize = resize
         self.crop = crop
         self.load_truncated = load_truncated
+        self.interpolation = interpolation
+        self.squash = squash
 
     def __call__(self, row: int) -> np.ndarray | str:
         """Return uint8 pixels ``(crop, crop, 3)`` of a row of the image list, or the reason of a failure."""
@@ -91,9 +97,11 @@ class Decoder:
             return decode_exact(
                 self.images.store.read(name),
                 name=name,
+                load_truncated=self.load_truncated,
                 resize=self.resize,
                 crop=self.crop,
-                load_truncated=self.load_truncated,
+                interpolation=self.interpolation,
+                squash=self.squash,
             )
         except Exception as error:
             return failure_reason(error)

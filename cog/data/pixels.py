@@ -20,7 +20,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
@@ -105,8 +105,10 @@ def crop_corner(width: int, height: int, *, crop: int) -> tuple[int, int]:
     return round((width - crop) / 2.0), round((height - crop) / 2.0)
 
 
-def resize_and_crop(image: Image.Image, *, resize: int, crop: int) -> np.ndarray:
-    """Resize the shortest side (bicubic, antialiased) and cut out the center.
+def resize_and_crop(
+    image: Image.Image, *, resize: int, crop: int, interpolation: str = "bicubic", squash: bool = False
+) -> np.ndarray:
+    """Resize the shortest side (antialiased) and cut out the center.
 
     The whole image is resized although the crop shows a part of it: ``Image.resize(box=...)`` rounds the part's
     corners to float32, and resizing rows and columns in two calls, with a cut in between, is equal only where
@@ -116,14 +118,17 @@ def resize_and_crop(image: Image.Image, *, resize: int, crop: int) -> np.ndarray
         image: RGB.
         resize: length of the shortest side after resizing, in pixels; the longer side is rounded down.
         crop: side of the square cut out, in pixels, at most ``resize``.
+        interpolation: name of Pillow's resampling filter.
+        squash: resize both sides to ``resize`` instead.
 
     Returns:
         uint8 ``(crop, crop, 3)``, equal bit for bit to torchvision's result on Pillow images.
     """
     width, height = image.size
-    if min(width, height) != resize:
-        width, height = resized_size(width, height, resize=resize)
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    if min(width, height) != resize or (squash and width != height):
+        size = (resize, resize) if squash else resized_size(width, height, resize=resize)
+        image = image.resize(size, Image.Resampling[interpolation.upper()])
+        width, height = size
     left, top = crop_corner(width, height, crop=crop)
     if (width, height) != (crop, crop):
         image = image.crop((left, top, left + crop, top + crop))
@@ -133,14 +138,12 @@ def resize_and_crop(image: Image.Image, *, resize: int, crop: int) -> np.ndarray
 def decode_exact(
     source: str | os.PathLike[str] | bytes,
     *,
-    resize: int,
-    crop: int,
     name: str | None = None,
     load_truncated: bool = False,
+    **geometry: Any,
 ) -> np.ndarray:
     """Return the pixels of :func:`load_rgb` and :func:`resize_and_crop`, uint8 ``(crop, crop, 3)``."""
-    image = load_rgb(source, name=name, load_truncated=load_truncated)
-    return resize_and_crop(image, resize=resize, crop=crop)
+    return resize_and_crop(load_rgb(source, name=name, load_truncated=load_truncated), **geometry)
 
 
 def normalizer(

@@ -83,6 +83,8 @@ class Extractor:
             layout.
         resize: length of the shortest image side after bicubic resizing, in pixels.
         crop: side of the center crop, in pixels.
+        interpolation: name of Pillow's resampling filter.
+        squash: resize both sides to ``resize``.
         mean: per-channel mean of pixels in [0, 1].
         std: per-channel standard deviation.
         device: device of the network.
@@ -120,11 +122,19 @@ class Extractor:
         load_truncated: bool = False,
         start_method: str | None = None,
         memory_format: torch.memory_format | None = None,
+        interpolation: str = "bicubic",
+        squash: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
         self._batch_key = batch_key
-        self._decoding: dict[str, Any] = {"resize": resize, "crop": crop, "load_truncated": load_truncated}
+        self._decoding: dict[str, Any] = {
+            "resize": resize,
+            "crop": crop,
+            "load_truncated": load_truncated,
+            "interpolation": interpolation,
+            "squash": squash,
+        }
         self._n_workers = n_workers
         self._start_method = start_method
         self._overlaps = self.device.type == "cuda"  # decoding, and the device's work

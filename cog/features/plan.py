@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from cog.features import shards
 from cog.features.folder import FeatureFolder
 from cog.models.formats.detect import detect
 from cog.models.request import ModelRequest
-from cog.models.sources import find_spec
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.locks import LockedError
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 _ROW_BYTES = 64
 
 _SHOWN = 3
+
+#: Computes the features of an image of a list; returns their number and a line about them.
+TryNetwork = Callable[["ExtractionPlan", "ImageList"], tuple[int, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,10 @@ class ExtractionPlan:
     @cached_property
     def cfg(self) -> CfgNode:
         """The configuration."""
-        return self.model.config(self.config_file, self.opts)
+        records = self.folders.values() if self.model.model_loader is not None else ()
+        return self.model.config(
+            self.config_file, self.opts, records=(folder.metadata() or {} for folder in records)
+        )
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -115,14 +120,7 @@ class ExtractionPlan:
         identity = self.model.description | {
             "dataset": images.dataset,
             "split": images.split,
-            "preprocessing": {
-                "resize": fx.IMAGE_RESIZE_SIZE,
-                "crop": fx.IMAGE_CROP_SIZE,
-                "interpolation": "bicubic (Pillow)",
-                "mean": list(fx.IMAGE_NORM.MEAN),
-                "std": list(fx.IMAGE_NORM.STD),
-                "load_truncated_images": fx.LOAD_TRUNCATED_IMAGES,
-            },
+            "preprocessing": self.model.preprocessing(self.cfg),
             "profile": fx.PROFILE,
             "variant": fx.VARIANT,
             "precision": fx.PRECISION,
@@ -151,7 +149,7 @@ class ExtractionPlan:
         Raises:
             CogError: at the first fault.
         """
-        self.model.check_variant(self.cfg)
+        self.model.check_variant(self.model.config(self.config_file, self.opts, records=None))
         for folder in self.folders.values():
             folder.require_usable()
         for pair in self.folders:
@@ -178,11 +176,15 @@ class ExtractionPlan:
             todo.append(job)
         return todo
 
-    def check(self) -> int:
-        """Look at every part of the plan and at the machine, print a summary, and return the exit code."""
+    def check(self, try_network: TryNetwork) -> int:
+        """Look at every part of the plan and at the machine, print a summary, and return the exit code.
+
+        Args:
+            try_network: :func:`cog.features.runner.try_network`, or what imports it (it imports torch).
+        """
         report = Report()
         with report.step("configuration") as configured:
-            self.model.check_variant(self.cfg)
+            self.model.check_variant(self.model.config(self.config_file, self.opts, records=None))
         with report.step("checkpoint") as known:
             self._check_model(report)
         folders: dict[tuple[str, str], FeatureFolder] = {}
@@ -198,18 +200,23 @@ class ExtractionPlan:
                     allowed=self.allow_failures,
                     may_be_missing=listed,
                 )
+        dim = None
+        ready = configured.ok and known.ok
+        if ready:
+            with report.step("model") as tried:
+                dim = self._check_network(report, try_network)
+            ready = tried.ok or self.model.model_loader is None
         todo = []
         for pair, folder in folders.items():
-            job = self.job(pair) if configured.ok and pair in self._lists else None
+            job = self.job(pair) if ready and pair in self._lists else None
             written = False
             with report.step("output") as usable:
                 written = self._check_output(report, folder, job, " ".join(pair))
             if usable.ok and written and pair in self._lists:
                 todo.append((folder.path, len(self.images(pair))))
-        fx = self.cfg.FT_EXTRACT if configured.ok else None
-        dim = None
-        if fx is not None and self.model.model_loader is None:
-            dim = find_spec(self.model.model).resolve(fx.PROFILE, fx.VARIANT).feature_dim
+        fx = self.cfg.FT_EXTRACT if ready else None
+        if fx is not None and self.model.model_loader is None and dim is None:
+            dim = self.model.spec.resolve(fx.PROFILE, fx.VARIANT).feature_dim
         value_bytes = 2 if fx is not None and fx.SAVE_DTYPE != "float32" else 4
         shard_bytes = 2 if fx is not None and fx.PRECISION == "fp16" else value_bytes
         _check_space(report, todo, dim, value_bytes=value_bytes, shard_bytes=shard_bytes)
@@ -222,8 +229,7 @@ class ExtractionPlan:
         checkpoint = self.model.checkpoint
         library_model = self.model.library_model
         if checkpoint is None and library_model is not None:
-            if library_model.address is None:
-                library_model.fetch(self.model.model_dir.checkpoint if self.model.model_dir else None)
+            self.model.check_weights()
             report.ok("checkpoint", f"none; the weights would be those of {library_model.address}")
             return
         if checkpoint is None:
@@ -237,6 +243,18 @@ class ExtractionPlan:
             f"{checkpoint}, {machine_checks.size(self.model.n_bytes)}, "
             f"SHA-256 {description['checkpoint_sha256'][:12]}...{published}",
         )
+
+    def _check_network(self, report: Report, try_network: TryNetwork) -> int | None:
+        """Run the network once, on the first image of a data set; returns the number of features, None: not known."""
+        if self.model.library_model is not None and self.model.checkpoint is None:
+            report.ok("model", "not tried, because its weights would have to be downloaded")
+            return None
+        if not self._lists:
+            report.warn("model", "not tried, for want of images")
+            return None
+        dim, text = try_network(self, next(iter(self._lists.values())))
+        report.ok("model", text)
+        return dim
 
     def _check_output(
         self, report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str

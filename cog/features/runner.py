@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,9 +14,12 @@ from cog.errors import CogError, FailedImagesError
 from cog.features import extract_job
 from cog.features.extract import Extractor, pass_sizes
 from cog.features.plan import ExtractionPlan, ExtractJob
-from cog.models.sources import is_library_model
+from cog.models.backbone import probe
 from cog.runtime import signals
 from cog.runtime.device import require_precision, resolve_device
+
+if TYPE_CHECKING:
+    from cog.data.image_lists import ImageList
 
 logger = logging.getLogger(__name__)
 
@@ -75,14 +80,36 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     for job in jobs if plan.rank.leads else ():
         versions = extract_job.work_versions(plan, device=device, rows_per_pass=rows_per_pass)
         job.folder.check_unfinished(job.identity, versions)
+    return _extractor(plan, device, n_workers=n_workers)
+
+
+def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
+    """Compute the features of the first image of a list, on the CPU.
+
+    Returns:
+        Their number, and a line that describes them.
+
+    Raises:
+        CogError: the network cannot be loaded, or fails.
+    """
+    extractor = _extractor(plan, torch.device("cpu"), n_workers=0, compiled=False)
+    with contextlib.closing(extractor.stream(images, [(0, 1)])) as stream:
+        features = next(stream)
+    dim = features.x.shape[1]
+    if features.failures:
+        return dim, f"{dim} features; {images.file(0)} could not be decoded ({features.failures[0][1]})"
+    rms = float(features.x.square().mean().sqrt())
+    return dim, f"{dim} features of {images.file(0)}, root mean square {rms:.3g}"
+
+
+def _extractor(
+    plan: ExtractionPlan, device: torch.device, *, n_workers: int, compiled: bool | None = None
+) -> Extractor:
+    fx = plan.cfg.FT_EXTRACT
     backbone = plan.model.load(device, plan.cfg)
-    if is_library_model(plan.model.model):
-        logger.info(
-            "%s: images of %d pixels (shortest side %d, bicubic), mean %s, std %s; %s features, %s parameters",
-            plan.model.model, fx.IMAGE_CROP_SIZE, fx.IMAGE_RESIZE_SIZE, _rounded(fx.IMAGE_NORM.MEAN),
-            _rounded(fx.IMAGE_NORM.STD), backbone.feature_dim or "the loader's",
-            f"{sum(parameter.numel() for parameter in backbone.parameters()):,}",
-        )  # fmt: skip
+    if backbone.feature_dim is None:
+        probe(backbone, fx.IMAGE_CROP_SIZE)
+    logger.info("%s", plan.model.summary(backbone, plan.cfg))
     return Extractor(
         backbone,
         resize=fx.IMAGE_RESIZE_SIZE,
@@ -94,11 +121,9 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
         n_workers=n_workers,
         precision=fx.PRECISION,
         save_dtype=getattr(torch, fx.SAVE_DTYPE),
-        compiled=fx.COMPILE,
+        compiled=fx.COMPILE if compiled is None else compiled,
         load_truncated=fx.LOAD_TRUNCATED_IMAGES,
         start_method=fx.WORKER_START_METHOD or None,
+        interpolation=fx.IMAGE_INTERPOLATION,
+        squash=fx.IMAGE_SQUASH,
     )
-
-
-def _rounded(values: Sequence[float]) -> str:
-    return "[" + ", ".join(f"{value:.4g}" for value in values) + "]"

@@ -12,18 +12,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from cog.constants import CHECKPOINT_FILE
 from cog.errors import CogError
 from cog.models.checkpoint import import_target, load_strictly, read_state_dict, remove_head
 from cog.models.formats.detect import require_checkpoint
-from cog.models.sources import LibraryModel, find_spec
-from cog.models.spec import ModelSpec
+from cog.models.outputs import features_of
+from cog.models.preprocessing import declared
+from cog.models.sources import LibraryModel, find_spec, first_line
+from cog.models.spec import ModelSpec, Preprocess
 from cog.paths import split_model_name
 from cog.runtime import files
 
-#: ``load_my_model(init_args)``: takes ``model_name``, ``ckpt_file``, ``model_dir``; returns
-#: ``(backbone, forward)``, where ``forward`` may be None (then the module itself is called).
-Loader = Callable[[dict[str, Any]], tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor] | None]]
+#: ``load_my_model(init_args)``: takes ``model_name``, ``ckpt_file``, ``model_dir``; returns ``(backbone, forward)``,
+#: where ``forward`` may be None (then the module itself is called), the same with a third value that declares the
+#: preprocessing (:func:`cog.models.preprocessing.declared`), or the module alone.
+Loader = Callable[[dict[str, Any]], Any]
 
 
 class Backbone(nn.Module):
@@ -32,21 +34,26 @@ class Backbone(nn.Module):
     Attributes:
         name: model name.
         feature_dim: declared D, or None when a user's loader does not declare it.
+        preprocess: input that a user's loader declares; None otherwise.
     """
+
+    preprocess: Preprocess | None = None
 
     def __init__(
         self,
         network: nn.Module,
-        forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        forward: Callable[[torch.Tensor], Any] | None = None,
         *,
         name: str,
         feature_dim: int | None = None,
+        pooling: str = "default",
     ) -> None:
         super().__init__()
         self.network = network
         self.name = name
         self.feature_dim = feature_dim
         self._forward = forward
+        self._pooling = pooling
         self.requires_grad_(False)
         self.eval()
 
@@ -67,10 +74,8 @@ class Backbone(nn.Module):
             CogError: when the network returns anything else than one vector per image.
         """
         y = self.network(x) if self._forward is None else self._forward(x)
-        if not isinstance(y, torch.Tensor):
-            raise CogError(f"model {self.name} returned {type(y).__name__}, expected a tensor (B, D)")
-        if y.ndim == 4 and y.shape[2:] == (1, 1):
-            y = y.flatten(1)  # globally pooled features that kept their two spatial axes
+        n_prefix = getattr(self.network, "num_prefix_tokens", None)
+        y = features_of(y, name=self.name, pooling=self._pooling, n_prefix=n_prefix)
         if (
             y.ndim != 2
             or y.shape[0] != x.shape[0]
@@ -94,6 +99,7 @@ def load_backbone(
     profile: str = "authors",
     variant: str = "",
     image_size: int | None = None,
+    pooling: str = "default",
 ) -> Backbone:
     """Load a model and freeze it.
 
@@ -108,7 +114,8 @@ def load_backbone(
         profile: "authors" (preprocessing that the weights were trained for) or "reference-code" (that of the original
             toolkit's code effectively computes); the rows in :mod:`cog.models.zoo` say where they differ.
         variant: another output or input of the same network, such as "trunk" of clip_resnet50.
-        image_size: side of the images that a library's model will get, in pixels (default: that of its weights).
+        image_size: side of the images that the model will get, in pixels (default: that of its weights).
+        pooling: value of ``FT_EXTRACT.POOLING``, for models that give tokens.
 
     The weights need not be the published ones: a checkpoint in the same layout is enough.
 
@@ -119,41 +126,56 @@ def load_backbone(
         CogError: unknown model, profile or variant, missing, unsafe or unfitting checkpoint, failing loader.
     """
     if loader is None:
-        spec = find_spec(model_name).resolve(profile, variant)
+        folder = None if model_dir is None else Path(model_dir)
+        spec = find_spec(model_name, folder).resolve(profile, variant)
         if ckpt_file is not None:
             require_checkpoint(ckpt_file, "--ckpt_file")
         if isinstance(spec, LibraryModel):
-            path = None if model_dir is None else Path(model_dir, CHECKPOINT_FILE)
-            network = spec.load(Path(ckpt_file) if ckpt_file is not None else spec.fetch(path))
-            backbone = Backbone(network, name=spec.name)
-            backbone.feature_dim = _probe(backbone, image_size or spec.preprocess.crop)
+            checkpoint = None if ckpt_file is None else Path(ckpt_file)
+            network, forward = spec.load(checkpoint, size=image_size, pooling=pooling)
+            backbone = Backbone(network, forward, name=spec.name)
+            probe(backbone, image_size or spec.own_preprocess.crop)
         elif ckpt_file is None:
             raise CogError(f"model {model_name} needs a checkpoint file")
+        elif pooling != "default":
+            raise CogError(f"FT_EXTRACT.POOLING {pooling}: model {model_name} gives no tokens; leave it out")
         else:
             network = load_network(spec, Path(ckpt_file))
             backbone = Backbone(network, name=spec.name, feature_dim=spec.feature_dim)
     else:
         split_model_name(model_name)
-        backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir)
+        backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir, pooling)
+    return move(backbone, device)
+
+
+def move(backbone: Backbone, device: str | torch.device) -> Backbone:
+    """Return the backbone on a device.
+
+    Raises:
+        CogError: it cannot be used.
+    """
     try:
         return backbone.to(device)
     except (RuntimeError, AssertionError) as error:
         raise CogError(f"cannot use --device {device}: {str(error).splitlines()[0]}") from error
 
 
-def _probe(backbone: Backbone, size: int) -> int:
-    """Return the number of features of one gray image of ``size`` x ``size`` pixels.
+def probe(backbone: Backbone, size: int) -> None:
+    """Find the number of features by a forward pass of one gray image of ``size`` x ``size`` pixels.
 
     Raises:
         CogError: when the network does not take the image.
     """
+    device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
     try:
         with torch.no_grad():
-            return backbone(torch.zeros(1, 3, size, size)).shape[1]
-    except (RuntimeError, AssertionError, ValueError) as error:
-        first = (str(error).strip().splitlines() or [""])[0]
+            backbone.feature_dim = backbone(torch.zeros(1, 3, size, size, device=device)).shape[1]
+    except CogError:
+        raise
+    except Exception as error:  # whatever a user's network raises
         raise CogError(
-            f"model {backbone.name} does not take images of {size} x {size} pixels ({type(error).__name__}: {first})"
+            f"model {backbone.name} does not take images of {size} x {size} pixels ({type(error).__name__}: "
+            f"{first_line(error)})"
         ) from error
 
 
@@ -232,6 +254,7 @@ def _load_with(
     name: str,
     ckpt_file: str | os.PathLike[str] | None,
     model_dir: str | os.PathLike[str] | None,
+    pooling: str,
 ) -> Backbone:
     """Call a loader as the original toolkit does, and check the result."""
     if model_dir is None and ckpt_file is not None:
@@ -246,14 +269,20 @@ def _load_with(
     except CogError:
         raise
     except (Exception, SystemExit) as error:
-        first = (str(error).strip().splitlines() or [""])[0]
         raise CogError(
-            f"the loader of model {name} failed with {type(error).__name__}: {first} (COG_DEBUG=1 shows where)"
+            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)} (COG_DEBUG=1 shows "
+            "where)"
         ) from error
-    network, forward = loaded if isinstance(loaded, tuple) and len(loaded) == 2 else (None, None)
+    network, forward, preprocess = (*(loaded if isinstance(loaded, tuple) else (loaded,)), None, None, None)[
+        :3
+    ]
     if not isinstance(network, nn.Module) or not (forward is None or callable(forward)):
         raise CogError(
             f"the loader of model {name} returned {type(loaded).__name__}, expected (backbone, forward): "
-            "a torch.nn.Module and a function or None"
+            "a torch.nn.Module and a function or None, and by choice its preprocessing as the third"
         )
-    return Backbone(network, forward, name=name)
+    backbone = Backbone(network, forward, name=name, pooling=pooling)
+    backbone.preprocess = declared(
+        preprocess if preprocess is not None else getattr(network, "preprocess", None), f"model {name}"
+    )
+    return backbone

@@ -12,18 +12,7 @@ from cog.data import datasets
 from cog.models import table
 from cog.models.spec import ModelSpec
 
-README_COLUMNS = (
-    "model",
-    "label",
-    "category",
-    "comparable",
-    "dim",
-    "params (M)",
-    "input",
-    "mean / std",
-    "settings",
-    "script",
-)
+README_COLUMNS = tuple(name for name in table.COLUMNS if name not in ("license", "publication", "notes"))
 
 _SCRIPT = """\
 #!/usr/bin/env bash
@@ -72,7 +61,7 @@ where the other scripts look for it:
 
 ```bash
 bash prepare_models/prepare_sup.sh <models_root_dir>             # one family
-bash prepare_models/all.sh <models_root_dir>                     # all 31 models, several GB; ends with a table
+bash prepare_models/all.sh <models_root_dir>                     # all models, several GB; ends with a table
 bash prepare_models/all.sh <models_root_dir> --dry_run           # only say what would be done
 python -m cog.models check --models_root_dir <models_root_dir>   # hashes, parameter names and shapes
 python -m cog.models check --models_root_dir <models_root_dir> --deep                # ... and one forward pass

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import config
 from cog.errors import CogError
-from cog.models import hashes
+from cog.models import hashes, models_file
 from cog.models.formats.detect import checkpoint_files, require_checkpoint
-from cog.models.sources import LibraryModel, find_spec
-from cog.models.zoo import MODELS
+from cog.models.preprocessing import from_mapping, to_mapping
+from cog.models.pretraining import UNKNOWN, pretraining
+from cog.models.sources import LibraryModel, find_spec, is_library_model
+from cog.models.zoo import MODELS, get_spec
 from cog.paths import ModelDir, split_model_name
 from cog.runtime import files
 
@@ -23,13 +26,25 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.models.backbone import Backbone
+    from cog.models.models_file import ModelEntry
+    from cog.models.spec import ModelSpec, Preprocess
 
 logger = logging.getLogger(__name__)
+
+#: Entry of features.json for what a loader declared.
+_DECLARED = "declared_by_loader"
+
+#: Classes of ImageNet-1K: so many features are rather scores.
+_N_CLASSES_IN1K = 1000
 
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model by name, and where it and its results lie; each field is the value of the flag of its name.
+    """A model by name, and where it and its results lie; fields are the values of the flags of their names, and:
+
+    Attributes:
+        source: name under which the network is known, when that is not ``model``.
+        own: the model's entry in ``own_file``, the ``--models_file``.
 
     Properties are computed, and checked, when they are first asked for.
     """
@@ -40,15 +55,115 @@ class ModelRequest:
     output_dir: str | None = None
     model_loader: str | None = None
     strict_hash: bool = False
+    source: str | None = None
+    own: ModelEntry | None = None
+    own_file: str = ""
+    #: What the loader declared, once :meth:`config` knows it.
+    declared: Preprocess | None = field(default=None, init=False, compare=False)
 
-    def config(self, config_file: str | None, opts: Sequence[str]) -> CfgNode:
+    def config(
+        self,
+        config_file: str | None,
+        opts: Sequence[str],
+        *,
+        records: Iterable[Mapping[str, Any]] | None = (),
+    ) -> CfgNode:
         """Return the configuration with the defaults of this model.
 
+        Args:
+            config_file: a YAML file of the user's.
+            opts: flat ``[KEY, VALUE, ...]`` list.
+            records: features.json of earlier extractions: what the same loader declared then need not be asked for by
+                running it. None: what a loader declares is left out.
+
         Raises:
-            CogError: an unknown model, an unusable configuration.
+            CogError: an unknown model, an unusable configuration, a loader that fails.
         """
-        spec = MODELS.get(self.model) if self.model_loader else find_spec(self.model)
-        return config.get_cfg(model=spec, model_name=self.model, config_file=config_file, opts=list(opts))
+        common: dict[str, Any] = {"model_name": self.model, "config_file": config_file, "opts": list(opts)}
+        if self.own is not None:
+            common |= {"own": self.own.cfg, "own_source": self.own_file}
+        if self.model_loader is None:
+            return config.get_cfg(model=self.spec, **common)
+        cfg = config.get_cfg(model=MODELS.get(self.model), **common)  # before the loader is waited for
+        if records is None:
+            return cfg
+        for record in records:
+            if all(
+                record.get(key) == self.description[key] for key in ("loader_sha256", "checkpoint_sha256")
+            ):
+                values = record.get("preprocessing", {}).get(_DECLARED)
+                preprocess = None if values is None else from_mapping(values, "features.json")
+                break
+        else:
+            preprocess = self._loaded(cfg.FT_EXTRACT.POOLING).preprocess
+        if preprocess is not None:
+            object.__setattr__(self, "declared", preprocess)
+            return config.get_cfg(model=_Declared(self.model, preprocess), **common)
+        if cfg.FT_EXTRACT.PREPROCESS == "model":
+            raise CogError(
+                f"FT_EXTRACT.PREPROCESS model: the loader of {self.model} declares no preprocessing; it can be the "
+                "third value that it returns (docs/own-models.md)"
+            )
+        return cfg
+
+    @cached_property
+    def _backbones(self) -> dict[str, Backbone]:
+        return {}
+
+    def _loaded(self, pooling: str) -> Backbone:
+        """Return the network of the user's loader, which alone knows its preprocessing, loaded once."""
+        from cog.models.backbone import load_backbone
+
+        if pooling not in self._backbones:
+            self._backbones[pooling] = load_backbone(
+                self.model,
+                self.checkpoint,
+                "cpu",
+                self.model_loader,
+                model_dir=self.model_dir.path if self.model_dir else None,
+                pooling=pooling,
+            )
+        return self._backbones[pooling]
+
+    @cached_property
+    def spec(self) -> ModelSpec | LibraryModel:
+        """The declaration of a model without a loader of the user's.
+
+        Raises:
+            CogError: an unknown model, or a library that is not installed.
+        """
+        folder = ModelDir(self.models_root_dir, self.model).path if self.models_root_dir is not None else None
+        return find_spec(self.known_as, folder)
+
+    @property
+    def known_as(self) -> str:
+        """Name of the model in the zoo or in its library."""
+        return self.source or self.model
+
+    def with_models_file(self, path: str | None) -> ModelRequest:
+        """Return the request with what the model's entry in a file of the user's models says; flags come first.
+
+        Raises:
+            CogError: an unusable file or entry, or a name that only resembles one of the file's.
+        """
+        if path is None:
+            return self
+        own = models_file.find(path, self.model)
+        if own is None:
+            known = self.model in MODELS or is_library_model(self.model) or self.model_loader is not None
+            if not known and (names := models_file.near(path, self.model)):
+                raise CogError(
+                    f"--model {self.model!r} is not in --models_file {path}; did you mean {' or '.join(names)}?"
+                )
+            return self
+        return dataclasses.replace(
+            self,
+            own=own,
+            own_file=str(path),
+            source=None if self.model_loader else own.source,
+            model_loader=self.model_loader or own.loader,
+            ckpt_file=self.ckpt_file or own.checkpoint,
+        )
 
     def check_variant(self, cfg: CfgNode) -> None:
         """Check that no variant is asked for of a model with its own loader.
@@ -76,13 +191,15 @@ class ModelRequest:
             files.require_dir(self.models_root_dir, "--models_root_dir")
             model_dir = ModelDir(self.models_root_dir, self.model)
             checkpoint = model_dir.checkpoint
+            if not checkpoint_files(checkpoint) and checkpoint.with_suffix(".safetensors").is_file():
+                checkpoint = checkpoint.with_suffix(".safetensors")
         if self.ckpt_file is not None:
             checkpoint = Path(self.ckpt_file)
             require_checkpoint(checkpoint, "--ckpt_file")
-        elif checkpoint is None and self.model_loader is None and self.library_model is None:
+        elif checkpoint is None and not self._has_weights():
             raise CogError("no checkpoint: give --ckpt_file, or --models_root_dir")
         elif checkpoint is not None and not checkpoint_files(checkpoint):
-            if self.model_loader is None and self.library_model is None:
+            if not self._has_weights():
                 raise CogError(
                     f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it, or give "
                     "--ckpt_file"
@@ -92,15 +209,19 @@ class ModelRequest:
             files.require_file(self.model_loader.rpartition(":")[0], "--model_loader")
         return checkpoint, model_dir
 
-    @cached_property
-    def library_model(self) -> LibraryModel | None:
-        """The declaration of a model of another library; None for others.
+    def _has_weights(self) -> bool:
+        """Return whether the model, which must be a known one, can do without a checkpoint of the user's."""
+        if self.model_loader is not None or is_library_model(self.known_as):
+            return True
+        get_spec(self.known_as)
+        return False
 
-        Raises:
-            CogError: an unknown model, or a library that is not installed.
-        """
-        spec = None if self.model_loader else find_spec(self.model)
-        return spec if isinstance(spec, LibraryModel) else None
+    @property
+    def library_model(self) -> LibraryModel | None:
+        """The declaration of a model of another library; None for others."""
+        if self.model_loader is not None or not isinstance(self.spec, LibraryModel):
+            return None
+        return self.spec
 
     @property
     def checkpoint(self) -> Path | None:
@@ -111,6 +232,16 @@ class ModelRequest:
     def model_dir(self) -> ModelDir | None:
         """The folder of the model; None without ``--models_root_dir``."""
         return self.paths[1]
+
+    def check_weights(self) -> None:
+        """Check that the model is known, and that its weights are there or can be downloaded.
+
+        Raises:
+            CogError: see :attr:`paths`; a library's model without a checkpoint that has no weights.
+        """
+        library_model = self.library_model
+        if self.checkpoint is None and library_model is not None and library_model.address is None:
+            library_model.fetch()
 
     @property
     def n_bytes(self) -> int:
@@ -135,6 +266,12 @@ class ModelRequest:
             "loader": self.model_loader,
             "loader_sha256": files.sha256(loader_file) if loader_file else None,
         }
+        description["pretraining"] = self.pretraining
+        if self.source is not None:
+            description["source"] = self.source
+        if self.own is not None:
+            facts = {"label": self.own.label, "group": self.own.group}
+            description |= {key: value for key, value in facts.items() if value is not None}
         if self.library_model is not None and digest is None:
             description["weights"] = self.library_model.address
         if self.model_loader is None:
@@ -143,7 +280,7 @@ class ModelRequest:
 
     def _is_published(self, digest: str | None) -> bool | None:
         """Return whether the checkpoint is the published file of its model; None when no SHA-256 was published."""
-        spec = find_spec(self.model)
+        spec = self.spec
         published = None if digest is None else hashes.is_published(spec, digest)
         if published is False:
             known = " or ".join(map(hashes.abbreviated, spec.sha256_prefixes))
@@ -157,17 +294,90 @@ class ModelRequest:
             )
         return published
 
+    def preprocessing(self, cfg: CfgNode) -> dict[str, Any]:
+        """Return the part of features.json that says what the network sees and how its tokens are pooled.
+
+        What is as in the protocol has no entry of its own, as in the files of earlier versions.
+        """
+        fx = cfg.FT_EXTRACT
+        record = {
+            "resize": fx.IMAGE_RESIZE_SIZE,
+            "crop": fx.IMAGE_CROP_SIZE,
+            "interpolation": f"{fx.IMAGE_INTERPOLATION} (Pillow)",
+            "mean": list(fx.IMAGE_NORM.MEAN),
+            "std": list(fx.IMAGE_NORM.STD),
+            "load_truncated_images": fx.LOAD_TRUNCATED_IMAGES,
+        }
+        if fx.IMAGE_SQUASH:
+            record["squash"] = True
+        if fx.PREPROCESS != "protocol":
+            record["geometry"] = fx.PREPROCESS
+        if fx.POOLING != "default":
+            record["pooling"] = fx.POOLING
+        if self.declared is not None:
+            record[_DECLARED] = to_mapping(self.declared)
+        return record
+
+    @property
+    def pretraining(self) -> str:
+        """What the model has seen, as :func:`cog.models.pretraining.pretraining` tells it, by the weights' tag."""
+        if self.own is not None and self.own.pretraining is not None:
+            return self.own.pretraining
+        if self.model_loader is not None:
+            return UNKNOWN
+        return pretraining(self.library_model.tagged if self.library_model else self.known_as)
+
+    def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
+        """Return one line that says what the network sees and gives."""
+        fx = cfg.FT_EXTRACT
+        side = "both sides" if fx.IMAGE_SQUASH else "shortest side"
+        if self.model_loader is not None and backbone.feature_dim == _N_CLASSES_IN1K:
+            logger.warning(
+                "%s gives %d features: if these are the scores of a classifier, remove it (docs/own-models.md)",
+                self.model, _N_CLASSES_IN1K,
+            )  # fmt: skip
+        return (
+            f"{self.model}: images of {fx.IMAGE_CROP_SIZE} pixels ({side} {fx.IMAGE_RESIZE_SIZE}, "
+            f"{fx.IMAGE_INTERPOLATION}), mean {_rounded(fx.IMAGE_NORM.MEAN)}, std {_rounded(fx.IMAGE_NORM.STD)}; "
+            f"{backbone.feature_dim} features (pooling {fx.POOLING}), {fx.PRECISION}, "
+            f"{sum(parameter.numel() for parameter in backbone.parameters()):,} parameters; pretraining: "
+            f"{self.pretraining}"
+        )
+
     def load(self, device: torch.device, cfg: CfgNode) -> Backbone:
         """Load the network, see :func:`cog.models.backbone.load_backbone`."""
-        from cog.models.backbone import load_backbone
+        from cog.models.backbone import load_backbone, move
 
+        fx = cfg.FT_EXTRACT
+        if self.model_loader is not None:
+            return move(self._loaded(fx.POOLING), device)
         return load_backbone(
-            self.model,
+            self.known_as,
             self.checkpoint,
             device,
-            self.model_loader,
             model_dir=self.model_dir.path if self.model_dir else None,
-            profile=cfg.FT_EXTRACT.PROFILE,
-            variant=cfg.FT_EXTRACT.VARIANT,
-            image_size=cfg.FT_EXTRACT.IMAGE_CROP_SIZE,
+            profile=fx.PROFILE,
+            variant=fx.VARIANT,
+            image_size=fx.IMAGE_CROP_SIZE,
+            pooling=fx.POOLING,
         )
+
+
+def _rounded(values: Sequence[float]) -> str:
+    return "[" + ", ".join(f"{value:.4g}" for value in values) + "]"
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """What a user's loader declares, as the configuration asks for it."""
+
+    name: str
+    preprocess: Preprocess
+
+    def resolve(self, profile: str, variant: str) -> _Declared:
+        """Return it; profiles make no difference."""
+        return self
+
+    def preprocess_for(self, geometry: str) -> Preprocess:
+        """Return the input under ``FT_EXTRACT.PREPROCESS``."""
+        return self.preprocess if geometry == "model" else self.preprocess.protocol()

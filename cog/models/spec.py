@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-#: Groups of the paper's result tables (Table 1).
-CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data")
+#: Groups of the paper's result tables (Table 1), and models released later, which its tables do not have.
+CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data", "later")
+
+
+#: What a model may have seen in pretraining: whether the concepts of the levels were unseen follows from it.
+PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,24 @@ class Preprocess:
     """Preprocessing of an image into the network's input.
 
     Attributes:
-        resize: length of the shortest side after bicubic resizing, in pixels.
+        resize: length of the shortest side after resizing, in pixels.
         crop: side of the center crop, in pixels.
         mean: per-channel (RGB) mean of pixels in [0, 1].
         std: per-channel (RGB) standard deviation.
+        interpolation: one of :data:`cog.constants.INTERPOLATIONS` (Pillow, antialiased).
+        squash: whether both sides are resized to ``resize``, whatever the image's shape.
     """
 
     resize: int = 224
     crop: int = 224
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    interpolation: str = "bicubic"
+    squash: bool = False
+
+    def protocol(self) -> Preprocess:
+        """Return the same input in the benchmark's geometry: shortest side resized to the crop, bicubic."""
+        return dataclasses.replace(self, resize=self.crop, interpolation="bicubic", squash=False)
 
     def apply_to(self, cfg: CfgNode) -> None:
         """Write these values into the FT_EXTRACT keys of an unfrozen configuration."""
@@ -43,6 +55,8 @@ class Preprocess:
         cfg.FT_EXTRACT.IMAGE_CROP_SIZE = self.crop
         cfg.FT_EXTRACT.IMAGE_NORM.MEAN = list(self.mean)
         cfg.FT_EXTRACT.IMAGE_NORM.STD = list(self.std)
+        cfg.FT_EXTRACT.IMAGE_INTERPOLATION = self.interpolation
+        cfg.FT_EXTRACT.IMAGE_SQUASH = self.squash
 
 
 @dataclass(frozen=True)
@@ -201,6 +215,7 @@ class ModelSpec:
         variants: further outputs or inputs of the same network.
         release: release of the weights.
         note: remark for readers of the table.
+        pretraining: data that the weights have seen, one of ``PRETRAINING``.
 
     Raises:
         CogError: when the name, category or width is not usable.
@@ -215,9 +230,14 @@ class ModelSpec:
     variants: Mapping[str, Variant] = field(default_factory=dict)
     release: Release = Release()
     note: str = ""
+    pretraining: str = "IN-1K"
 
     def __post_init__(self) -> None:
         split_model_name(self.name)
+        if self.pretraining not in PRETRAINING:
+            raise CogError(
+                f"model {self.name}: pretraining {self.pretraining!r}, expected {', '.join(PRETRAINING)}"
+            )
         if self.paper.category not in CATEGORIES:
             raise CogError(
                 f"model {self.name}: category {self.paper.category!r}, expected {', '.join(CATEGORIES)}"
@@ -234,6 +254,27 @@ class ModelSpec:
     def sha256_prefixes(self) -> tuple[str, ...]:
         """SHA-256, or their known first digits, of files that hold these weights; may be empty."""
         return tuple(source.sha256 for source in self.release.sources if source.sha256 and not source.member)
+
+    def preprocess_for(self, geometry: str) -> Preprocess:
+        """Return the input under ``FT_EXTRACT.PREPROCESS``.
+
+        Raises:
+            CogError: for "model", when no image protocol of the model's authors is declared.
+        """
+        if geometry != "model":
+            return self.preprocess
+        authors = self.release.accuracy
+        if authors is None:
+            raise CogError(
+                f"FT_EXTRACT.PREPROCESS model: the image protocol of the authors of {self.name} is not declared; leave "
+                "it out"
+            )
+        return dataclasses.replace(
+            self.preprocess,
+            resize=authors.resize,
+            crop=authors.crop,
+            interpolation=authors.interpolation,
+        )
 
     def resolve(self, profile: str = "authors", variant: str = "") -> ModelSpec:
         """Return the declaration with a profile's and a variant's differences applied.

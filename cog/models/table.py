@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from cog.models.spec import ModelSpec
 
 COLUMNS = (
-    "model", "label", "category", "comparable", "dim", "params (M)", "input", "mean / std", "settings", "script",
-    "license", "publication", "notes",
+    "model", "label", "category", "pretraining", "comparable", "dim", "params (M)", "input", "mean / std", "settings",
+    "script", "license", "publication", "notes",
 )  # fmt: skip
 
 #: What fits on a terminal.
@@ -32,6 +32,7 @@ def row(spec: ModelSpec) -> dict[str, str]:
         "model": spec.name,
         "label": spec.paper.label,
         "category": spec.paper.category,
+        "pretraining": spec.pretraining,
         "comparable": "yes" if spec.paper.comparable else "no",
         "dim": str(spec.feature_dim),
         "params (M)": f"{spec.network.parameters / 1e6:.1f}",

@@ -39,7 +39,7 @@ def register(spec: ModelSpec) -> ModelSpec:
 
 
 def list_models(category: str | None = None) -> list[str]:
-    """Return the names of all models, or of one category, in the paper's order."""
+    """Return the names of all models, or of one category, in the paper's order, later ones last."""
     return [name for name, spec in MODELS.items() if category in (None, spec.paper.category)]
 
 
@@ -103,7 +103,8 @@ def _resnet50(
     **fields: Any,
 ) -> None:
     """Declare a ResNet-50; ``fields`` are those of ModelSpec."""
-    paper = Paper(label, category, title, comparable=True, parameters=23.5)
+    in_paper = category != "later"
+    paper = Paper(label, category, title, comparable=in_paper, parameters=23.5 if in_paper else None)
     layouts = tuple(dict.fromkeys((*layouts, *_PLAIN)))
     register(ModelSpec(name, paper, layouts=layouts, **{"network": _RESNET50, **fields}))
 
@@ -712,6 +713,7 @@ _resnet50(
         ),
     ),
     note="query encoder, trained on WebVision V1; the file is a torch file despite its ending",
+    pretraining="web",
 )
 _resnet50(
     "ssup_resnet50",
@@ -729,6 +731,7 @@ _resnet50(
         "CC-BY-NC-4.0",
         Published(79.3),
     ),
+    pretraining="IN-1K + other",
 )
 _resnet50(
     "swsup_resnet50",
@@ -747,6 +750,7 @@ _resnet50(
         "CC-BY-NC-4.0",
         Published(81.2),
     ),
+    pretraining="IN-1K + other",
 )
 register(
     ModelSpec(
@@ -804,5 +808,30 @@ register(
         ),
         note="image tower only, in float32; 1024-d output of encode_image, as the original toolkit's code gives (the "
         "paper's Table 3 says 2048 for every ResNet: that is the variant trunk, with 23.5M parameters)",
+        pretraining="web",
     )
 )
+
+# ---- later models of the same authors, on IN-1K alone -----------------------------------------------
+_TREX = "No Reason for No Supervision: Improved Generalization in Supervised Models"
+for _name, _label, _file, _top1 in (
+    ("trex_resnet50", "t-ReX", "trex.pth", 78.0),
+    ("trexstar_resnet50", "t-ReX*", "trexstar.pth", 80.2),
+):
+    _resnet50(
+        _name,
+        _label,
+        "later",
+        _TREX,
+        release=Release(
+            "prepare_trex.sh",
+            (
+                CheckpointSource(
+                    f"https://download.europe.naverlabs.com/ComputerVision/trex_models/{_file}",
+                    note="the link of the authors' README; no SHA-256 is published",
+                ),
+            ),
+            "CC-BY-NC-SA-4.0",
+        ),
+        note=f"not in the paper; the file holds no classifier (the authors report {_top1} % on IN-1K)",
+    )

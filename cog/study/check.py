@@ -8,9 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cog import paths
 from cog.errors import CogError
-from cog.runtime import files
 from cog.study import slurm
 from cog.study.plan import EXTRACT, ScriptCommands, StudyPlan
 from cog.study.slurm import SlurmOptions
@@ -18,7 +16,12 @@ from cog.study.units import DONE, ExtractionUnit, Status, Study, Unit
 
 
 def check_inputs(
-    study: Study, plan: StudyPlan, *, model_loader: str | None, require_images: Callable[[str, str], object]
+    study: Study,
+    plan: StudyPlan,
+    *,
+    model_loader: str | None,
+    models_file: str | None = None,
+    require_images: Callable[[str, str], object],
 ) -> None:
     """Check that the models and the images of all planned extractions exist.
 
@@ -26,28 +29,19 @@ def check_inputs(
         study: the units that are wanted.
         plan: tasks of the study.
         model_loader: ``FILE.py:FUNCTION`` that loads the models; None: those of the zoo.
+        models_file: the user's models in one file.
         require_images: ``require_images(dataset, why)`` raises a ``CogError``, which begins with ``why``, when the
             images of a data set are not given.
 
     Raises:
         CogError: a model, or images, are missing.
     """
-    from cog.models.formats.detect import checkpoint_files
-    from cog.models.sources import LibraryModel, find_spec
+    from cog.models.request import ModelRequest
 
     todo = plan.units(EXTRACT)
     for model in dict.fromkeys(unit.model for unit in todo):
-        if model_loader is not None:
-            files.require_file(model_loader.rpartition(":")[0], "--model_loader")
-            continue
-        spec = find_spec(model)
-        if isinstance(spec, LibraryModel) and spec.address is not None:
-            continue  # the library's download will do
-        checkpoint = paths.ModelDir(study.root, model).checkpoint
-        if not checkpoint_files(checkpoint):
-            raise CogError(
-                f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it"
-            )
+        request = ModelRequest(model, models_root_dir=str(study.root), model_loader=model_loader)
+        request.with_models_file(models_file).check_weights()
     for dataset in dict.fromkeys(unit.dataset for unit in todo):
         require_images(dataset, f"the features of {dataset} are missing, and extracting them needs")
 

@@ -402,10 +402,10 @@ extract(
 )
 extract("loader that exits", {}, "tiny_net", "SystemExit", spoil=loader(DEF + "exit(0)"))
 extract(
-    "loader that returns a module alone",
+    "loader that returns a module alone, which takes no images",
     {},
     "tiny_net",
-    "Linear",
+    "images of 12 x 12 pixels (RuntimeError: ",
     spoil=loader(DEF + "return torch.nn.Linear(1, 1)"),
 )
 extract("loader that returns None", {}, "tiny_net", "NoneType", spoil=loader(DEF + "return None"))
@@ -463,7 +463,7 @@ extract(
     "width that changes between passes",
     {},
     "tiny_net",
-    "1 dimensions",
+    "shape (4, 2), expected (4, 1)",
     more=("FT_EXTRACT.IMAGE_RESIZE_SIZE", "224", "FT_EXTRACT.IMAGE_CROP_SIZE", "224"),
     spoil=loader(DEF + COUNTING + "    return torch.nn.Identity(), forward"),
 )

@@ -57,6 +57,7 @@ SCRIPTS = {
     "prepare_mealv2.sh": {"mealv2_resnet50"},
     "prepare_mopro.sh": {"mopro_resnet50"},
     "prepare_swsup.sh": {"ssup_resnet50", "swsup_resnet50"},
+    "prepare_trex.sh": {"trex_resnet50", "trexstar_resnet50"},
     "prepare_clip.sh": {"clip_resnet50"},
 }
 
@@ -67,7 +68,7 @@ SCRIPTS = {
 def test_the_models_of_the_paper():
     counts = {category: len(cog.list_models(category)) for category in CATEGORIES}
     assert counts == {
-        "reference": 1, "architecture": 10, "self-supervision": 10, "regularization": 6, "web-data": 4,
+        "reference": 1, "architecture": 10, "self-supervision": 10, "regularization": 6, "web-data": 4, "later": 2,
     }  # fmt: skip
     assert {
         name: {s.name for s in specs} for name, specs in model_docs.families(list(MODELS.values())).items()

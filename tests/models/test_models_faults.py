@@ -19,7 +19,7 @@ import cog
 from cog.commands import extract_features
 from cog.errors import CogError
 from cog.models.hashes import is_published, sha256
-from cog.models.zoo import MODELS, get_spec
+from cog.models.zoo import get_spec
 from cog.runtime import cli as cli_tools
 
 #: One model per container and kind of layout; the other rows are slow.
@@ -31,7 +31,7 @@ QUICK = (
 )
 
 
-def rows(names=tuple(MODELS)):
+def rows(names=tuple(rules.load_index())):
     return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
 
 
@@ -118,7 +118,7 @@ def test_truncated_file(name, share, images, tmp_path, capsys):
     assert "download complete?" in line or "is it complete?" in line or "is empty" in line
 
 
-@pytest.mark.parametrize("name", rows(n for n in MODELS if hollow.container(n) != "tf_bundle"))
+@pytest.mark.parametrize("name", rows(n for n in rules.load_index() if hollow.container(n) != "tf_bundle"))
 def test_global_outside_the_allow_list(name, images, tmp_path, capsys):
     canary = tmp_path / "canary"
     path = tmp_path / "model.ckpt"
@@ -143,7 +143,7 @@ def replace_in_zip(path, ending, data):
     path.write_bytes(buffer.getvalue())
 
 
-@pytest.mark.parametrize("name", rows(n for n in MODELS if get_spec(n).sha256_prefixes))
+@pytest.mark.parametrize("name", rows(n for n in rules.load_index() if get_spec(n).sha256_prefixes))
 def test_wrong_hash(name, images, tmp_path, capsys):
     path = hollow.write(name, tmp_path / "model.ckpt")
     line = extraction_fails(name, path, images, tmp_path, capsys, "--strict_hash")

@@ -144,11 +144,11 @@ def test_a_convolution_that_classifies(tmp_path):
 
 
 def test_sizes_of_torchvisions_weights():
-    assert find_spec("torchvision_vit_b_16").preprocess.crop == 224
+    assert find_spec("torchvision_vit_b_16").own_preprocess.crop == 224
     swag = find_spec("torchvision_vit_b_16.IMAGENET1K_SWAG_E2E_V1")
-    assert swag.preprocess.crop == swag.preprocess.resize == 384
+    assert swag.own_preprocess.crop == swag.own_preprocess.resize == 384
     with torch.device("meta"):
-        network, heads = swag.build()
+        network, heads = swag.build(384)
     assert network.image_size == 384 and "heads.head" in heads
     assert find_spec("torchvision_resnet50.IMAGENET1K_V1").address.endswith("resnet50-0676ba61.pth")
     assert find_spec("torchvision_resnet50").address.endswith("resnet50-11ad3fa6.pth")
@@ -156,7 +156,7 @@ def test_sizes_of_torchvisions_weights():
 
 def test_names_in_torchvisions_files_of_densenets():
     names = ("features.denseblock1.denselayer2.norm.1.running_mean", "features.norm0.weight")
-    renamed = find_spec("torchvision_densenet121").rename(dict.fromkeys(names), torch.nn.Identity())
+    renamed = find_spec("torchvision_densenet121").convert(dict.fromkeys(names), torch.nn.Identity())
     assert list(renamed) == ["features.denseblock1.denselayer2.norm1.running_mean", "features.norm0.weight"]
 
 
@@ -283,11 +283,74 @@ def test_images_of_a_size_that_the_network_refuses(tmp_path):
             raise AssertionError("Wrong image height!\nExpected 224")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(spec), "load", lambda *_: Refusing())
+        patch.setattr(type(spec), "load", lambda *_, **__: (Refusing(), None))
         with pytest.raises(
             CogError, match=r"images of 96 x 96 pixels \(AssertionError: Wrong image height!\)"
         ):
             cog.load_backbone("torchvision_vit_b_32", path, image_size=96)
+
+
+@needs_timm
+@pytest.mark.parametrize("name", ["test_vit", "test_vit3", "test_vit4"])
+def test_pooling_of_timms_tokens(name, tmp_path):
+    network = randomize(timm.create_model(name, num_classes=0))
+    path = write(tmp_path, f"timm_{name}", network.state_dict())
+    assert network.num_prefix_tokens == 1
+    x = images(160)
+    with torch.no_grad():
+        tokens = network.forward_features(x)
+        mean = network.fc_norm(tokens[:, 1:].mean(1))
+        assert torch.equal(cog.load_backbone(f"timm_{name}", path, pooling="mean")(x), mean)
+        cls = network.fc_norm(tokens[:, 0])
+        assert torch.equal(cog.load_backbone(f"timm_{name}", path, pooling="cls")(x), cls)
+        assert torch.equal(
+            cog.load_backbone(f"timm_{name}", path, pooling="cls+mean")(x), torch.cat([cls, mean], 1)
+        )
+
+
+@needs_timm
+def test_pooling_of_networks_without_tokens(tmp_path):
+    path = write(tmp_path, "timm_test_resnet", timm.create_model("test_resnet").state_dict())
+    with pytest.raises(CogError, match=r"POOLING mean is for models that give tokens .* leave it out"):
+        cog.load_backbone("timm_test_resnet", path, pooling="mean")
+    with pytest.raises(CogError, match="model torchvision_resnet18 gives no tokens"):
+        cog.load_backbone(
+            "torchvision_resnet18",
+            write(tmp_path, "torchvision_resnet18", torchvision.models.resnet18().state_dict()),
+            pooling="mean",
+        )
+
+
+@needs_timm
+def test_position_embeddings_of_timm_are_resized(tmp_path):
+    network = randomize(timm.create_model("test_vit", num_classes=0))
+    path = write(tmp_path, "timm_test_vit", network.state_dict())
+    larger = timm.create_model("test_vit", num_classes=0, img_size=192)
+    larger.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(network.state_dict(), larger))
+    x = images(192)
+    with torch.no_grad():
+        assert torch.equal(cog.load_backbone("timm_test_vit", path, image_size=192)(x), larger.eval()(x))
+
+
+@pytest.mark.slow
+def test_tokens_and_sizes_of_torchvisions_vit(tmp_path):
+    network = randomize(torchvision.models.vit_b_32())
+    path = write(tmp_path, "torchvision_vit_b_32", network.state_dict())
+    x = images(224)
+    seen = []
+    network.encoder.register_forward_hook(lambda _, __, output: seen.append(output))
+    with torch.no_grad():
+        network(x)
+        backbone = cog.load_backbone("torchvision_vit_b_32", path, pooling="cls+mean")
+        assert torch.equal(backbone(x), torch.cat([seen[0][:, 0], seen[0][:, 1:].mean(1)], 1))
+        larger = torchvision.models.vit_b_32(image_size=288)
+        larger.heads = torch.nn.Identity()
+        state = torchvision.models.vision_transformer.interpolate_embeddings(288, 32, network.state_dict())
+        larger.load_state_dict({name: value for name, value in state.items() if not name.startswith("heads")})
+        x = images(288)
+        assert torch.equal(
+            cog.load_backbone("torchvision_vit_b_32", path, image_size=288)(x), larger.eval()(x)
+        )
 
 
 @needs_timm
@@ -378,7 +441,7 @@ def test_extraction_takes_the_librarys_preprocessing(explicit, image_tree, tmp_p
     assert preprocessing["mean"] == mean and preprocessing["std"] == [0.5, 0.5, 0.5]
     assert (preprocessing["resize"], preprocessing["crop"]) == (180 if explicit else 160, 160)
     assert record["checkpoint"] == str(path) and record["checkpoint_sha256"] and "weights" not in record
-    assert "images of 160 pixels" in caplog.text and "std [0.5, 0.5, 0.5]; 64 features, " in caplog.text
+    assert "images of 160 pixels" in caplog.text and "std [0.5, 0.5, 0.5]; 64 features (pool" in caplog.text
 
     stored = torch.load(folder / "X_Y.pth", weights_only=True)
     transform = transforms.Compose(
@@ -393,6 +456,42 @@ def test_extraction_takes_the_librarys_preprocessing(explicit, image_tree, tmp_p
     x = torch.stack([transform(Image.open(image_tree / "test" / file).convert("RGB")) for file in files])
     with torch.no_grad():
         torch.testing.assert_close(stored["X"], network(x), rtol=1e-5, atol=1e-5)
+
+
+@needs_timm
+def test_the_models_own_geometry_is_recorded_and_makes_other_features(image_tree, tmp_path, capsys):
+    path = write(tmp_path, "timm_test_vit", timm.create_model("test_vit").state_dict())
+    command = [
+        "--model", "timm_test_vit", "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split", "test",
+        "--images_root", str(image_tree), "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0",
+    ]  # fmt: skip
+    own = ["FT_EXTRACT.PREPROCESS", "model", "FT_EXTRACT.POOLING", "mean"]
+    assert extract_features.main([*command, *own]) == 0
+    record = json.loads((path.parent / "birds/features_test/features.json").read_text())["preprocessing"]
+    assert (record["resize"], record["crop"], record["geometry"], record["pooling"]) == (
+        168,
+        160,
+        "model",
+        "mean",
+    )
+    with pytest.raises(CogError, match=r"made differently .*pooling: mean -> None"):
+        extract_features.main([*command, *own[:2]])
+    with pytest.raises(CogError, match=r"made differently .*resize: 168 -> 160"):
+        extract_features.main([*command, *own[2:]])
+    assert extract_features.main([*command, *own]) == 0  # the same again
+
+
+def test_check_runs_the_network_on_a_real_image(image_tree, tmp_path, capsys):
+    path = write(tmp_path, "torchvision_resnet18", randomize(torchvision.models.resnet18()).state_dict())
+    command = [
+        "--model", "torchvision_resnet18", "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split",
+        "test", "--images_root", str(image_tree), "--device", "cpu", "--check", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "64",
+        "FT_EXTRACT.IMAGE_CROP_SIZE", "64",
+    ]  # fmt: skip
+    assert extract_features.main(command) == 0
+    output = capsys.readouterr().out
+    assert "512 features of " in output and "will be written" in output  # the disk is estimated
+    assert not (path.parent / "birds").exists()
 
 
 def test_check_says_which_weights_would_be_loaded(image_tree, tmp_path, capsys):

@@ -119,7 +119,7 @@ def test_complete_and_consistent_without_the_papers_files():
 
 
 def test_models_agree_with_what_the_toolkit_declares():
-    assert set(published.MODELS) == set(zoo.MODELS)
+    assert set(published.MODELS) == zoo.MODELS.keys() - set(zoo.list_models("later"))
     for name, model in published.MODELS.items():
         assert model.category == zoo.MODELS[name].paper.category
 

@@ -6,11 +6,12 @@ import difflib
 import importlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cog.constants import CHECKPOINT_FILE
 from cog.errors import CogError
 from cog.models.spec import ModelSpec, Preprocess, Unwrap
 from cog.models.zoo import get_spec
@@ -22,12 +23,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Layouts of files that the libraries and their training scripts write; of equals the first is taken.
-LAYOUTS = tuple(
-    Unwrap(key, prefix=prefix, allow=("argparse.Namespace", "numpy.scalar"))
-    for prefix in ("", "module.")
-    for key in ("state_dict_ema", "model_ema", "state_dict", "model", None)
-)
+
+def layouts(*prefixes: str, others: tuple[str, ...] = ()) -> tuple[Unwrap, ...]:
+    """Return the layouts of files that the libraries and training scripts write; of equals the first is taken.
+
+    Args:
+        prefixes: of the parameters' names, in addition to "module.".
+        others: prefixes of parameters that are not the network's; "" stands for all others.
+    """
+    return tuple(
+        Unwrap(key, prefix=prefix, ignored_prefixes=others, allow=("argparse.Namespace", "numpy.scalar"))
+        for prefix in prefixes or ("", "module.")
+        for key in ("state_dict_ema", "model_ema", "state_dict", "model", None)
+    )
 
 
 @dataclass(frozen=True)
@@ -35,17 +43,15 @@ class ModelSource:
     """A library whose models are known by name.
 
     Attributes:
-        title: first part of the model's names.
         target: ``"module:class"`` of its :class:`LibraryModel`.
-        package: package that has to be installed.
+        package: package that has to be installed; empty: none beside PyTorch.
     """
 
-    title: str
     target: str
-    package: str
+    package: str = ""
 
-    def model(self, name: str) -> LibraryModel:
-        """Return the declaration of a model.
+    def model(self, name: str, folder: Path | None = None) -> LibraryModel:
+        """Return the declaration of a model, whose files may lie in ``folder``.
 
         Raises:
             CogError: the library is not installed, or has no such model.
@@ -57,15 +63,16 @@ class ModelSource:
             raise CogError(
                 f"--model {name} needs {self.package}, which cannot be imported ({error}); pip install {self.package}"
             ) from None
-        return constructor(name)
+        return constructor(name, folder)
 
 
+#: Sources by the first part of their models' names.
 SOURCES = {
-    source.title: source
-    for source in (
-        ModelSource("timm", "cog.models.sources.timm:TimmModel", "timm"),
-        ModelSource("torchvision", "cog.models.sources.torchvision:TorchvisionModel", "torchvision"),
-    )
+    "timm": ModelSource("cog.models.sources.timm:TimmModel", "timm"),
+    "torchvision": ModelSource("cog.models.sources.torchvision:TorchvisionModel", "torchvision"),
+    "openclip": ModelSource("cog.models.sources.openclip:OpenClipModel", "open_clip_torch"),
+    "hf": ModelSource("cog.models.sources.hf:HuggingFaceModel", "transformers"),
+    "hub": ModelSource("cog.models.sources.hub:HubModel"),
 }
 
 
@@ -75,6 +82,7 @@ class LibraryModel(ABC):
     Attributes:
         name: ``<title>_<architecture>``.
         architecture: the library's name of the model, with the tag of its weights where one is given.
+        folder: where files of the model's may lie, its checkpoint's; None: not known.
 
     Raises:
         CogError: when the library has no such model.
@@ -84,11 +92,19 @@ class LibraryModel(ABC):
     sha256_prefixes: tuple[str, ...] = ()
     #: Not known before the network is built.
     feature_dim: int | None = None
+    #: Layouts of checkpoint files.
+    layouts = layouts()
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: Path | None = None) -> None:
         self.name = name
+        self.folder = folder
         self.architecture = split_model_name(name)[1]
         self.check_name()
+
+    @property
+    def tagged(self) -> str:
+        """The name, with the tag of the weights that would be downloaded."""
+        return self.name
 
     @abstractmethod
     def check_name(self) -> None:
@@ -100,8 +116,8 @@ class LibraryModel(ABC):
 
     @property
     @abstractmethod
-    def preprocess(self) -> Preprocess:
-        """Input that the library's weights expect."""
+    def own_preprocess(self) -> Preprocess:
+        """Input that the library's weights expect, as the library makes it of an image."""
 
     @property
     @abstractmethod
@@ -113,12 +129,28 @@ class LibraryModel(ABC):
         """Return the library's file of the weights, downloaded unless it is cached; any exception is a failure."""
 
     @abstractmethod
-    def build(self) -> tuple[nn.Module, tuple[str, ...]]:
-        """Build the network without classifier, with random weights, and name the classifier's modules."""
+    def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
+        """Build the network without classifier, with random weights, and name the classifier's modules.
 
-    def rename(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
-        """Return parameters of an original release under the library's names."""
+        Args:
+            size: side of the images, in pixels.
+        """
+
+    def convert(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
+        """Return parameters under the library's names and for the network's image size."""
         return state
+
+    def tokens(self, network: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return the tokens ``(B, N, D)`` of images, and the number of those before the patches'.
+
+        Raises:
+            CogError: the model gives none.
+        """
+        raise CogError(f"FT_EXTRACT.POOLING: model {self.name} gives no tokens; leave it out")
+
+    def preprocess_for(self, geometry: str) -> Preprocess:
+        """Return the input under ``FT_EXTRACT.PREPROCESS``."""
+        return self.own_preprocess if geometry == "model" else self.own_preprocess.protocol()
 
     def resolve(self, profile: str = "authors", variant: str = "") -> LibraryModel:
         """Return the model itself: profiles make no difference.
@@ -137,49 +169,93 @@ class LibraryModel(ABC):
         hint = f"; did you mean {' or '.join(f'{title}_{name}' for name in near)}?" if near else ""
         return CogError(f"--model {self.name!r}: {title} has no model {self.architecture!r}{hint}")
 
-    def fetch(self, checkpoint: Path | None) -> Path:
-        """Return the library's file of the weights.
+    def obtain(self, thing: str, address: str, place: str, download: Callable[[], Path]) -> Path:
+        """Return a file of the library's.
 
-        Args:
-            checkpoint: place where a file of the user's would have been taken; None: not known.
+        Raises:
+            CogError: it cannot be downloaded; says which it is and where to put it.
+        """
+        try:
+            return download()
+        except CogError:
+            raise
+        except Exception as error:  # whatever the libraries' own downloads raise without a network
+            raise CogError(
+                f"{thing} of {self.name} cannot be downloaded ({type(error).__name__}: {first_line(error)}); "
+                f"get {address} and {place}"
+            ) from error
+
+    def fetch(self) -> Path:
+        """Return the library's file of the weights.
 
         Raises:
             CogError: no such file, or it cannot be downloaded.
         """
-        place = "give it as --ckpt_file" if checkpoint is None else f"put it there as {checkpoint}"
+        place = "give it as --ckpt_file"
+        if self.folder is not None:
+            place = f"put it there as {self.folder / CHECKPOINT_FILE}"
         if self.address is None:
             raise CogError(
                 f"there are no weights of {self.architecture} to download, and no checkpoint; {place}"
             )
         logger.info("weights of %s: %s", self.name, self.address)
-        try:
-            return self.download()
-        except Exception as error:  # whatever the libraries' own downloads raise without a network
-            first = (str(error).strip().splitlines() or [""])[0]
-            raise CogError(
-                f"the weights of {self.name} cannot be downloaded ({type(error).__name__}: {first}); "
-                f"get {self.address} and {place}"
-            ) from error
+        return self.obtain("the weights", self.address, place, self.download)
 
-    def load(self, checkpoint: Path) -> nn.Module:
+    def load(
+        self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
+    ) -> tuple[nn.Module, Callable[[torch.Tensor], Any] | None]:
         """Build the network and load a checkpoint: every parameter but the classifier's, and nothing else.
 
+        Args:
+            checkpoint: its file; None: the library's.
+            size: side of the images, in pixels (default: that of the weights).
+            pooling: value of ``FT_EXTRACT.POOLING``.
+
+        Returns:
+            The network and its forward pass; None: calling the network.
+
         Raises:
-            CogError: unsafe or unfitting checkpoint.
+            CogError: unsafe or unfitting checkpoint, or an image size that the library does not build the model for.
         """
         from cog.models.checkpoint import load_strictly, read_state_dict
 
-        network, heads = self.build()
+        checkpoint = checkpoint or self.fetch()
+        side = size or self.own_preprocess.crop
+        try:
+            network, heads = self.build(side)
+        except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+            raise CogError(
+                f"model {self.name} cannot be built for images of {side} x {side} pixels ({type(error).__name__}: "
+                f"{first_line(error)})"
+            ) from error
         expected = network.state_dict()
-        state = _without(read_state_dict(checkpoint, LAYOUTS, expected=expected.keys()), heads, keep=expected)
-        if state.keys() != expected.keys():
+        state = _without(
+            read_state_dict(checkpoint, self.layouts, expected=expected.keys()), heads, keep=expected
+        )
+        if _shapes(state) != _shapes(expected):
             try:
-                state = _without(self.rename(dict(state), network), heads, keep=expected)
+                state = _without(self.convert(dict(state), network), heads, keep=expected)
             except Exception as error:
                 # The library's function for original releases meets a file of another model.
                 logger.debug("%s: %s", checkpoint, error)
         load_strictly(network, state, checkpoint)
-        return network.eval()
+        return network.eval(), None if pooling == "default" else self._pooled(network, pooling)
+
+    def _pooled(self, network: nn.Module, pooling: str) -> Callable[[torch.Tensor], Any]:
+        from cog.models.outputs import pool
+
+        # Where the library normalizes the pooled vector instead of the tokens.
+        norm = getattr(network, "fc_norm", None)
+        return lambda x: pool(*self.tokens(network, x), pooling, name=self.name, norm=norm)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def _shapes(state: dict[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: value.shape for name, value in state.items()}
 
 
 def _without(
@@ -194,12 +270,16 @@ def is_library_model(name: str) -> bool:
     return name.partition("_")[0] in SOURCES
 
 
-def find_spec(name: str) -> ModelSpec | LibraryModel:
+def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel:
     """Return the declaration of a model of the zoo or of a library.
+
+    Args:
+        name: its name.
+        folder: where files of a library's model may lie.
 
     Raises:
         CogError: an unknown model, or a library that is not installed.
     """
     if is_library_model(name):
-        return SOURCES[name.partition("_")[0]].model(name)
+        return SOURCES[name.partition("_")[0]].model(name, folder)
     return get_spec(name)

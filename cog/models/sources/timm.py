@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +20,8 @@ from cog.models.spec import Preprocess
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger(__name__)
 
 
 class TimmModel(LibraryModel):
@@ -39,16 +43,32 @@ class TimmModel(LibraryModel):
         cfg = get_pretrained_cfg(self.architecture)
         return {} if cfg is None else cfg.to_dict(remove_source=False, remove_null=True)
 
+    @property
+    def tagged(self) -> str:
+        """The name, with the tag of timm's default weights where it has none."""
+        tag = self._cfg.get("tag")
+        return f"{self.name}.{tag}" if tag and "." not in self.architecture else self.name
+
     @cached_property
-    def preprocess(self) -> Preprocess:
-        """Size, mean and standard deviation that timm resolves for the weights."""
+    def own_preprocess(self) -> Preprocess:
+        """Size, mean, standard deviation, crop percentage and interpolation that timm resolves for the weights."""
         config = resolve_data_config({}, pretrained_cfg=self._cfg or {"num_classes": 1000})
         channels, height, width = config["input_size"]
         if channels != 3 or height != width:
             raise CogError(
                 f"model {self.name} takes inputs of {channels} x {height} x {width}, expected square RGB images"
             )
-        return Preprocess(height, height, tuple(config["mean"]), tuple(config["std"]))
+        mode = config["crop_mode"]
+        if mode == "border":
+            logger.warning("%s: timm pads its images; here their center is cropped", self.name)
+        return Preprocess(
+            math.floor(height / config["crop_pct"]),
+            height,
+            tuple(config["mean"]),
+            tuple(config["std"]),
+            config["interpolation"],
+            squash=mode == "squash",
+        )
 
     @property
     def address(self) -> str | None:
@@ -78,16 +98,24 @@ class TimmModel(LibraryModel):
                 raise
             return Path(hf_hub_download(repository, "pytorch_model.bin"))
 
-    def build(self) -> tuple[nn.Module, tuple[str, ...]]:
-        """Build the network with ``num_classes=0``."""
-        network = timm.create_model(self.architecture, pretrained=False, num_classes=0)
+    def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
+        """Build the network with ``num_classes=0``, for images of another size where that matters to it."""
+        options: dict[str, Any] = {"img_size": size} if size != self.own_preprocess.crop else {}
+        try:
+            network = timm.create_model(self.architecture, pretrained=False, num_classes=0, **options)
+        except TypeError:  # img_size is no argument of networks that take any size
+            network = timm.create_model(self.architecture, pretrained=False, num_classes=0)
         layers = self._cfg.get("classifier") or ()
         # Some classifiers have a normalization beside their layer, which goes with it: head.bn, head.linear.
         return network, tuple(
             {layer.partition(".")[0] for layer in ((layers,) if isinstance(layers, str) else layers)}
         )
 
-    def rename(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
-        """Apply the function with which timm converts the authors' files of this family, if there is one."""
+    def tokens(self, network: Any, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return the tokens after the last block and its normalization."""
+        return network.forward_features(x), getattr(network, "num_prefix_tokens", 0)
+
+    def convert(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
+        """Apply timm's function for files of this family, if there is one: authors' names, position embeddings."""
         convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
         return state if convert is None else convert(state, network)

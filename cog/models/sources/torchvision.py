@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import OrderedDict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torchvision.models as zoo
 from torch import nn
 
 from cog.models.checkpoint import remove_head
+from cog.models.preprocessing import from_transforms
 from cog.models.sources import LibraryModel
 from cog.models.spec import Preprocess
 
@@ -45,11 +47,9 @@ class TorchvisionModel(LibraryModel):
         return register[tag] if tag else register.DEFAULT
 
     @cached_property
-    def preprocess(self) -> Preprocess:
-        """Crop size, mean and standard deviation of the weights' transforms."""
-        transforms = self._weights.transforms()
-        (crop,) = transforms.crop_size
-        return Preprocess(crop, crop, tuple(transforms.mean), tuple(transforms.std))
+    def own_preprocess(self) -> Preprocess:
+        """Input that the weights' transforms make."""
+        return from_transforms(self._weights.transforms())
 
     @property
     def address(self) -> str | None:
@@ -65,7 +65,7 @@ class TorchvisionModel(LibraryModel):
             torch.hub.download_url_to_file(self._weights.url, str(path), hash_prefix=digits, progress=False)
         return path
 
-    def build(self) -> tuple[nn.Module, tuple[str, ...]]:
+    def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network as torchvision does for the weights; the last layer with 1000 outputs is the classifier."""
         model = self.architecture.partition(".")[0]
         builder = zoo.get_model_builder(model)
@@ -74,7 +74,7 @@ class TorchvisionModel(LibraryModel):
             # The weights are those of another framework and want pixels from -1 to 1, which the network sees to.
             arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
         elif model.startswith("vit_"):
-            arguments = {"image_size": self.preprocess.crop}
+            arguments = {"image_size": size}
         network = builder(weights=None, **arguments)
         head = [
             name
@@ -84,6 +84,17 @@ class TorchvisionModel(LibraryModel):
         remove_head(network, head)
         return network, (head, *_AUXILIARY)
 
-    def rename(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
-        """Rename the parameters of DenseNets, ``norm.1`` to ``norm1``, as torchvision does."""
+    def tokens(self, network: Any, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return the tokens after the encoder of a ViT, whose first is the class token."""
+        if not isinstance(network, zoo.VisionTransformer):
+            return super().tokens(network, x)
+        patches = network._process_input(x)
+        return network.encoder(torch.cat([network.class_token.expand(len(x), -1, -1), patches], 1)), 1
+
+    def convert(self, state: dict[str, torch.Tensor], network: Any) -> dict[str, torch.Tensor]:
+        """Rename the parameters of DenseNets (``norm.1``), resize position embeddings, as torchvision does."""
+        if isinstance(network, zoo.VisionTransformer):
+            from torchvision.models.vision_transformer import interpolate_embeddings
+
+            return dict(interpolate_embeddings(network.image_size, network.patch_size, OrderedDict(state)))
         return {_DENSENET.sub(r"\1\2", name): value for name, value in state.items()}

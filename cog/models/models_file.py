@@ -1,0 +1,165 @@
+"""``models.yaml``: a user's models in one file, one entry per name; what is wrong with an entry stops no other.
+
+::
+
+    mine_dinov2:                                     # <title>_<architecture>: folder of its features and results
+      source: timm_vit_base_patch14_dinov2.lvd142m   # a model of a library or of the paper, or:
+      loader: nets.py:load_my_model                  # a loader; paths begin at this file's folder
+      checkpoint: weights/vit.pth
+      preprocess: model                              # or protocol, or some of KEYS of cog.models.preprocessing
+      pooling: cls+mean
+      pretraining: IN-21K
+      label: DINOv2 (cls+mean)
+      group: self-supervised
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cog import config
+from cog.constants import GEOMETRIES, POOLINGS, is_model_name
+from cog.errors import CogError
+from cog.models.preprocessing import KEYS, check_keys, from_mapping
+from cog.models.spec import PRETRAINING
+
+#: Keys of an entry.
+FIELDS = ("source", "loader", "checkpoint", "preprocess", "pooling", "pretraining", "label", "group")
+
+_CFG_KEYS = {
+    "image_size": "FT_EXTRACT.IMAGE_CROP_SIZE",
+    "resize_size": "FT_EXTRACT.IMAGE_RESIZE_SIZE",
+    "mean": "FT_EXTRACT.IMAGE_NORM.MEAN",
+    "std": "FT_EXTRACT.IMAGE_NORM.STD",
+    "interpolation": "FT_EXTRACT.IMAGE_INTERPOLATION",
+    "squash": "FT_EXTRACT.IMAGE_SQUASH",
+}
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One entry.
+
+    Attributes:
+        name: its name.
+        source: name of the model of a library or of the paper that it is; None: its own name.
+        loader: ``FILE.py:FUNCTION``.
+        checkpoint: path of a file.
+        cfg: values of configuration keys: preprocessing and pooling.
+        pretraining: one of :data:`cog.models.spec.PRETRAINING`; None: not said.
+        label: name in tables and figures; None: ``name``.
+        group: models of a group have a color in common; None: not said.
+    """
+
+    name: str
+    source: str | None = None
+    loader: str | None = None
+    checkpoint: str | None = None
+    cfg: dict[str, Any] = field(default_factory=dict)
+    pretraining: str | None = None
+    label: str | None = None
+    group: str | None = None
+
+
+class _Loader(config.YamlLoader):
+    """Refuses a key that stands twice, of which PyYAML would take the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping.
+
+        Raises:
+            YAMLError: for a key that stands twice.
+        """
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.YAMLError(f"{key} stands there twice")
+        return super().construct_mapping(node, deep)
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the entries by name, not looked at yet.
+
+    Raises:
+        CogError: a file that cannot be read, is no YAML, or holds something else than entries by name.
+    """
+    if not os.path.isfile(path):
+        raise CogError(f"--models_file {path} does not exist or is not a file; check the path")
+    tree = config.read_yaml(path, _Loader)
+    if not isinstance(tree, dict):
+        raise CogError(
+            f"--models_file {path} holds {type(tree).__name__}, expected models by name, such as "
+            "mine_vit: {source: timm_vit_small_patch16_224}"
+        )
+    return {str(name): entry for name, entry in tree.items()}
+
+
+def find(path: str | os.PathLike[str], name: str) -> ModelEntry | None:
+    """Return a model's entry; None when the file has none.
+
+    Raises:
+        CogError: an unusable file or entry.
+    """
+    entries = read(path)
+    return parse(path, name, entries[name]) if name in entries else None
+
+
+def near(path: str | os.PathLike[str], name: str) -> list[str]:
+    """Return the names in the file that are close to ``name``."""
+    return difflib.get_close_matches(name, list(read(path)), n=3, cutoff=0.6)
+
+
+def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
+    """Check an entry.
+
+    Raises:
+        CogError: an ill-formed name, an unknown key or a value that cannot be used.
+    """
+    where = f"{path}: {name}"
+    if not is_model_name(name):
+        raise CogError(f"{where} is not a model name, expected <model_title>_<architecture_name>")
+    entry = {} if entry is None else entry
+    if not isinstance(entry, dict):
+        raise CogError(f"{where} is {type(entry).__name__}, expected keys such as {', '.join(FIELDS[:3])}")
+    check_keys(entry, FIELDS, where)
+    values = {key: value for key, value in entry.items() if value is not None}
+    for key, value in values.items():
+        if key != "preprocess" and not (isinstance(value, str) and value.strip() and len(value) < 1000):
+            raise CogError(f"{where}: {key} {value!r} is not a text")
+    for key, known in (("pooling", POOLINGS), ("pretraining", PRETRAINING)):
+        if values.get(key, known[0]) not in known:
+            raise CogError(f"{where}: {key} {values[key]!r} is not known, expected {', '.join(known)}")
+    if "source" in values and "loader" in values:
+        raise CogError(f"{where} has a source and a loader; give one of them")
+    cfg = _preprocess(values.pop("preprocess", "protocol"), where)
+    if "pooling" in values:
+        cfg["FT_EXTRACT.POOLING"] = values.pop("pooling")
+    folder = Path(path).resolve().parent
+    if "loader" in values:
+        file, separator, function = values["loader"].rpartition(":")
+        if not separator or not file or not function.isidentifier():
+            raise CogError(f"{where}: loader {values['loader']!r} is not of the form FILE.py:load_my_model")
+        values["loader"] = f"{folder / file}:{function}"
+    if "checkpoint" in values:
+        values["checkpoint"] = str(folder / values["checkpoint"])
+    return ModelEntry(name, cfg=cfg, **values)
+
+
+def _preprocess(value: Any, where: str) -> dict[str, Any]:
+    if value in GEOMETRIES:
+        return {"FT_EXTRACT.PREPROCESS": value} if value != GEOMETRIES[0] else {}
+    if not isinstance(value, dict):
+        raise CogError(
+            f"{where}: preprocess {value!r} is not known, expected {', '.join(GEOMETRIES)} or some of {', '.join(KEYS)}"
+        )
+    from_mapping(value, where)
+    given = dict(value)
+    if "image_size" in given:
+        given.setdefault("resize_size", given["image_size"])
+    return {_CFG_KEYS[key]: entry for key, entry in given.items()}

@@ -1,0 +1,115 @@
+"""Features out of what networks return: one vector per image, tokens, a map, or an object with named fields."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from cog.errors import CogError
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 5
+
+
+def features_of(
+    output: Any, *, name: str, pooling: str = "default", n_prefix: int | None = None
+) -> torch.Tensor:
+    """Return the features in the output of a network.
+
+    Args:
+        output: a tensor, or a dict or object with ``pooler_output``, ``last_hidden_state`` or ``logits``.
+        name: model, for messages.
+        pooling: value of ``FT_EXTRACT.POOLING``.
+        n_prefix: number of tokens before those of the patches; None: told from the number of tokens.
+
+    Returns:
+        A tensor, ``(B, D)`` unless the network's own shape is another.
+
+    Raises:
+        CogError: no features are in it, or it has no tokens to pool; says what to add.
+    """
+    y = output if isinstance(output, torch.Tensor) else _field(output, name, pooling)
+    if y.ndim == 3:
+        if pooling == "default":
+            raise CogError(
+                f"model {name} returned tokens of shape {tuple(y.shape)}, expected a tensor (B, D); give "
+                "FT_EXTRACT.POOLING cls, mean or cls+mean, or return one vector per image, such as tokens[:, 0]"
+            )
+        return pool(y, n_prefix if n_prefix is not None else _prefix(y.shape[1], name), pooling, name=name)
+    if pooling != "default":
+        raise CogError(
+            f"FT_EXTRACT.POOLING {pooling} is for models that give tokens (B, N, D); model {name} returned "
+            f"{tuple(y.shape)}; leave it out"
+        )
+    if y.ndim == 4:
+        if y.shape[2:] != (1, 1):
+            raise CogError(
+                f"model {name} returned features of shape {tuple(y.shape)}, expected ({y.shape[0]}, D); average the "
+                "map: y.mean((2, 3))"
+            )
+        return y.flatten(1)  # globally pooled features that kept their two spatial axes
+    return y
+
+
+def _field(output: Any, name: str, pooling: str) -> torch.Tensor:
+    names = ["pooler_output"] if pooling == "default" else []
+    names += ["last_hidden_state", "logits"]
+    fields = output if isinstance(output, Mapping) else vars(output) if hasattr(output, "__dict__") else {}
+    for field in names:
+        if isinstance(fields.get(field), torch.Tensor):
+            if field == "logits":
+                logger.warning("model %s returned logits, class scores: remove its classifier", name)
+            return fields[field]
+    has = f" with {', '.join(map(str, list(fields)[:_SHOWN]))}" if fields else ""
+    raise CogError(
+        f"model {name} returned {type(output).__name__}{has}, expected a tensor (B, D); return a forward that picks "
+        "one, such as lambda x: backbone(x)[0]"
+    )
+
+
+def _prefix(n_tokens: int, name: str) -> int:
+    """Return the number of tokens before those of a square of patches."""
+    for n_prefix in (0, 1):
+        if math.isqrt(n_tokens - n_prefix) ** 2 == n_tokens - n_prefix:
+            return n_prefix
+    raise CogError(
+        f"model {name} returned {n_tokens} tokens, which are no square of patches with or without a class token; give "
+        "your module the attribute num_prefix_tokens"
+    )
+
+
+def pool(
+    tokens: torch.Tensor,
+    n_prefix: int,
+    pooling: str,
+    *,
+    name: str,
+    norm: torch.nn.Module | None = None,
+) -> torch.Tensor:
+    """Return one vector per image.
+
+    Args:
+        tokens: ``(B, N, D)``.
+        n_prefix: number of tokens before those of the patches; the first of them is the class token.
+        pooling: "cls", "mean" (of the patches' tokens) or "cls+mean" (both, one after the other).
+        name: model, for messages.
+        norm: applied to each vector.
+
+    Raises:
+        CogError: no tokens, or no class token.
+    """
+    if tokens.ndim != 3:
+        raise CogError(
+            f"FT_EXTRACT.POOLING {pooling} is for models that give tokens (B, N, D); model {name} gives "
+            f"{tuple(tokens.shape)}; leave it out"
+        )
+    if "cls" in pooling and n_prefix < 1:
+        raise CogError(f"model {name} has no class token for FT_EXTRACT.POOLING {pooling}; take mean")
+    vectors = {"cls": tokens[:, 0], "mean": tokens[:, n_prefix:].mean(1)}
+    parts = [vectors[part] if norm is None else norm(vectors[part]) for part in pooling.split("+")]
+    return torch.cat(parts, dim=1)

@@ -1,0 +1,194 @@
+"""Preprocessing as other libraries and users write it down, as :class:`cog.models.spec.Preprocess`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cog.constants import INTERPOLATIONS
+from cog.errors import CogError
+from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+
+#: Keys of a user's mapping.
+KEYS = ("image_size", "resize_size", "mean", "std", "interpolation", "squash")
+
+#: Numbers that Pillow gives its filters, as files of transformers have them.
+_PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+
+#: Of older files, where a size is one number: classes of transformers that take it for the shortest side.
+_SHORTEST = ("CLIP", "ConvN", "Bit", "Levit", "PoolFormer")
+
+
+def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
+    """Return the preprocessing of a mapping with some of :data:`KEYS`, or of timm's ``resolve_data_config``.
+
+    Args:
+        values: the mapping; ``image_size`` is the side of the crop.
+        source: what has it, for messages.
+
+    Raises:
+        CogError: an unknown key, or a value that cannot be used.
+    """
+    values = dict(values)
+    if "input_size" in values:
+        values = {
+            "image_size": values["input_size"][-1],
+            "resize_size": math.floor(values["input_size"][-1] / values.get("crop_pct", 1)),
+            "squash": values.get("crop_mode") == "squash",
+            **{key: values[key] for key in ("mean", "std", "interpolation") if key in values},
+        }
+    check_keys(values, KEYS, f"preprocessing of {source}")
+    crop = values.get("image_size", 224)
+    resize = values.get("resize_size", crop)
+    mean, std = values.get("mean", IMAGENET_MEAN), values.get("std", IMAGENET_STD)
+    interpolation, squash = values.get("interpolation", "bicubic"), values.get("squash", False)
+    problems = {
+        "image_size": not _is_count(crop),
+        "resize_size": not _is_count(resize) or (_is_count(crop) and resize < crop),
+        "mean": not _is_rgb(mean),
+        "std": not _is_rgb(std) or min(std) <= 0,
+        "interpolation": interpolation not in INTERPOLATIONS,
+        "squash": not isinstance(squash, bool),
+    }
+    for key, bad in problems.items():
+        if bad:
+            raise CogError(
+                f"preprocessing of {source}: {key} {values.get(key)!r} cannot be used; expected image_size and "
+                "resize_size in pixels (resize_size at least image_size), mean and std of three numbers, squash true "
+                f"or false, interpolation {', '.join(INTERPOLATIONS)}"
+            )
+    return Preprocess(resize, crop, tuple(mean), tuple(std), interpolation, squash)  # type: ignore[arg-type]
+
+
+def to_mapping(preprocess: Preprocess) -> dict[str, Any]:
+    """Return the mapping of which :func:`from_mapping` makes the same preprocessing."""
+    values = (preprocess.crop, preprocess.resize, list(preprocess.mean), list(preprocess.std))
+    return dict(zip(KEYS, (*values, preprocess.interpolation, preprocess.squash), strict=True))
+
+
+def check_keys(values: Mapping[Any, Any], known: Sequence[str], source: str) -> None:
+    """Check that a mapping has no other keys.
+
+    Raises:
+        CogError: it has; names the nearest that is known.
+    """
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
+            raise CogError(f"{source}: unknown key {key!r}; {hint}")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_rgb(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 3
+        and all(isinstance(v, int | float) and math.isfinite(v) for v in value)
+    )
+
+
+def from_transforms(transforms: Any, source: str = "the weights") -> Preprocess:
+    """Return the preprocessing of torchvision's transforms.
+
+    Args:
+        transforms: those of weights, or a list with Resize, CenterCrop and Normalize.
+        source: what has them, for messages.
+
+    Raises:
+        CogError: for anything else.
+    """
+    if all(hasattr(transforms, name) for name in ("resize_size", "crop_size", "mean", "std")):
+        (resize,), (crop,) = transforms.resize_size, transforms.crop_size
+        return Preprocess(
+            resize, crop, tuple(transforms.mean), tuple(transforms.std), transforms.interpolation.value
+        )
+    values: dict[str, Any] = {}
+    for step in getattr(transforms, "transforms", ()):
+        kind, size = type(step).__name__, getattr(step, "size", None)
+        if kind == "Resize":
+            values["resize_size"] = min(size) if isinstance(size, Sequence) else size
+            values["squash"] = isinstance(size, Sequence) and len(size) == 2
+            values["interpolation"] = step.interpolation.value
+            values.setdefault("image_size", values["resize_size"])
+        elif kind == "CenterCrop":
+            values["image_size"] = min(size) if isinstance(size, Sequence) else size
+        elif kind == "Normalize":
+            values["mean"], values["std"] = (tuple(map(float, v)) for v in (step.mean, step.std))
+    if not {"image_size", "mean"} <= values.keys():
+        raise CogError(
+            f"preprocessing of {source}: {type(transforms).__name__} is none that is understood; give a dict with some "
+            f"of {', '.join(KEYS)}, or torchvision's Compose of Resize, CenterCrop, ToTensor and Normalize"
+        )
+    return from_mapping(values, source)
+
+
+def from_processor(values: Mapping[str, Any], source: str) -> Preprocess:
+    """Return the preprocessing of a ``preprocessor_config.json`` of transformers.
+
+    Raises:
+        CogError: entries that are not understood.
+    """
+    kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or "")
+    size, crop = _side(values.get("size"), kind), _side(values.get("crop_size"), kind)
+    if not values.get("do_center_crop", crop is not None):
+        crop = None
+    side, squash = size if size is not None else crop if crop is not None else (None, False)
+    if side is None:
+        raise CogError(
+            f"{source} has no size of images; give FT_EXTRACT.IMAGE_RESIZE_SIZE and the other keys yourself"
+        )
+    image_size = side if crop is None else crop[0]
+    if "crop_pct" in values and crop is None and not squash:  # ConvNeXt
+        side, squash = (int(side / values["crop_pct"]), False) if side < 384 else (side, True)
+    normalizes = values.get("do_normalize", True)
+    return from_mapping(
+        {
+            "image_size": image_size,
+            "resize_size": side,
+            "mean": values.get("image_mean", IMAGENET_MEAN) if normalizes else (0.0, 0.0, 0.0),
+            "std": values.get("image_std", IMAGENET_STD) if normalizes else (1.0, 1.0, 1.0),
+            "interpolation": _PILLOW.get(values.get("resample", 2), ""),
+            "squash": squash,
+        },
+        source,
+    )
+
+
+def _side(size: Any, kind: str) -> tuple[int, bool] | None:
+    """Return the side of images and whether their shape is changed; transformers writes sizes in several ways."""
+    if isinstance(size, Mapping):
+        if "shortest_edge" in size:
+            return size["shortest_edge"], False
+        if "height" in size and size["height"] == size.get("width"):
+            return size["height"], True
+        return None
+    return (size, not kind.startswith(_SHORTEST)) if isinstance(size, int) else None
+
+
+def declared(value: Any, source: str) -> Preprocess | None:
+    """Return the preprocessing that a user's loader returns or a module declares as ``preprocess``; None without one.
+
+    Args:
+        value: a mapping (see :func:`from_mapping`), transforms, or an image processor of transformers. Functions and
+            methods, which modules may have under this name for purposes of their own, declare nothing.
+        source: what has it, for messages.
+
+    Raises:
+        CogError: anything else.
+    """
+    if value is None or inspect.isroutine(value):
+        return None
+    if isinstance(value, Preprocess):
+        return value
+    if isinstance(value, Mapping):
+        return from_mapping(value, source)
+    if hasattr(value, "image_mean") and hasattr(value, "to_dict"):
+        return from_processor(value.to_dict(), source)
+    return from_transforms(value, source)

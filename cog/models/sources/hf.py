@@ -1,0 +1,159 @@
+"""Models of transformers, ``hf_<organization>--<name>``: AutoModel with its own pooling, image towers of CLIP."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from cog.errors import CogError
+from cog.models.outputs import features_of
+from cog.models.preprocessing import from_processor
+from cog.models.sources import LibraryModel, first_line
+from cog.models.spec import Preprocess
+from cog.runtime import files
+
+#: Parts of models of images and texts that images do not pass through.
+_TEXT = ("text_model", "text_projection", "logit_scale", "logit_bias")
+
+#: Parameters that are one token each.
+_TOKENS = ("cls_token", "class_embedding", "distillation_token")
+
+
+class HuggingFaceModel(LibraryModel):
+    """A model of the Hugging Face hub that transformers has a class for; code of the repository is never run."""
+
+    @property
+    def _repository(self) -> str:
+        return self.architecture.replace("--", "/", 1)
+
+    def check_name(self) -> None:
+        """Accept any name: which repositories there are is known at the hub alone."""
+
+    def _file(self, file: str) -> Path:
+        """Return a file that lies beside the checkpoint, or at the hub.
+
+        Raises:
+            CogError: neither.
+        """
+        if self.folder is not None and (self.folder / file).is_file():
+            return self.folder / file
+        address = f"https://huggingface.co/{self._repository}/resolve/main/{file}"
+        place = f"put it there as {self.folder / file}" if self.folder else "give --models_root_dir"
+        return self.obtain(f"{file}", address, place, lambda: self._cached(file))
+
+    def _cached(self, file: str) -> Path:
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(self._repository, file))
+
+    @cached_property
+    def _config(self) -> Any:
+        path = self._file("config.json")
+        try:
+            values = files.read_json(path)
+            return transformers.AutoConfig.for_model(**values)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CogError(
+                f"model {self.name}: {path} is of no model that transformers {transformers.__version__} knows "
+                f"({first_line(error)}); code of the repository is not run"
+            ) from error
+
+    @cached_property
+    def own_preprocess(self) -> Preprocess:
+        """Input that the repository's ``preprocessor_config.json`` makes."""
+        path = self._file("preprocessor_config.json")
+        return from_processor(files.read_json(path), str(path))
+
+    @property
+    def address(self) -> str | None:
+        """Link of the weights."""
+        return f"https://huggingface.co/{self._repository}/resolve/main/model.safetensors"
+
+    def download(self) -> Path:
+        """Return the file in the cache of huggingface_hub; of older repositories the pickled one."""
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        try:
+            return self._cached("model.safetensors")
+        except LocalEntryNotFoundError:  # no network
+            raise
+        except EntryNotFoundError:
+            return self._cached("pytorch_model.bin")
+
+    def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
+        """Build the network with random weights."""
+        return transformers.AutoModel.from_config(self._config), ()
+
+    def load(
+        self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
+    ) -> tuple[nn.Module, Callable[[torch.Tensor], Any] | None]:
+        """Load a checkpoint with transformers' own renaming; every parameter that images pass through must be in it."""
+        from cog.models.checkpoint import read_state_dict
+
+        config = self._config
+        if config.model_type == "vit_mae":
+            config.mask_ratio = 0.0
+        checkpoint = checkpoint or self.fetch()
+        state = read_state_dict(checkpoint, self.layouts)
+        state = {name: v.float() if v.is_floating_point() else v for name, v in state.items()}
+        dtype = "dtype" if int(transformers.__version__.partition(".")[0]) > 4 else "torch_dtype"
+        try:
+            with torch.device("meta"):
+                kind: Any = type(transformers.AutoModel.from_config(config))
+            network, info = kind.from_pretrained(
+                None, config=config, state_dict=state, output_loading_info=True, **{dtype: torch.float32}
+            )
+        except (RuntimeError, ValueError, TypeError, OSError) as error:
+            raise CogError(f"{checkpoint} does not fit the architecture: {first_line(error)}") from error
+        missing = [name for name in info["missing_keys"] if not name.startswith(_TEXT)]
+        if missing and all(name.startswith("pooler.") for name in missing):
+            network.pooler, missing = None, []  # a classifier's file: it has no use for the pooler
+        wrong = [*missing, *(str(key[0]) for key in info["mismatched_keys"])]
+        if wrong:
+            raise CogError(
+                f"{checkpoint} does not fit the architecture: parameters missing or of another shape {len(wrong)} "
+                f"({', '.join(sorted(wrong)[:3])})"
+            )
+        for part in _TEXT:
+            if isinstance(getattr(network, part, None), nn.Module):
+                setattr(network, part, None)
+        return network.eval(), self._forward(network, size, pooling)
+
+    def _forward(
+        self, network: Any, size: int | None, pooling: str
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        config = network.config
+        inner = getattr(config, "vision_config", config)
+        run = network
+        if inner is not config:
+            run = network.get_image_features if pooling == "default" else network.vision_model
+        options: dict[str, Any] = {}
+        other_size = size is not None and size != getattr(inner, "image_size", size)
+        if (
+            other_size
+            and "interpolate_pos_encoding" in inspect.signature(getattr(run, "forward", run)).parameters
+        ):
+            options["interpolate_pos_encoding"] = True
+        n_prefix = getattr(inner, "num_register_tokens", 0) or 0
+        n_prefix += sum(name.rpartition(".")[2] in _TOKENS for name, _ in network.named_parameters())
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            if config.model_type == "vit_mae":  # patches in their order: it shuffles them by this noise
+                n_patches = (x.shape[-1] // config.patch_size) ** 2
+                options["noise"] = torch.arange(n_patches, device=x.device).float().expand(len(x), -1)
+            output = run(pixel_values=x, **options)
+            if isinstance(output, torch.Tensor):  # get_image_features of transformers 4
+                return output
+            kind = pooling
+            if kind == "default" and getattr(output, "pooler_output", None) is None:
+                kind = "cls" if n_prefix else "mean"
+            return features_of(output, name=self.name, pooling=kind, n_prefix=n_prefix)
+
+        return forward

@@ -1,0 +1,122 @@
+"""Models of torch.hub, ``hub_<owner>--<repository>.<entry>`` or ``hub_<folder>.<entry>``, whose code the user trusts.
+
+A repository's ``hubconf.py`` is code, which is executed. It is for those alone that the environment variable
+``COG_TRUST_HUB`` names, separated by commas: folders of local checkouts, or ``owner/repository[:ref]``, which torch.hub
+downloads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cog.errors import CogError
+from cog.models.outputs import features_of
+from cog.models.preprocessing import declared
+from cog.models.sources import LibraryModel, first_line
+from cog.models.spec import Preprocess
+
+TRUST = "COG_TRUST_HUB"
+
+
+class HubModel(LibraryModel):
+    """An entry point of a trusted repository."""
+
+    def check_name(self) -> None:
+        """Check that the repository is trusted; touches no file."""
+        repository, _, entry = self.architecture.rpartition(".")
+        if not repository or not entry.isidentifier():
+            raise CogError(f"--model {self.name!r} is not of the form hub_<owner>--<repository>.<entry>")
+        trusted = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
+        places = {_short(name): name for name in trusted}
+        if repository not in places:
+            raise CogError(
+                f"model {self.name} would run code of {repository.replace('--', '/')}, which is not trusted; if you "
+                f"do, set {TRUST}={repository.replace('--', '/', 1)} or {TRUST}=/path/to/{repository} (a checkout)"
+            )
+        self._repository, self._entry = places[repository], entry
+
+    @cached_property
+    def _made(self) -> Any:
+        """The network that the entry point makes, without weights where it takes ``pretrained``."""
+        return self._call(pretrained=False)
+
+    def _call(self, *, pretrained: bool) -> Any:
+        local = os.path.isdir(self._repository)
+        try:
+            with _only_weights():
+                if local:
+                    return torch.hub.load(
+                        self._repository, self._entry, source="local", pretrained=pretrained
+                    )
+                return torch.hub.load(
+                    self._repository, self._entry, trust_repo=True, verbose=False, pretrained=pretrained
+                )
+        except CogError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise CogError(
+                f"model {self.name}: {self._entry}(pretrained={pretrained}) of {self._repository} failed with "
+                f"{type(error).__name__}: {first_line(error)}"
+            ) from error
+
+    @cached_property
+    def own_preprocess(self) -> Preprocess:
+        """Input that the network's attribute ``preprocess`` declares; ImageNet's at 224 pixels without one."""
+        return declared(getattr(self._made, "preprocess", None), f"model {self.name}") or Preprocess()
+
+    @property
+    def address(self) -> str | None:
+        """The entry point, which downloads its weights itself."""
+        return f"{self._entry}(pretrained=True) of {self._repository}"
+
+    def download(self) -> Path:
+        """Raise the error that no file is known: the entry point loads its weights itself."""
+        raise CogError(f"model {self.name} has no file of weights that is known")
+
+    def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
+        """Return the entry point's network."""
+        return self._made, ()
+
+    def load(
+        self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
+    ) -> tuple[nn.Module, Callable[[torch.Tensor], Any] | None]:
+        """Load a checkpoint, or let the entry point load its weights."""
+        if checkpoint is not None:
+            network, _ = super().load(checkpoint, size=size)
+        else:
+            network = self._call(pretrained=True)
+            if not isinstance(network, nn.Module):
+                raise CogError(
+                    f"model {self.name}: {self._entry} returned {type(network).__name__}, expected a module"
+                )
+        return network, lambda x: features_of(network(x), name=self.name, pooling=pooling)
+
+
+def _short(name: str) -> str:
+    """Return the name of a trusted repository or folder as it stands in names of models."""
+    if os.path.isabs(name) or name.startswith("."):
+        return os.path.basename(os.path.abspath(name))
+    return name.partition(":")[0].replace("/", "--", 1)
+
+
+@contextmanager
+def _only_weights() -> Iterator[None]:
+    """Make ``torch.load`` refuse everything but weights, whatever the repository's code asks for."""
+    key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(key)
+    os.environ[key] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[key]
+        else:
+            os.environ[key] = before

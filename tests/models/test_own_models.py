@@ -1,0 +1,333 @@
+"""Models of a user's own: what loaders may return, and models.yaml."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from test_sources import randomize, write
+from torchvision import transforms
+from yacs.config import CfgNode
+
+import cog
+from cog import config
+from cog.commands import extract_features, study
+from cog.errors import CogError
+from cog.models import models_file
+from cog.models.request import ModelRequest
+from cog.models.spec import IMAGENET_MEAN
+
+LOADER = "import torch, types\n\n\ndef load_my_model(init_args):\n"
+
+
+@pytest.fixture
+def loads(tmp_path):
+    """Write a loader with this body and load it."""
+
+    def load(body: str, **options) -> torch.nn.Module:
+        file = tmp_path / f"net{len(list(tmp_path.iterdir()))}.py"
+        file.write_text(LOADER + "".join(f"    {line}\n" for line in body.splitlines()))
+        return cog.load_backbone("mine_net", None, loader=f"{file}:load_my_model", **options)
+
+    return load
+
+
+GRAY = torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).float()
+
+
+@pytest.mark.parametrize(
+    "returned, expected",
+    [
+        ("torch.nn.Flatten()", GRAY.flatten(1)),
+        ("(torch.nn.Flatten(), None)", GRAY.flatten(1)),
+        ("(torch.nn.Flatten(), lambda x: {'pooler_output': x.mean((2, 3)), 'x': 1})", GRAY.mean((2, 3))),
+        ("(torch.nn.Flatten(), lambda x: types.SimpleNamespace(logits=x[:, 0, 0]))", GRAY[:, 0, 0]),
+        ("torch.nn.AdaptiveAvgPool2d(1)", GRAY.mean((2, 3))),
+    ],
+)
+def test_what_loaders_may_return(returned, expected, loads):
+    torch.testing.assert_close(loads(f"return {returned}")(GRAY), expected)
+
+
+@pytest.mark.parametrize(
+    "returned, message",
+    [
+        (
+            "(torch.nn.Flatten(), lambda x: x.flatten(2))",
+            r"\(2, 3, 64\), .* give FT_EXTRACT.POOLING cls, mean",
+        ),
+        ("torch.nn.Identity()", r"\(2, 3, 8, 8\), expected \(2, D\); average the map: y.mean"),
+        ("(torch.nn.Flatten(), lambda x: (x, x))", r"returned tuple, .*such as lambda x: backbone\(x\)\[0\]"),
+        ("(torch.nn.Flatten(), lambda x: {'a': x})", "returned dict with a, expected a tensor"),
+    ],
+)
+def test_what_loaders_may_not_return(returned, message, loads):
+    with pytest.raises(CogError, match=message) as error:
+        loads(f"return {returned}")(GRAY)
+    assert "\n" not in str(error.value)
+
+
+def test_pooling_of_a_users_tokens(loads):
+    """17 tokens are a class token and 4 x 4 patches, 16 the patches alone, 19 nobody can tell."""
+    forward = (
+        "forward = lambda x: {'pooler_output': None, 'last_hidden_state': x.flatten(1)[:, :%d, None]}\n"
+        "return torch.nn.Flatten(), forward"
+    )
+    for n, n_prefix in ((17, 1), (16, 0)):
+        tokens = GRAY.flatten(1)[:, :n, None]
+        assert torch.equal(loads(forward % n, pooling="mean")(GRAY), tokens[:, n_prefix:].mean(1))
+    assert torch.equal(loads(forward % 17, pooling="cls")(GRAY), GRAY.flatten(1)[:, :1])
+    with pytest.raises(CogError, match="attribute num_prefix_tokens"):
+        loads(forward % 19, pooling="mean")(GRAY)
+    own = (forward % 19).replace("torch.nn.Flatten()", "net")
+    given = f"net = torch.nn.Flatten()\nnet.num_prefix_tokens = 3\n{own}"
+    torch.testing.assert_close(
+        loads(given, pooling="mean")(GRAY), GRAY.flatten(1)[:, 3:19].mean(1, keepdim=True)
+    )
+    with pytest.raises(
+        CogError, match=r"tokens \(B, N, D\); model mine_net returned \(2, 192\); leave it out"
+    ):
+        loads("return torch.nn.Flatten()", pooling="mean")(GRAY)
+
+
+DECLARED = {
+    "dict": "{'image_size': 16, 'resize_size': 20, 'mean': [0.5] * 3, 'std': [0.5] * 3, 'interpolation': 'bilinear'}",
+    "timm": "{'input_size': (3, 16, 16), 'crop_pct': 0.8, 'mean': (0.5,) * 3, 'std': (0.5,) * 3, 'interpolation': "
+    "'bilinear', 'crop_mode': 'center'}",
+    "transforms": "transforms.Compose([transforms.Resize(20), transforms.CenterCrop(16), transforms.ToTensor(), "
+    "transforms.Normalize([0.5] * 3, [0.5] * 3)])",
+}
+
+
+def run(request: ModelRequest, *opts: str) -> CfgNode:
+    return request.config(None, opts).FT_EXTRACT
+
+
+@pytest.mark.parametrize("way", ["third", "attribute"])
+@pytest.mark.parametrize("form", DECLARED)
+def test_preprocessing_of_loaders(form, way, tmp_path):
+    file = tmp_path / "net.py"
+    text = f"    from torchvision import transforms\n    net, seen = torch.nn.Flatten(), {DECLARED[form]}\n"
+    text += (
+        "    return net, None, seen\n"
+        if way == "third"
+        else "    net.preprocess = seen\n    return net, None\n"
+    )
+    file.write_text(LOADER + text)
+    request = ModelRequest("mine_net", models_root_dir=str(tmp_path), model_loader=f"{file}:load_my_model")
+    fx = run(request)
+    assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (16, 16, "bicubic")
+    assert list(fx.IMAGE_NORM.MEAN) == list(fx.IMAGE_NORM.STD) == [0.5] * 3
+    fx = run(request, "FT_EXTRACT.PREPROCESS", "model", "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]")
+    assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (20, 16, "bilinear")
+    assert list(fx.IMAGE_NORM.MEAN) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ("{'image_sise': 16}", "unknown key 'image_sise'; did you mean image_size?"),
+        ("{'image_size': 16, 'resize_size': 8}", "resize_size 8 cannot be used"),
+        ("{'mean': [0.5, 0.5]}", r"mean \[0.5, 0.5\] cannot be used"),
+        ("{'std': [0, 1, 1]}", r"std \[0, 1, 1\] cannot be used"),
+        ("{'interpolation': 'cubic'}", "interpolation 'cubic' cannot be used"),
+        ("object()", "object is none that is understood; give a dict"),
+    ],
+)
+def test_preprocessing_that_cannot_be_used(value, message, loads):
+    with pytest.raises(CogError, match=message):
+        loads(f"return torch.nn.Flatten(), None, {value}")
+
+
+def test_a_method_called_preprocess_declares_nothing(loads):
+    body = "class Net(torch.nn.Flatten):\n    def preprocess(self, x):\n        return x\nreturn Net(), None"
+    assert loads(body).preprocess is None
+
+
+def test_extraction_with_a_loader_that_declares(image_tree, tmp_path, caplog):
+    """What it declares is used and recorded, and known without loading once the features are there."""
+    caplog.set_level("INFO", logger="cog")
+    file, calls = tmp_path / "net.py", tmp_path / "calls"
+    file.write_text(
+        LOADER + f"    open({str(calls)!r}, 'a').write('x')\n"
+        "    return torch.nn.Flatten(), None, {'image_size': 4, 'mean': [0.5] * 3, 'std': [0.25] * 3}\n"
+    )
+    command = [
+        "--model", "mine_net", "--models_root_dir", str(tmp_path), "--model_loader", f"{file}:load_my_model",
+        "--dataset", "birds", "--split", "test", "--images_root", str(image_tree), "--device", "cpu",
+    ]  # fmt: skip
+    assert extract_features.main(command) == 0
+    assert calls.read_text() == "x"
+    line = "mine_net: images of 4 pixels (shortest side 4, bicubic), mean [0.5, 0.5, 0.5], std [0.25, 0.25, 0.25]; "
+    assert f"{line}48 features (pooling default), fp32, 0 parameters" in caplog.text
+    folder = tmp_path / "mine/net/birds/features_test"
+    stored = torch.load(folder / "X_Y.pth", weights_only=True)["X"]
+    transform = transforms.Compose(
+        [
+            transforms.Resize(4, interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(4),
+            transforms.ToTensor(),
+            transforms.Normalize([0.5] * 3, [0.25] * 3),
+        ]
+    )
+    from PIL import Image
+
+    names = (folder / "image_paths.txt").read_text().splitlines()
+    x = torch.stack([transform(Image.open(image_tree / "test" / name).convert("RGB")) for name in names])
+    torch.testing.assert_close(stored, x.flatten(1))
+    assert extract_features.main(command) == 0
+    assert calls.read_text() == "x"  # complete: the network is not needed
+    with pytest.raises(CogError, match=r"made differently \(preprocessing.mean"):
+        extract_features.main([*command, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])
+
+
+def test_a_forgotten_classifier_is_warned_of(loads, caplog):
+    request = ModelRequest("mine_net", model_loader="net.py:load_my_model")
+    backbone = loads("return torch.nn.Flatten()")
+    for n, warned in ((999, False), (1000, True)):
+        backbone.feature_dim = n
+        caplog.clear()
+        request.summary(backbone, config.get_cfg())
+        assert ("remove it" in caplog.text) is warned
+    loads("return torch.nn.Flatten(), lambda x: {'logits': x[:, 0, 0]}")(GRAY)
+    assert "class scores: remove its classifier" in caplog.text
+
+
+# ---- models.yaml ----------------------------------------------------------------------------------------
+
+FILE = """
+mine_small:
+  source: torchvision_resnet18
+  checkpoint: weights/small.pth
+  preprocess: {image_size: 64, mean: [0.5, 0.5, 0.5], interpolation: bilinear}
+  pretraining: web
+  label: Small one
+  group: ours
+mine_model:
+  source: torchvision_resnet18
+  preprocess: model
+mine_loaded:
+  loader: nets/net.py:load_my_model
+  pooling: mean
+mine_broken:
+  sorce: torchvision_resnet18
+sup_resnet50:
+  pretraining: IN-1K
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path):
+    path = tmp_path / "models.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def ask(own_file, name: str, **fields) -> ModelRequest:
+    root = str(own_file.parent)
+    return ModelRequest(name, models_root_dir=root, **fields).with_models_file(str(own_file))
+
+
+def test_entries(own_file, tmp_path):
+    small = ask(own_file, "mine_small")
+    fx = run(small)
+    assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (64, 64, "bilinear")
+    assert list(fx.IMAGE_NORM.MEAN) == [0.5] * 3 and list(fx.IMAGE_NORM.STD) == [0.229, 0.224, 0.225]
+    assert small.ckpt_file == str(tmp_path / "weights/small.pth")
+    assert small.own.label == "Small one" and small.own.group == "ours" and small.own.pretraining == "web"
+    fx = run(ask(own_file, "mine_model"))
+    assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (256, 224, "bilinear")
+    loaded = ask(own_file, "mine_loaded")
+    assert loaded.model_loader == f"{tmp_path}/nets/net.py:load_my_model" and loaded.source is None
+    assert loaded.own.cfg == {"FT_EXTRACT.POOLING": "mean"}
+    assert run(ask(own_file, "sup_resnet50")).IMAGE_CROP_SIZE == 224
+    assert ask(own_file, "torchvision_resnet18").own is None  # not in the file: as without it
+    assert (
+        list(run(ask(own_file, "mine_small"), "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]").IMAGE_NORM.MEAN)
+        == [0] * 3
+    )
+
+
+@pytest.mark.parametrize(
+    "entry, message",
+    [
+        ("{sorce: a}", "mine_net: unknown key 'sorce'; did you mean source?"),
+        ("{preprocess: {size: 3}}", "unknown key 'size'; did you mean image_size|resize_size"),
+        ("{pooling: max}", "pooling 'max' is not known, expected default, cls, mean"),
+        ("{pretraining: JFT}", "pretraining 'JFT' is not known, expected IN-1K, IN-21K"),
+        ("{source: a, loader: 'b:c'}", "has a source and a loader"),
+        ("{loader: net.py}", "not of the form FILE.py:load_my_model"),
+        ("{label: 3}", "label 3 is not a text"),
+        ("[1]", "is list, expected keys such as source"),
+        ("{preprocess: mine}", "preprocess 'mine' is not known, expected protocol, model"),
+        ("{label: a, label: b}", "label stands there twice"),
+        ("!!python/object/apply:os.system [touch canary]", "could not determine a constructor"),
+        ("&a {label: x}\nmine_two: *a", r"it has an alias \(\*name\)"),
+    ],
+)
+def test_bad_entries(entry, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.yaml").write_text(f"mine_net: {entry}\n")
+    with pytest.raises(CogError, match=message) as error:
+        models_file.find("models.yaml", "mine_net")
+    assert "\n" not in str(error.value) and not (tmp_path / "canary").exists()
+
+
+def test_a_bad_entry_is_its_own_matter(own_file):
+    with pytest.raises(CogError, match="mine_broken: unknown key 'sorce'; did you mean source"):
+        ask(own_file, "mine_broken")
+    assert ask(own_file, "mine_small").own is not None
+
+
+def test_names_that_only_resemble_one_of_the_file(own_file):
+    with pytest.raises(CogError, match="did you mean mine_small"):
+        ask(own_file, "mine_smal")
+
+
+def test_two_models_of_one_file_are_extracted(image_tree, tmp_path):
+    """Of the same network, with another preprocessing each: neither's is the other's."""
+    import torchvision
+
+    write(tmp_path, "weights_small", randomize(torchvision.models.resnet18()).state_dict())
+    path = tmp_path / "models.yaml"
+    path.write_text(
+        "mine_a: {source: torchvision_resnet18, checkpoint: weights/small/model.ckpt, preprocess: {image_size: 32}}\n"
+        "mine_b: {source: torchvision_resnet18, checkpoint: weights/small/model.ckpt, preprocess: {image_size: 40}}\n"
+        "mine_c: {sorce: x}\n"
+    )
+    for name, size in (("a", 32), ("b", 40)):
+        command = [
+            "--model", f"mine_{name}", "--models_root_dir", str(tmp_path), "--models_file", str(path), "--dataset",
+            "birds", "--split", "test", "--images_root", str(image_tree), "--device", "cpu",
+        ]  # fmt: skip
+        assert extract_features.main(command) == 0
+        record = json.loads((tmp_path / f"mine/{name}/birds/features_test/features.json").read_text())
+        assert (record["model"], record["source"]) == (f"mine_{name}", "torchvision_resnet18")
+        assert record["preprocessing"]["crop"] == size
+    path.write_text("mine_a: {source: torchvision_resnet34, checkpoint: weights/small/model.ckpt}\n")
+    with pytest.raises(
+        CogError, match="made differently .*source: torchvision_resnet18 -> torchvision_resnet34"
+    ):
+        extract_features.main([*command[:1], "mine_a", *command[2:]])
+
+
+def test_a_study_passes_the_file_on(tmp_path, own_file):
+    args, words = study.parse_args(
+        ["--models_root_dir", str(tmp_path), "--log_dir", str(tmp_path), "--models_file", str(own_file)]
+    )
+    assert f"--models_file={own_file}" in study.split(args, words).extract
+
+
+def test_config_files_of_other_models_are_no_matter(tmp_path, monkeypatch):
+    """A file in configs/ of any well-formed name applies to its model alone."""
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "default.py").write_text((config.configs_dir() / "default.py").read_text())
+    (folder / "mobilenet_v2_100.yaml").write_text("FT_EXTRACT: {IMAGE_CROP_SIZE: 100, NONSENSE: 3}")
+    (folder / "mine_net.yaml").write_text("FT_EXTRACT: {IMAGE_NORM: {MEAN: [0.5, 0.5, 0.5]}}")
+    monkeypatch.setattr(config, "configs_dir", lambda: folder)
+    assert list(config.get_cfg(model_name="sup_resnet50").FT_EXTRACT.IMAGE_NORM.MEAN) == list(IMAGENET_MEAN)
+    assert list(config.get_cfg(model_name="mine_net").FT_EXTRACT.IMAGE_NORM.MEAN) == [0.5] * 3
+    with pytest.raises(CogError, match="NONSENSE"):
+        config.get_cfg(model_name="mobilenet_v2_100")

@@ -1,0 +1,458 @@
+"""Models of open_clip, transformers and torch.hub by name, against the libraries' own features and preprocessing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from test_sources import images, randomize, write
+
+import cog
+from cog.data.pixels import normalizer, resize_and_crop, to_input
+from cog.errors import CogError
+from cog.models.request import ModelRequest
+from cog.models.sources import find_spec
+from cog.models.sources.hub import TRUST
+
+try:
+    import open_clip
+except ImportError:
+    open_clip = None
+try:
+    import transformers
+except ImportError:
+    transformers = None
+
+needs_open_clip = pytest.mark.skipif(
+    open_clip is None, reason="open_clip is not installed (pip install '.[hub]')"
+)
+needs_transformers = pytest.mark.skipif(
+    transformers is None, reason="transformers is not installed (pip install '.[hub]')"
+)
+
+TEXT = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers": 1}
+#: Image towers of open_clip, and side of their images.
+OPEN_CLIP = {
+    "small-ViT": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
+    "small-CoCa": {
+        "image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8, "attentional_pool": True,
+        "attn_pooler_queries": 9, "attn_pooler_heads": 2, "output_tokens": True,
+    },
+    "small-RN": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
+    "small-timm": {
+        "image_size": 160, "timm_model_name": "test_vit", "timm_model_pretrained": True, "timm_pool": "avg",
+        "timm_proj": "linear",
+    },
+}  # fmt: skip
+OPEN_CLIP_SLOW = {
+    "ViT-B-32.openai": 224,
+    "RN50.openai": 224,
+    "ViT-B-16-SigLIP.webli": 224,
+    "convnext_base.laion400m_s13b_b51k": 224,
+    "EVA02-B-16.merged2b_s8b_b131k": 224,
+}
+
+
+@pytest.fixture(scope="module")
+def small_models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("open_clip")
+    for name, vision in OPEN_CLIP.items():
+        config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": TEXT}
+        if name == "small-CoCa":
+            config |= {"custom_text": True, "multimodal_cfg": {**TEXT, "embed_cls": True}}
+        (folder / f"{name}.json").write_text(json.dumps(config))
+    open_clip.add_model_config(folder)
+
+
+def encode(model, x):
+    with torch.no_grad():
+        return model.encode_image(x, normalize=False)
+
+
+@needs_open_clip
+@pytest.mark.parametrize("name", OPEN_CLIP)
+def test_features_are_those_of_open_clip(name, small_models, tmp_path):
+    model = randomize(open_clip.create_model(name, pretrained=None))
+    path = write(tmp_path, f"openclip_{name}", model.state_dict())
+    x = images(OPEN_CLIP[name]["image_size"])
+    backbone = cog.load_backbone(f"openclip_{name}", path)
+    with torch.no_grad():
+        assert torch.equal(backbone(x), encode(model, x))
+    assert backbone.feature_dim == 24 and not any("text" in key for key in backbone.state_dict())
+
+
+@needs_open_clip
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPEN_CLIP_SLOW)
+def test_features_of_released_architectures_are_those_of_open_clip(name, tmp_path):
+    architecture, _, tag = name.partition(".")
+    model = randomize(open_clip.create_model(architecture, pretrained=None, force_quick_gelu=tag == "openai"))
+    path = write(tmp_path, f"openclip_{name}", model.state_dict())
+    x = images(OPEN_CLIP_SLOW[name])
+    with torch.no_grad():
+        assert torch.equal(cog.load_backbone(f"openclip_{name}", path)(x), encode(model, x))
+
+
+@needs_open_clip
+def test_weights_trained_with_quick_gelu_get_it():
+    network, _ = find_spec("openclip_ViT-B-32.openai").build(224)
+    assert "QuickGELU" in repr(network)
+    network, _ = find_spec("openclip_ViT-B-32.laion2b_s34b_b79k").build(224)
+    assert "QuickGELU" not in repr(network)
+
+
+@needs_open_clip
+def test_bare_towers_and_other_sizes_of_open_clip(small_models, tmp_path):
+    model = randomize(open_clip.create_model("small-ViT", pretrained=None))
+    bare = write(tmp_path, "openclip_small-ViT", model.visual.state_dict())
+    larger = open_clip.create_model("small-ViT", pretrained=None, force_image_size=48)
+    state = model.state_dict()
+    open_clip.factory.resize_pos_embed(state, larger)
+    larger.load_state_dict(state)
+    x = images(48)
+    with torch.no_grad():
+        backbone = cog.load_backbone("openclip_small-ViT", bare, image_size=48)
+        assert torch.equal(backbone(x), encode(larger.eval(), x))
+
+
+@needs_open_clip
+def test_pooling_of_open_clips_tokens(small_models, tmp_path):
+    model = randomize(open_clip.create_model("small-ViT", pretrained=None))
+    path = write(tmp_path, "openclip_small-ViT", model.state_dict())
+    model.visual.proj, model.visual.output_tokens = None, True
+    x = images(32)
+    with torch.no_grad():
+        cls, tokens = model.visual(x)
+        both = cog.load_backbone("openclip_small-ViT", path, pooling="cls+mean")(x)
+    torch.testing.assert_close(both, torch.cat([cls, tokens.mean(1)], 1))
+
+
+@needs_open_clip
+def test_wrong_names_of_open_clip():
+    with pytest.raises(CogError, match=r"did you mean .*openclip_ViT-B-32\.openai") as error:
+        find_spec("openclip_ViT-B-32.openia")
+    assert "\n" not in str(error.value)
+
+
+@needs_open_clip
+def test_open_clip_without_a_network(tmp_path, monkeypatch):
+    import cog.models.sources.openclip as source
+
+    def fail(_):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(source, "download_pretrained", fail)
+    request = ModelRequest("openclip_ViT-B-32.openai", models_root_dir=str(tmp_path))
+    with pytest.raises(
+        CogError, match=r"get https://huggingface.co/timm/vit_base_patch32_clip_224.openai/"
+    ) as error:
+        request.load(torch.device("cpu"), request.config(None, ()))
+    assert str(tmp_path / "openclip/ViT-B-32.openai/model.ckpt") in str(error.value)
+    request = ModelRequest("openclip_ViT-B-32", models_root_dir=str(tmp_path))
+    with pytest.raises(CogError, match="no weights of ViT-B-32 to download"):
+        request.load(torch.device("cpu"), request.config(None, ()))
+
+
+# ---- transformers ---------------------------------------------------------------------------------------
+
+SMALL = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 32,
+    "patch_size": 8,
+}  # fmt: skip
+TEXT_HF = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+#: Configuration of each model type.
+TRANSFORMERS = {
+    "vit": SMALL,
+    "deit": SMALL,
+    "beit": SMALL | {"use_relative_position_bias": True},
+    "dinov2": SMALL,
+    "dinov2_with_registers": SMALL | {"num_register_tokens": 2},
+    "vit_mae": SMALL,
+    "swin": {
+        "image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4,
+    },
+    "convnext": {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "image_size": 32},
+    "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]},
+    "clip": {"vision_config": SMALL, "text_config": TEXT_HF, "projection_dim": 24},
+    "siglip": {"vision_config": SMALL, "text_config": TEXT_HF},
+}  # fmt: skip
+
+STATISTICS = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
+PROCESSOR = {
+    "size": {"shortest_edge": 42}, "crop_size": {"height": 32, "width": 32}, "do_center_crop": True, "resample": 3,
+    **STATISTICS,
+}  # fmt: skip
+
+
+def make_transformer(root: Path, kind: str, name: str = "org--net"):
+    """Write configuration and weights of a small model, and return it and the folder."""
+    folder = root / "hf" / name
+    config = transformers.AutoConfig.for_model(kind, **TRANSFORMERS[kind])
+    model = randomize(transformers.AutoModel.from_config(config))
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    return model, folder
+
+
+def own_features(model, kind: str, x: torch.Tensor) -> torch.Tensor:
+    """Return the features as a user of transformers would take them."""
+    with torch.no_grad():
+        if kind in ("clip", "siglip"):
+            features = model.get_image_features(pixel_values=x)
+            return getattr(features, "pooler_output", features)
+        if kind == "vit_mae":
+            model.config.mask_ratio = model.embeddings.config.mask_ratio = 0.0
+            return model(x, noise=torch.arange(16.0).expand(len(x), -1)).last_hidden_state[:, 0]
+        return model(x).pooler_output.flatten(1)
+
+
+@needs_transformers
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_features_are_those_of_transformers(kind, tmp_path):
+    model, _ = make_transformer(tmp_path, kind)
+    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
+    assert request.checkpoint.name == "model.safetensors"
+    cfg = request.config(None, ())
+    assert list(cfg.FT_EXTRACT.IMAGE_NORM.MEAN) == [0.4, 0.5, 0.6]
+    assert cfg.FT_EXTRACT.IMAGE_RESIZE_SIZE == cfg.FT_EXTRACT.IMAGE_CROP_SIZE == 32
+    backbone = request.load(torch.device("cpu"), cfg)
+    x = images(32)
+    expected = own_features(model, kind, x)
+    with torch.no_grad():
+        assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
+        assert torch.equal(backbone(x), expected)  # nothing is drawn at random
+    assert not any("text" in name for name in backbone.state_dict())
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("kind", "n_prefix"), [("vit", 1), ("dinov2_with_registers", 3), ("clip", 1), ("deit", 2)]
+)
+def test_pooling_of_transformers_tokens(kind, n_prefix, tmp_path):
+    model, folder = make_transformer(tmp_path, kind)
+    x = images(32)
+    with torch.no_grad():
+        tokens = getattr(model, "vision_model", model)(x).last_hidden_state
+        for pooling, expected in (("cls", tokens[:, 0]), ("mean", tokens[:, n_prefix:].mean(1))):
+            backbone = cog.load_backbone(
+                "hf_org--net", folder / "model.safetensors", model_dir=folder, pooling=pooling
+            )
+            assert torch.equal(backbone(x), expected)
+
+
+@needs_transformers
+def test_a_model_of_transformers_without_class_token(tmp_path):
+    _, folder = make_transformer(tmp_path, "siglip")
+    with pytest.raises(CogError, match="no class token for FT_EXTRACT.POOLING cls; take mean"):
+        cog.load_backbone("hf_org--net", folder / "model.safetensors", model_dir=folder, pooling="cls")
+
+
+@needs_transformers
+def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
+    _, folder = make_transformer(tmp_path, "vit")
+    config = transformers.AutoConfig.for_model("vit", **SMALL, num_labels=5)
+    classifier = randomize(transformers.AutoModelForImageClassification.from_config(config))
+    classifier.save_pretrained(folder)
+    x = images(32)
+    with torch.no_grad():
+        expected = classifier.vit(x).last_hidden_state[:, 0]
+        backbone = cog.load_backbone("hf_org--net", folder / "model.safetensors", model_dir=folder)
+        assert torch.equal(backbone(x), expected)  # not a pooler with random weights
+
+
+@needs_transformers
+def test_images_of_another_size_in_transformers(tmp_path):
+    model, folder = make_transformer(tmp_path, "vit")
+    x = images(48)
+    with torch.no_grad():
+        expected = model(x, interpolate_pos_encoding=True).pooler_output
+        backbone = cog.load_backbone(
+            "hf_org--net", folder / "model.safetensors", model_dir=folder, image_size=48
+        )
+        assert torch.equal(backbone(x), expected)
+
+
+@needs_transformers
+def test_checkpoints_of_transformers_must_fit(tmp_path):
+    model, folder = make_transformer(tmp_path, "vit")
+    state = model.state_dict()
+    torch.save({k: v for k, v in state.items() if k != "layernorm.weight"}, tmp_path / "less.pt")
+    with pytest.raises(CogError, match=r"does not fit the architecture: .* 1 \(layernorm.weight\)"):
+        cog.load_backbone("hf_org--net", tmp_path / "less.pt", model_dir=folder)
+    torch.save(state | {"layernorm.weight": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(CogError, match="does not fit the architecture"):
+        cog.load_backbone("hf_org--net", tmp_path / "other.pt", model_dir=folder)
+
+
+@needs_transformers
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
+def test_transformers_without_a_network(file, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    def fail(*_, **__):
+        raise OSError("no route to host\nmore")
+
+    _, folder = make_transformer(tmp_path, "vit")
+    (folder / file).unlink()
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
+    with pytest.raises(CogError, match="no route to host") as error:
+        request.load(torch.device("cpu"), request.config(None, ()))
+    line = str(error.value)
+    assert "\n" not in line and str(folder / file) in line
+    assert f"https://huggingface.co/org/net/resolve/main/{file}" in line
+
+
+@needs_transformers
+def test_code_of_a_repository_is_not_run(tmp_path):
+    _, folder = make_transformer(tmp_path, "vit")
+    marker = tmp_path / "marker"
+    (folder / "net.py").write_text(f"open({str(marker)!r}, 'w')")
+    auto = {"AutoConfig": "net.Config", "AutoModel": "net.Net"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "own_kind", "auto_map": auto}))
+    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
+    with pytest.raises(CogError, match="code of the repository is not run") as error:
+        request.load(torch.device("cpu"), request.config(None, ()))
+    assert not marker.exists() and "\n" not in str(error.value)
+
+
+# ---- torch.hub ------------------------------------------------------------------------------------------
+
+HUBCONF = """
+import torch
+
+def net(pretrained=False):
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 5))
+    network.preprocess = {"image_size": 16, "resize_size": 20, "mean": [0.1, 0.2, 0.3]}
+    if pretrained:
+        network.load_state_dict(torch.load(__file__ + ".pt", weights_only=False))
+    return network
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "my-net"
+    folder.mkdir()
+    (folder / "hubconf.py").write_text(HUBCONF)
+    return folder
+
+
+def test_a_local_checkout_of_torch_hub(checkout, tmp_path, monkeypatch):
+    with pytest.raises(CogError, match=f"not trusted; if you do, set {TRUST}="):
+        find_spec("hub_my-net.net")
+    monkeypatch.setenv(TRUST, f"someone/else,{checkout}")
+    network = torch.hub.load(str(checkout), "net", source="local")
+    path = write(tmp_path / "models", "hub_my-net.net", network.state_dict())
+    x = images(16)
+    request = ModelRequest("hub_my-net.net", models_root_dir=str(tmp_path / "models"))
+    cfg = request.config(None, ("FT_EXTRACT.PREPROCESS", "model"))
+    assert (cfg.FT_EXTRACT.IMAGE_RESIZE_SIZE, cfg.FT_EXTRACT.IMAGE_CROP_SIZE) == (20, 16)
+    with torch.no_grad():
+        assert torch.equal(request.load(torch.device("cpu"), cfg)(x), network(x))
+        path.rename(checkout / "hubconf.py.pt")
+        request = ModelRequest("hub_my-net.net", models_root_dir=str(tmp_path / "models"))
+        assert torch.equal(request.load(torch.device("cpu"), cfg)(x), network(x))
+
+
+def test_torch_hub_loads_weights_only(checkout, tmp_path, monkeypatch):
+    from hostile import Payload
+
+    monkeypatch.setenv(TRUST, str(checkout))
+    torch.save(Payload(tmp_path / "marker"), checkout / "hubconf.py.pt")
+    with pytest.raises(CogError, match=r"net\(pretrained=True\) .* failed with UnpicklingError"):
+        cog.load_backbone("hub_my-net.net", None)
+    assert not (tmp_path / "marker").exists() and "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
+def test_a_repository_that_is_not_trusted_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.hub, "load", lambda *_, **__: pytest.fail("code of the internet"))
+    monkeypatch.setenv(TRUST, "facebookresearch/dinov2")
+    with pytest.raises(CogError, match=f"set {TRUST}=facebookresearch/dino or "):
+        cog.load_backbone("hub_facebookresearch--dino.dino_vits16", None)
+
+
+# ---- preprocessing --------------------------------------------------------------------------------------
+
+
+def photo() -> Image.Image:
+    """Return a smooth picture that is not square."""
+    noise = np.random.default_rng(0).integers(0, 256, (11, 15, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((467, 335), Image.Resampling.BICUBIC)
+
+
+def as_the_model_sees_it(name: str, folder: Path | None = None) -> torch.Tensor:
+    wanted = find_spec(name, folder).preprocess_for("model")
+    pixels = resize_and_crop(
+        photo(),
+        resize=wanted.resize,
+        crop=wanted.crop,
+        interpolation=wanted.interpolation,
+        squash=wanted.squash,
+    )
+    return to_input(pixels[None], *normalizer(wanted.mean, wanted.std, torch.device("cpu")))[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_base_patch14_dinov2", "resnet50.a1_in1k", "vit_base_patch16_siglip_224.webli"]
+)
+def test_preprocessing_is_timms(name):
+    timm = pytest.importorskip("timm")
+    config = timm.data.resolve_data_config({}, pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
+    expected = timm.data.create_transform(**config, is_training=False)(photo())
+    torch.testing.assert_close(as_the_model_sees_it(f"timm_{name}"), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50.IMAGENET1K_V1", "resnet50.IMAGENET1K_V2", "swin_v2_t.IMAGENET1K_V1"]
+)
+def test_preprocessing_is_torchvisions(name):
+    model, _, tag = name.partition(".")
+    expected = torchvision.models.get_model_weights(model)[tag].transforms()(photo())
+    torch.testing.assert_close(as_the_model_sees_it(f"torchvision_{name}"), expected, rtol=0, atol=1e-6)
+
+
+@needs_open_clip
+@pytest.mark.parametrize("name", ["ViT-B-32.openai", "ViT-B-16-SigLIP.webli"])
+def test_preprocessing_is_open_clips(name):
+    model, _, tag = name.partition(".")
+    known = open_clip.pretrained.get_pretrained_cfg(model, tag)
+    config = {key: known[key] for key in ("mean", "std", "interpolation", "resize_mode")}
+    transform = open_clip.transform.image_transform_v2(
+        open_clip.transform.PreprocessCfg(size=224, **config), False
+    )
+    torch.testing.assert_close(
+        as_the_model_sees_it(f"openclip_{name}"), transform(photo()), rtol=0, atol=1e-6
+    )
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    "kind, entries",
+    [
+        ("CLIPImageProcessor", PROCESSOR),
+        ("ViTImageProcessor", {"size": {"height": 30, "width": 30}, "resample": 2, **STATISTICS}),
+        (
+            "ConvNextImageProcessor",
+            {"size": {"shortest_edge": 28}, "crop_pct": 0.875, "resample": 3, **STATISTICS},
+        ),
+        (
+            "ConvNextImageProcessor",
+            {"size": {"shortest_edge": 384}, "crop_pct": 0.875, "resample": 3, **STATISTICS},
+        ),
+        ("SiglipImageProcessor", {"size": {"height": 24, "width": 24}, "resample": 3, "do_normalize": False}),
+    ],
+)
+def test_preprocessing_is_that_of_transformers(kind, entries, tmp_path):
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(entries | {"image_processor_type": kind}))
+    (tmp_path / "config.json").write_text("{}")
+    processor = getattr(transformers, f"{kind}Pil", None) or getattr(transformers, kind)
+    expected = processor(**entries)(photo(), return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(as_the_model_sees_it("hf_org--net", tmp_path), expected, rtol=0, atol=1e-5)
