@@ -30,8 +30,8 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.data import datasets
 from cog.errors import CogError
 from cog.results.analysis_records import Number
-from cog.results.cells import natural_key
 from cog.results.metric_info import PERCENT, Metric, by_name, declare
+from cog.results.scores import natural_key
 from cog.runtime import files
 from cog.runtime.resume_dir import sample_sha256
 

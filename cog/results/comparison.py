@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cog.results import published
-from cog.results.cells import SeedAverage, dataset_key
+from cog.results.scores import SeedAverage, dataset_key
 
 CONFIDENCE = 0.95
 
@@ -42,7 +42,7 @@ class Difference:
 
     Attributes:
         model: model.
-        source: where its numbers come from (:attr:`cog.results.cells.SeedAverage.source`).
+        source: where its numbers come from (:attr:`cog.results.scores.SeedAverage.source`).
         baseline: baseline.
         baseline_source: where its numbers come from.
         dataset: data set.

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cog import constants
-from cog.results.cells import Problem, Run, SeedAverage
 from cog.results.labels import dataset_label, shots_title
 from cog.results.official import Match, Verdict
+from cog.results.run_records import Problem, Run
+from cog.results.scores import SeedAverage
 from cog.results.search_history import FeatureDescription, plain
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 

@@ -69,9 +69,9 @@ from typing import Any, TypeVar
 import cog
 from cog import constants
 from cog.errors import CogError
-from cog.results import measures, published
-from cog.results.cells import RUNS, Counts, SeedAverage, mean_std
-from cog.results.run_reader import is_percentage
+from cog.results import published
+from cog.results.run_records import is_percentage
+from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
 from cog.runtime import files
 from cog.runtime.provenance import now
 
@@ -131,11 +131,6 @@ def check_label(label: str) -> str:
     return label
 
 
-def is_cell(average: SeedAverage) -> bool:
-    """Whether a file has an average among its cells: it is an accuracy of logistic regression on all features."""
-    return average.evaluation == measures.LOGREG and average.metric in ("top1", "top5")
-
-
 def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     """Return the content of a results file.
 
@@ -150,7 +145,7 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     cells: dict[tuple[Any, ...], dict[str, SeedAverage]] = {}
     more = []
     for average in averages:
-        if is_cell(average):
+        if is_protocol(average):
             place = (average.model, average.dataset, average.n_shot, average.source)
             cells.setdefault(place, {})[average.metric] = average
         else:
@@ -292,7 +287,7 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
 
 def _what(one: SeedAverage) -> str:
     """Say which number an average is."""
-    if is_cell(one):
+    if is_protocol(one):
         return f"results of {one.model} on {one.dataset} (n_shot {one.n_shot})"
     return f"numbers of {one.evaluation} {one.metric} of {one.model} on {one.dataset}"
 
@@ -374,10 +369,10 @@ def _check_published(averages: Iterable[SeedAverage]) -> None:
             if one.source != source:
                 continue
             if version not in genuine:
-                genuine[version] = {*published.cells(version), *measures.of_paper(version)}
+                genuine[version] = set(published.averages(version))
             if one not in genuine[version]:
                 what = f"{one.evaluation} {one.metric} of {one.model} on {one.dataset}"
-                if is_cell(one):
+                if is_protocol(one):
                     what = f"{one.model} on {one.dataset} (n_shot {one.n_shot})"
                 raise _Invalid(f"{what} is labelled {source!r} but is not the published number")
 
@@ -418,8 +413,8 @@ def _measure(row: Any, *, where: str, default_source: str) -> SeedAverage:
     std = None if row["std"] is None else _number(row["std"], f"{dot}std")
     if std is not None and std < 0:
         raise _Invalid(f"{dot}std is {_short(row['std'])}, expected a deviation")
-    is_accuracy = measures.is_classifier(row["experiment"]) and row["quantity"] in ("top1", "top5")
-    if is_accuracy and row["experiment"] == measures.LOGREG:
+    is_accuracy = is_classifier(row["experiment"]) and row["quantity"] in ("top1", "top5")
+    if is_accuracy and row["experiment"] == LOGREG:
         raise _Invalid(
             f"{where or 'the measure'} is an accuracy of logistic regression, expected among cells"
         )
@@ -470,7 +465,7 @@ def _cell(row: Any, *, where: str, default_source: str) -> list[SeedAverage]:
     counts = _counts(row["counts"], f"{dot}counts") if "counts" in row else Counts()
     return [
         SeedAverage(
-            model, dataset, measures.LOGREG, metric, n_shot, mean, std, seeds, missing, by_seed[metric], source, epochs,
+            model, dataset, LOGREG, metric, n_shot, mean, std, seeds, missing, by_seed[metric], source, epochs,
             counts,
         )
         for metric, (mean, std) in scores.items()

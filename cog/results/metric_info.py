@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cog.results import measures
-from cog.results.cells import natural_key
+from cog.results import relative, scores
 from cog.results.labels import METRIC_LABELS
+from cog.results.scores import natural_key
 
 #: Units of numbers, as titles have them; "" for numbers without one.
 PERCENT, POINTS, UNIT, NONE = "%", "points", "0 to 1", ""
@@ -23,11 +23,11 @@ _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation
 _SHORT_TYPES = _TYPES | {"mlp_noact": "MLP no activation"}
 
 _DERIVED = {
-    measures.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
-    measures.POINTS_TO_LOGREG: ("{name} minus LogReg", POINTS),
-    measures.LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
-    measures.LOGREG_POINTS: ("LogReg on frozen features minus the {name} model", POINTS),
-    measures.POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
+    relative.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
+    relative.POINTS_TO_LOGREG: ("{name} minus LogReg", POINTS),
+    relative.LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
+    relative.LOGREG_POINTS: ("LogReg on frozen features minus the {name} model", POINTS),
+    relative.POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
 }
 
 #: Describes a number by the rest of the analysis' name ("in1k" of cross_in1k) and its quantity; None: not known.
@@ -120,7 +120,7 @@ class ClassifierName:
 
 def classifier(experiment: str) -> ClassifierName | None:
     """Return what the name of an evaluation tells; None for analyses and names of one's own."""
-    match = measures.CLASSIFIER.fullmatch(experiment)
+    match = scores.CLASSIFIER.fullmatch(experiment)
     if match is None:
         return None
     return ClassifierName(match["type"], int(match["pca"] or 0), int(match["max"] or 0))
@@ -229,6 +229,6 @@ def _classifier(experiment: str, quantity: str, n_shot: int) -> Metric | None:
             signed=True,
             headline=False,
             order=(*order, 2 + list(_DERIVED).index(quantity)),
-            short=f"{found.short}{few} rel. LogReg" if quantity == measures.RELATIVE_TO_LOGREG else "",
+            short=f"{found.short}{few} rel. LogReg" if quantity == relative.RELATIVE_TO_LOGREG else "",
         )
     return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cog import constants
 from cog.results import published
-from cog.results.cells import RUNS, Counts, SeedAverage
+from cog.results.scores import RUNS, Counts, SeedAverage
 
 if TYPE_CHECKING:
     from cog.results.search_history import FeatureDescription

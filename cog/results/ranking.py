@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from cog import constants
 from cog.results import comparison
-from cog.results.cells import SeedAverage, dataset_key
 from cog.results.labels import dataset_label, shots_label
+from cog.results.scores import SeedAverage, dataset_key
 
 #: The paper's reference model.
 REFERENCE = "sup_resnet50"

@@ -16,7 +16,7 @@ from typing import Any
 
 from cog import constants
 from cog.errors import CogError
-from cog.results.find import LOGS_FILE, METRICS, RESULTS_FILE, Run
+from cog.results.run_records import LOGS_FILE, METRICS, RESULTS_FILE, Run
 from cog.runtime import files, safe_load
 from cog.runtime.json_fields import number, text, whole
 

@@ -19,8 +19,8 @@ from result_folders import make_seed_folder
 from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.results import exchange, find, published
-from cog.results.cells import SeedAverage
+from cog.results import exchange, find, published, run_records
+from cog.results.scores import SeedAverage
 
 SEEDS = (22, 37, 45)
 
@@ -108,15 +108,15 @@ def test_round_trip_is_exact(tmp_path_factory, cells):
 
 def test_published_numbers_survive_and_stay_published(tmp_path):
     for version in published.SOURCES:
-        path = write(tmp_path / f"{version}.json", published.cells(version))
-        assert exchange.load(path) == published.cells(version)
+        path = write(tmp_path / f"{version}.json", published.accuracies(version))
+        assert exchange.load(path) == published.accuracies(version)
 
 
 def test_runs_from_disk_survive(tmp_path):
     for seed in constants.SEEDS[:3]:
         make_seed_folder(tmp_path / f"models/a/b/in1k/eval_logreg/seed-{seed}", 70 + seed / 7, 90 + seed / 70)
     runs, _ = find.find_runs(tmp_path / "models")
-    cells = find.summarise(runs, constants.SEEDS)
+    cells = run_records.summarise(runs, constants.SEEDS)
     top1, top5 = exchange.load(write(tmp_path / "ours.json", cells))
     assert [top1, top5] == relabelled(cells, "ours")
     assert top1.values == {seed: 70 + seed / 7 for seed in constants.SEEDS[:3]}
@@ -271,7 +271,7 @@ def test_what_no_results_can_be(tmp_path, name):
 
 
 def test_a_changed_published_number_is_refused(tmp_path):
-    cells = published.cells()
+    cells = published.accuracies()
     cells[7] = dataclasses.replace(cells[7], value=cells[7].value + 0.1)
     with pytest.raises(CogError, match=r"sup_resnet50 on in1k \(n_shot 128\) is labelled 'paper v2'"):
         exchange.load(write(tmp_path / "f.json", cells))

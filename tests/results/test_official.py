@@ -14,8 +14,8 @@ from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting import figures
-from cog.results import exchange, find, official, published
-from cog.results.cells import Counts
+from cog.results import exchange, find, official, published, run_records
+from cog.results.scores import Counts
 from cog.runtime import cli
 
 SEEDS = (22, 37)
@@ -124,7 +124,7 @@ def test_no_table_beside_the_published_number(root, run):
 
 def test_figures_do_not_draw_other_data_beside_published_numbers(root, caplog):
     runs, _ = find.find_runs(root)
-    cells, paper = find.summarise(runs), published.cells()
+    cells, paper = run_records.summarise(runs), published.accuracies()
 
     def drawn(own):
         (chart,) = figures.charts(own, paper, which=["fig3"], singles=False)
@@ -181,7 +181,7 @@ def test_descriptions_of_features_count_where_runs_do_not_tell(tmp_path, run):
 
 
 def test_the_first_difference_is_named_and_many_are_cut():
-    cells = [cell for cell in published.cells() if (cell.dataset, cell.n_shot) == ("in1k", 0)]
+    cells = [cell for cell in published.accuracies() if (cell.dataset, cell.n_shot) == ("in1k", 0)]
     own = [dataclasses.replace(cell, source="lab", counts=Counts((17,))) for cell in cells]
     text = official.compare([*cells, *own]).refused
     assert len(text) < 250 and "and 28 more models" in text
