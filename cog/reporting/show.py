@@ -20,10 +20,10 @@ from cog.reporting.tables import (
     writers,
 )
 from cog.reporting.tables.layout import Shown, TableStyle, View
-from cog.results import exchange, find, labels, official, published, query
-from cog.results.cells import Problem, SeedAverage, of_metric, summarise
-from cog.results.measures import LOGREG, is_classifier, of_runs
+from cog.results import exchange, labels, official, published, query, scores
 from cog.results.query import Found, ResultQuery
+from cog.results.run_records import Problem, summarise, summarise_all
+from cog.results.scores import LOGREG, SeedAverage, is_classifier, of_metric
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
@@ -78,7 +78,7 @@ def as_text(found: Found, request: ResultsRequest) -> str:
     selected = request.selection
     if request.shows_experiments:
         return _show_experiments(found, request)
-    own = [cell for cell in found.cells if cell.source == find.RUNS]
+    own = [cell for cell in found.cells if cell.source == scores.RUNS]
     is_one = selected.logreg_root_dir is not None or all(
         len(values or ()) == 1 for values in (selected.exact_models, selected.datasets, selected.n_shots)
     )
@@ -205,7 +205,7 @@ def write_files(found: Found, request: ResultsRequest, output: OutputRequest, pa
             paths.report,
             runs=found.runs,
             cells=own,
-            published=published.cells(request.paper),
+            published=published.accuracies(request.paper),
             problems=found.problems,
             measures=found.all_measures,
             analyses=found.analyses,
@@ -215,11 +215,11 @@ def write_files(found: Found, request: ResultsRequest, output: OutputRequest, pa
         )
         logger.info("wrote %s", paths.report)
     if paths.export is not None:
-        cells = [one for one in found.cells if one.source != find.RUNS]
-        own = [one for one in found.cells if one.source == find.RUNS]
+        cells = [one for one in found.cells if one.source != scores.RUNS]
+        own = [one for one in found.cells if one.source == scores.RUNS]
         if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
             # Among the accuracies of logistic regression they would be taken for the protocol's.
-            own = of_runs({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())
+            own = summarise_all({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())
         else:
             own = [dataclasses.replace(one, evaluation=LOGREG) for one in own]
         exchange.write(paths.export, [*own, *cells, *found.measures], label=output.label)
