@@ -143,7 +143,7 @@ def test_documented_form(tmp_path):
         "top1_by_seed": [50.1, 50.2, 50.4],
         "top5_by_seed": [90.0, 91.0, 92.0],
     }
-    assert set(row) == set(exchange._CELL_KEYS)
+    assert set(row) == set(exchange.LISTS["cells"])
     for key in row:
         assert f'"{key}"' in exchange.__doc__
     assert len(path.read_text().splitlines()) == 10, "one line for each cell, so that differences can be read"
@@ -243,7 +243,7 @@ BAD = {
     "mean text": (change((*CELL, "top1", "mean"), "50"), "cells[1].top1.mean is \"50\""),
     "mean null": (change((*CELL, "top1", "mean"), None), "cells[1].top1.mean is null"),
     "mean of others": (change((*CELL, "top1", "mean"), 50.3), "cells[1].top1_by_seed does not have the mean"),
-    "std of others": (change((*CELL, "top1", "std"), 0.3), "cells[1].top1_by_seed does not have the mean"),
+    "std of others": (change((*CELL, "top1", "std"), 0.3), "cells[1].top1_by_seed does not have the population"),
     "std null but values": (change((*CELL, "top1", "std"), None), "cells[1].top1_by_seed does not have"),
     "std negative": (change((*CELL, "top5", "std"), -0.1), "cells[1].top5.std is -0.1"),
     "std huge": (change((*CELL, "top5", "std"), 60), "cells[1].top5.std is 60"),
@@ -317,7 +317,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_too_many_cells(tmp_path, monkeypatch):
-    monkeypatch.setattr(exchange, "_MOST_CELLS", 1)
+    monkeypatch.setattr(exchange, "_MOST_ENTRIES", 1)
     (tmp_path / "f.json").write_text(json.dumps(GOOD))
     with pytest.raises(CogError, match="2 cells, expected at most 1"):
         exchange.load(tmp_path / "f.json")
