@@ -461,8 +461,8 @@ def test_records_that_are_none(tmp_path, content):
     features = run.path.parent.parent / "features_train"
     features.mkdir()
     (features / "features.json").write_bytes(content)
-    assert search_history.trials_of(run) == ()
-    assert search_history.curve_of(run) == ()
+    search = search_history.outline(run)
+    assert (search.trials, search.curves) == ((), {})
     for made in search_history.features_of([run]).values():
         assert (made.n_images, made.checkpoint_sha256, made.seconds, made.preprocessing) == (None,) * 4
         assert made.versions == {}
