@@ -30,7 +30,8 @@ The file is JSON, UTF-8, version 1 of this form::
       ]
     }
 
-With numbers of other experiments the version is 2, and there is one list more (``cells`` may then be empty)::
+With numbers of other experiments the version is 2, and there is one list more (``cells`` may then be empty). With
+digests of lists of classes it is 3: ``counts`` has ``class_lists``, too, and measures may have ``counts``::
 
       "measures": [
         {
@@ -62,6 +63,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -86,6 +88,7 @@ _LONGEST_LABEL = 80
 
 _METRICS = ("top1", "top5")
 _COUNTS = tuple(Counts.__dataclass_fields__)
+_DIGEST = re.compile("[0-9a-f]{64}")
 _FILE_KEYS = ("format", "version", "label", "toolkit", "written")
 
 #: Lists of a file, with the entries of what is in them.
@@ -101,7 +104,10 @@ LISTS = {
 }  # fmt: skip
 
 #: Lists of each version.
-VERSIONS = {1: ("cells",), 2: ("cells", "measures")}
+VERSIONS = {1: ("cells",), 2: ("cells", "measures"), 3: ("cells", "measures")}
+
+# The first version with digests of lists of classes, and with counts of measures.
+_WITH_CLASS_LISTS = 3
 
 
 def check_label(label: str) -> str:
@@ -131,6 +137,10 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     Raises:
         CogError: when an average has a name that no reader would accept, or a top-5 is there without its top-1.
     """
+    averages = list(averages)
+    version = 1 if all(map(is_protocol, averages)) else 2
+    if any(average.counts.class_lists for average in averages):
+        version = _WITH_CLASS_LISTS
     groups: dict[tuple[Any, ...], list[SeedAverage]] = {}
     for number, average in enumerate(averages):
         # Both accuracies of a cell are one entry.
@@ -139,15 +149,14 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     lines: dict[str, list[str]] = {"cells": [], "measures": []}
     for group in groups.values():
         kind = "cells" if is_protocol(group[0]) else "measures"
-        entry = _entry(group)
+        entry = _entry(group, version)
         try:
-            _read_entry(entry, kind, where="", label="?")
+            _read_entry(entry, kind, version, path="", label="?")
         except _Invalid as error:
             name = f"{group[0].model or 'runs without a model name'}, {group[0].dataset}"
             name = name if kind == "cells" else f"{group[0].evaluation} of {name}"
             raise CogError(f"cannot export {name}: {error}") from None
         lines[kind].append("    " + json.dumps(entry))
-    version = 2 if lines["measures"] else 1
     head = {
         "format": FORMAT,
         "version": version,
@@ -162,7 +171,7 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     return ",\n".join(parts) + "\n}\n"
 
 
-def _entry(group: Sequence[SeedAverage]) -> dict[str, Any]:
+def _entry(group: Sequence[SeedAverage], version: int) -> dict[str, Any]:
     """Return the entry of a file for both accuracies of a cell, or for another number."""
     first = group[0]
     values = {
@@ -175,8 +184,8 @@ def _entry(group: Sequence[SeedAverage]) -> dict[str, Any]:
         values[average.metric] = {"mean": average.value, "std": average.std}
         values[f"{average.metric}_by_seed"] = average.by_seed
     entry = {key: values[key] for key in LISTS["cells" if is_protocol(first) else "measures"]}
-    if is_protocol(first) and first.counts != Counts():
-        entry["counts"] = {key: getattr(first.counts, key) for key in _COUNTS}
+    if first.counts != Counts() and (is_protocol(first) or version >= _WITH_CLASS_LISTS):
+        entry["counts"] = {key: getattr(first.counts, key) for key in _counts_keys(version)}
     return json.loads(json.dumps(entry))
 
 
@@ -279,7 +288,7 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
         raise _Invalid(f'not a file of --export (expected an object with "format": "{FORMAT}")')
     version = content.get("version")
     if type(version) is not int or version not in VERSIONS:
-        known = " or ".join(map(str, VERSIONS))
+        known = f"{min(VERSIONS)} to {max(VERSIONS)}"
         raise _Invalid(
             f"version is {_short(version)}, expected {known}; read it with the toolkit that wrote it"
         )
@@ -302,11 +311,11 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
         if len(entries) > _MOST_ENTRIES:
             raise _Invalid(f"{len(entries)} {kind}, expected at most {_MOST_ENTRIES}")
         for index, entry in enumerate(entries):
-            where = f"{kind}[{index}]"
-            for average in _read_entry(entry, kind, where=where, label=label):
+            path = f"{kind}[{index}]"
+            for average in _read_entry(entry, kind, version, path=path, label=label):
                 place = average.place
-                if places.setdefault(place, where) is not where:
-                    raise _Invalid(f"{where} and {places[place]} are both {_describe(average)}")
+                if places.setdefault(place, path) is not path:
+                    raise _Invalid(f"{path} and {places[place]} are both {_describe(average)}")
                 averages[place] = average
     if not averages:
         raise _Invalid("cells is not a list with anything in it")
@@ -327,21 +336,23 @@ def _check_published(averages: Iterable[SeedAverage]) -> None:
                 raise _Invalid(f"{_describe(average)} {text}")
 
 
-def _read_entry(entry: Any, kind: str, *, where: str, label: str) -> list[SeedAverage]:
+def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -> list[SeedAverage]:
     """Check a cell or a measure, and return its averages.
 
     Args:
         entry: what the file holds.
         kind: key of ``LISTS``.
-        where: what messages call the entry; "": nothing.
+        version: of the file.
+        path: what messages call the entry; "": nothing.
         label: source of entries that name none.
     """
     if not isinstance(entry, dict):
-        raise _Invalid(f"{where} is {_short(entry)}, expected an object")
+        raise _Invalid(f"{path} is {_short(entry)}, expected an object")
     is_cell = kind == "cells"
     keys = LISTS[kind]
-    _check_keys(entry, (*keys, "counts") if is_cell else keys, where, needed=keys)
-    dot = f"{where}." if where else ""
+    has_counts = is_cell or version >= _WITH_CLASS_LISTS
+    _check_keys(entry, (*keys, "counts") if has_counts else keys, path, needed=keys)
+    dot = f"{path}." if path else ""
     shared: dict[str, Any] = {
         "model": _name(entry, "model", dot, constants.is_model_name, "<model_title>_<architecture_name>"),
         "dataset": _name(entry, "dataset", dot, constants.is_plain_name, "a data set name such as in1k"),
@@ -350,6 +361,8 @@ def _read_entry(entry: Any, kind: str, *, where: str, label: str) -> list[SeedAv
         "missing_seeds": _ascending(entry["missing_seeds"], f"{dot}missing_seeds"),
         "source": label if entry["source"] is None else _label(entry["source"], f"{dot}source"),
     }
+    if "counts" in entry:
+        shared["counts"] = _counts(entry["counts"], f"{dot}counts", _counts_keys(version))
     seeds = shared["seeds"]
     if not set(seeds).isdisjoint(shared["missing_seeds"]):
         raise _Invalid(f"{dot}missing_seeds names a seed that is there")
@@ -358,7 +371,7 @@ def _read_entry(entry: Any, kind: str, *, where: str, label: str) -> list[SeedAv
         key = tuple(_name(entry, k, dot, constants.is_plain_name, named) for k in ("experiment", "quantity"))
         if key[0] == LOGREG and key[1] in _METRICS:
             raise _Invalid(
-                f"{where or 'the measure'} is an accuracy of logistic regression, expected among cells"
+                f"{path or 'the measure'} is an accuracy of logistic regression, expected among cells"
             )
         return [_average(key, entry, {k: f"{dot}{k}" for k in ("value", "std", "by_seed")}, shared)]
     shared["epochs"] = epochs = _wholes(entry["epochs"], f"{dot}epochs")
@@ -366,7 +379,6 @@ def _read_entry(entry: Any, kind: str, *, where: str, label: str) -> list[SeedAv
         raise _Invalid(
             f"{dot}epochs has {len(epochs)} values, expected a positive one for each of {len(seeds)} seeds"
         )
-    shared["counts"] = _counts(entry["counts"], f"{dot}counts") if "counts" in entry else Counts()
     averages = []
     for metric in _METRICS:
         score, name = entry[metric], f"{dot}{metric}"
@@ -402,40 +414,49 @@ def _average(
         std = _number(std, names["std"])
         if not 0 <= std <= (50.01 if is_accuracy else math.inf):  # the most that percentages can deviate
             raise _Invalid(f"{names['std']} is {_short(std)}, expected a deviation")
-    where = names["by_seed"]
+    path = names["by_seed"]
     if not isinstance(by_seed, list) or len(by_seed) not in (0, len(shared["seeds"])):
-        raise _Invalid(f"{where} is {_short(by_seed)}, expected a number for each seed, or none")
+        raise _Invalid(f"{path} is {_short(by_seed)}, expected a number for each seed, or none")
     # Nearly all are floats as they must be: the slower check is for the message, or for whole numbers.
     fine = all(type(item) is float and 0.0 <= item <= 100.0 for item in by_seed)
-    numbers = tuple(by_seed) if fine else _each(check, by_seed, where)
+    numbers = tuple(by_seed) if fine else _each(check, by_seed, path)
     if numbers:
         mean, deviation = mean_std(numbers)
         # The value of an analysis need not be the mean: of k-means it is that of the best seed.
         if is_accuracy and not math.isclose(value, mean, abs_tol=1e-6, rel_tol=0):
-            raise _Invalid(f"{where} does not have the mean that is given")
+            raise _Invalid(f"{path} does not have the mean that is given")
         stated = math.nan if std is None and is_accuracy and len(numbers) > 1 else std
         if stated is not None and not math.isclose(stated, deviation, abs_tol=1e-6, rel_tol=1e-6):
-            raise _Invalid(f"{where} does not have the population standard deviation that is given")
+            raise _Invalid(f"{path} does not have the population standard deviation that is given")
     return SeedAverage(evaluation=key[0], metric=key[1], value=value, std=std, by_seed=numbers, **shared)
 
 
-def _counts(value: Any, where: str) -> Counts:
+def _counts_keys(version: int) -> tuple[str, ...]:
+    return _COUNTS if version >= _WITH_CLASS_LISTS else _COUNTS[:-1]
+
+
+def _counts(value: Any, name: str, keys: Sequence[str]) -> Counts:
     if not isinstance(value, dict):
-        raise _Invalid(f"{where} is {_short(value)}, expected an object with {', '.join(_COUNTS)}")
-    _check_keys(value, _COUNTS, where, needed=_COUNTS)
-    counts = {key: _ascending(value[key], f"{where}.{key}") for key in _COUNTS}
+        raise _Invalid(f"{name} is {_short(value)}, expected an object with {', '.join(keys)}")
+    _check_keys(value, keys, name, needed=keys)
+    digests = value.get("class_lists", [])
+    if not isinstance(digests, list) or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in digests):
+        raise _Invalid(f"{name}.class_lists is {_short(digests)}, expected SHA-256 digests")
+    if digests != sorted(set(digests)) or len(digests) > _MOST_SEEDS:
+        raise _Invalid(f"{name}.class_lists is not in ascending order, has one twice, or has too many")
+    counts = {key: _ascending(value[key], f"{name}.{key}") for key in keys if key != "class_lists"}
     if any(0 in numbers for numbers in counts.values()):
-        raise _Invalid(f"{where} has a number of 0, expected positive ones")
-    return Counts(**counts)
+        raise _Invalid(f"{name} has a number of 0, expected positive ones")
+    return Counts(**counts, class_lists=tuple(digests))
 
 
-def _check_keys(value: dict[str, Any], allowed: Sequence[str], where: str, *, needed: Sequence[str]) -> None:
+def _check_keys(value: dict[str, Any], allowed: Sequence[str], path: str, *, needed: Sequence[str]) -> None:
     for key in value:
         if key not in allowed:
-            raise _Invalid(f"{where or 'the cell'} has the unknown entry {_short(key)}")
+            raise _Invalid(f"{path or 'the cell'} has the unknown entry {_short(key)}")
     for key in needed:
         if key not in value:
-            raise _Invalid(f"{where or 'the cell'} has no entry {key!r}")
+            raise _Invalid(f"{path or 'the cell'} has no entry {key!r}")
 
 
 def _name(entry: dict[str, Any], key: str, dot: str, is_name: Callable[[str], bool], expected: str) -> str:
@@ -445,59 +466,59 @@ def _name(entry: dict[str, Any], key: str, dot: str, is_name: Callable[[str], bo
     return value
 
 
-def _label(value: Any, where: str) -> str:
+def _label(value: Any, path: str) -> str:
     try:
         if not isinstance(value, str):
             raise ValueError("expected text")
         return check_label(value)
     except ValueError as error:
-        raise _Invalid(f"{where} is {_short(value)}: {error}") from None
+        raise _Invalid(f"{path} is {_short(value)}: {error}") from None
 
 
-def _percentage(value: Any, where: str) -> float:
-    number = _number(value, where)
+def _percentage(value: Any, path: str) -> float:
+    number = _number(value, path)
     if not is_percentage(number):
-        raise _Invalid(f"{where} is {_short(value)}, expected a percentage")
+        raise _Invalid(f"{path} is {_short(value)}, expected a percentage")
     return number
 
 
-def _number(value: Any, where: str) -> float:
+def _number(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Invalid(f"{where} is {_short(value)}, expected a number")
+        raise _Invalid(f"{path} is {_short(value)}, expected a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise _Invalid(f"{where} is {_short(value)}, expected a number")
+        raise _Invalid(f"{path} is {_short(value)}, expected a number")
     return number
 
 
-def _whole(value: Any, where: str) -> int:
+def _whole(value: Any, path: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise _Invalid(f"{where} is {_short(value)}, expected a whole number")
+        raise _Invalid(f"{path} is {_short(value)}, expected a whole number")
     return value
 
 
-def _wholes(value: Any, where: str) -> tuple[int, ...]:
+def _wholes(value: Any, path: str) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > _MOST_SEEDS:
-        raise _Invalid(f"{where} is {_short(value)}, expected a list of at most {_MOST_SEEDS} whole numbers")
-    return _each(_whole, value, where)
+        raise _Invalid(f"{path} is {_short(value)}, expected a list of at most {_MOST_SEEDS} whole numbers")
+    return _each(_whole, value, path)
 
 
-def _ascending(value: Any, where: str) -> tuple[int, ...]:
-    numbers = _wholes(value, where)
+def _ascending(value: Any, path: str) -> tuple[int, ...]:
+    numbers = _wholes(value, path)
     if list(numbers) != sorted(set(numbers)):
-        raise _Invalid(f"{where} is not in ascending order, or has a seed twice")
+        raise _Invalid(f"{path} is not in ascending order, or has a seed twice")
     return numbers
 
 
-def _each(check: Callable[[Any, str], _T], values: Sequence[Any], where: str) -> tuple[_T, ...]:
+def _each(check: Callable[[Any, str], _T], values: Sequence[Any], path: str) -> tuple[_T, ...]:
     """Check the entries of a list; which one is wrong is written only when one is, since most of the time goes here."""
     try:
-        return tuple([check(item, where) for item in values])
+        return tuple([check(item, path) for item in values])
     except _Invalid:
-        return tuple([check(item, f"{where}[{index}]") for index, item in enumerate(values)])
+        return tuple([check(item, f"{path}[{index}]") for index, item in enumerate(values)])
 
 
 def _short(value: Any) -> str:

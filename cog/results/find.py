@@ -62,7 +62,7 @@ class Everything:
         runs: by the name of their evaluation, sorted by model (natural order), data set
             (:func:`cog.results.scores.dataset_key`), shots and seed.
         analyses: results of analyses, sorted by model, data set and name.
-        problems: folders that look like results but cannot be counted, sorted by path. A seed found in two folders
+        problems: folders that look like results but cannot be counted, sorted by path. A seed in two folders
             (``seed-22`` and ``seed_22``) is ambiguous, so neither is counted.
     """
 
@@ -242,21 +242,21 @@ def _model_folders(
 
 def _misnamed(root: Path) -> list[Problem]:
     """Find folders that hold runs but are not named like a model, so that nobody looks inside; at most one problem."""
-    found: list[str] = []
+    misnamed: list[str] = []
     for title in _folders(root, []):
         if "_" in title or not constants.is_plain_name(title):
-            found += [title] * _holds_runs(root / title, above=2)
+            misnamed += [title] * _holds_runs(root / title, above=2)
             continue
         for architecture in _folders(root / title, []):
             if not constants.is_plain_name(architecture) and _holds_runs(
                 root / title / architecture, above=1
             ):
-                found.append(f"{title}/{architecture}")
-    if not found:
+                misnamed.append(f"{title}/{architecture}")
+    if not misnamed:
         return []
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    more = f" and {len(misnamed) - _NAMED} more" if len(misnamed) > _NAMED else ""
     reason = (
-        f"runs in folders that are not named like a model: {', '.join(found[:_NAMED])}{more}; expected "
+        f"runs in folders that are not named like a model: {', '.join(misnamed[:_NAMED])}{more}; expected "
         "<title>/<architecture> of letters, digits and ._+-, without _ in the title"
     )
     return [Problem(root, reason)]

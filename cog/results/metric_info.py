@@ -136,8 +136,8 @@ def declare(
         metrics: a metric for each quantity, or a function that returns them.
         title: what precedes numbers that are not among the metrics, given the rest of the analysis' name; "": its name.
     """
-    found = metrics if callable(metrics) else lambda _, quantity: metrics.get(quantity)
-    _DECLARED[analysis] = (found, title)
+    by_rest = metrics if callable(metrics) else lambda _, quantity: metrics.get(quantity)
+    _DECLARED[analysis] = (by_rest, title)
     describe.cache_clear()
 
 
@@ -191,44 +191,44 @@ def by_name(experiment: str, quantity: str) -> Metric:
 
 
 def _classifier(experiment: str, quantity: str, n_shot: int) -> Metric | None:
-    found = classifier(experiment)
-    if found is None:
+    name = classifier(experiment)
+    if name is None:
         return None
     few = f", N={n_shot}" if n_shot else ""
-    place = list(_TYPES).index(found.type)
+    place = list(_TYPES).index(name.type)
     order = (
-        0 if place == 0 and not found.pca_dim and not found.max_per_class else 6 + 0.1 * place,
-        found.max_per_class,
-        found.pca_dim,
+        0 if place == 0 and not name.pca_dim and not name.max_per_class else 6 + 0.1 * place,
+        name.max_per_class,
+        name.pca_dim,
         n_shot or 1 << 62,
     )
-    group = found.type if found.type != "mlp_noact" else "mlp"
-    if found.pca_dim:
+    group = name.type if name.type != "mlp_noact" else "mlp"
+    if name.pca_dim:
         group = "pca"
-    elif found.max_per_class:
+    elif name.max_per_class:
         group = "balanced"
     if quantity in METRIC_LABELS:
         return Metric(
             group=group,
-            label=f"{found.label}{few}, {METRIC_LABELS[quantity]}",
+            label=f"{name.label}{few}, {METRIC_LABELS[quantity]}",
             unit=PERCENT,
             decimals=1,
             headline=quantity == "top1",
             order=(*order, list(METRIC_LABELS).index(quantity)),
-            short=f"{found.short}{few}{', top-5' if quantity == 'top5' else ''}",
+            short=f"{name.short}{few}{', top-5' if quantity == 'top5' else ''}",
         )
     if quantity in _DERIVED:
         template, unit = _DERIVED[quantity]
-        name = found.label if found.type != "finetune" else "fine-tuned"
+        label = name.label if name.type != "finetune" else "fine-tuned"
         return Metric(
             group=group,
-            label=template.format(name=name) + few,
+            label=template.format(name=label) + few,
             unit=unit,
             decimals=1,
-            better=0 if found.type == "finetune" else 1,
+            better=0 if name.type == "finetune" else 1,
             signed=True,
             headline=False,
             order=(*order, 2 + list(_DERIVED).index(quantity)),
-            short=f"{found.short}{few} rel. LogReg" if quantity == relative.RELATIVE_TO_LOGREG else "",
+            short=f"{name.short}{few} rel. LogReg" if quantity == relative.RELATIVE_TO_LOGREG else "",
         )
     return None

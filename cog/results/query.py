@@ -300,12 +300,12 @@ def mixed_settings(runs: Iterable[Run]) -> dict[str, list[tuple[str, str, int]]]
         for key in _SAME_FOR_ALL_SEEDS:
             if key in run.details.settings:
                 place.setdefault(key, set()).add(repr(run.details.settings[key]))
-    found: dict[str, list[tuple[str, str, int]]] = {}
-    for where, by_key in values.items():
+    mixed: dict[str, list[tuple[str, str, int]]] = {}
+    for result, by_key in values.items():
         for key, different in by_key.items():
             if len(different) > 1:
-                found.setdefault(key, []).append(where)
-    return found
+                mixed.setdefault(key, []).append(result)
+    return mixed
 
 
 def check_baseline(model: str, cells: Iterable[SeedAverage], *, flag: str) -> None:

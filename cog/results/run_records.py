@@ -152,18 +152,19 @@ class Problem:
 
 def scores(runs: Iterable[Run]) -> list[Score]:
     """Return both accuracies of every run, in percent."""
-    found = []
+    made = []
     for run in runs:
-        details = run.details
-        train = details.rows.get("final_train") if run.n_shot == 0 else None
-        counts = Counts(
-            *(() if n is None else (n,) for n in (details.n_classes, train, details.rows.get("test")))
-        )
+        rows = run.details.rows
+        n_train = rows.get("final_train") if run.n_shot == 0 else None
+        numbers = (() if n is None else (n,) for n in (run.details.n_classes, n_train, rows.get("test")))
+        shared: dict[str, Any] = {
+            "seed": run.seed,
+            "epochs": run.planned_epochs,
+            "counts": Counts(*numbers),  # type: ignore[arg-type]  # the fourth is not among them
+        }
         place = run.model, run.dataset, run.evaluation, run.n_shot
-        for metric, value in (("top1", run.top1), ("top5", run.top5)):
-            epochs = run.planned_epochs
-            found.append(Score(*place, metric, value, run.seed, epochs=epochs, counts=counts))
-    return found
+        made += [Score(*place, metric, getattr(run, metric), **shared) for metric in METRICS]
+    return made
 
 
 def sort_key(run: Run) -> tuple[Any, ...]:
@@ -270,17 +271,17 @@ def read_run(
         problems += [Problem(path / name, LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
     logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
-    where = f"{final}/{LOGS_FILE}"
-    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], where)
-    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], where)
+    logs_name = f"{final}/{LOGS_FILE}"
+    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], logs_name)
+    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], logs_name)
     if n_epochs != n_epochs_top5:
-        raise CogError(f"{where} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
+        raise CogError(f"{logs_name} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
     recorded = record["final"] if record is not None else {}
     for name, value in (("top1", top1), ("top5", top5)):
         said = number(recorded.get(f"test_{name}"))
         if said is not None and abs(said - value) > _TOLERANCE_PERCENT:
             raise CogError(
-                f"{where} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
+                f"{logs_name} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
                 "them was changed; run this again with --overwrite"
             )
     if n_shot is None:
@@ -331,19 +332,19 @@ def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False
 
 def _list(path: Path) -> list[tuple[str, bool]]:
     """Return the names in a folder, sorted, each with whether it is a folder."""
-    found = []
+    names = []
     try:
         with os.scandir(path) as entries:
             for entry in entries:
                 try:
-                    found.append((entry.name, entry.is_dir()))
+                    names.append((entry.name, entry.is_dir()))
                 except OSError:  # a link that leads nowhere we may look
-                    found.append((entry.name, False))
+                    names.append((entry.name, False))
     except FileNotFoundError:
         raise CogError("vanished while the results were read") from None
     except OSError as error:
         raise CogError(f"cannot be read: {error.strerror or error}") from error
-    return sorted(found)
+    return sorted(names)
 
 
 def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]:
@@ -381,33 +382,33 @@ def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] |
     return finals[0]
 
 
-def _last_accuracy(logs: Any, key: str, where: str) -> tuple[float, int]:
+def _last_accuracy(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
     """Return the last value (percent) of the list ``logs[key]`` and its length."""
     if not isinstance(logs, dict):
-        raise CogError(f"{where} holds {type(logs).__name__}, expected a dict of lists")
+        raise CogError(f"{logs_name} holds {type(logs).__name__}, expected a dict of lists")
     values: Any = logs.get(key)
     if hasattr(values, "tolist"):  # numpy
         values = values.tolist()
     if not isinstance(values, list | tuple):
-        raise CogError(f"{where} has no list {key}")
+        raise CogError(f"{logs_name} has no list {key}")
     if not values:
-        raise CogError(f"{where} has an empty list {key}: no epoch was finished")
+        raise CogError(f"{logs_name} has an empty list {key}: no epoch was finished")
     value = values[-1].tolist() if hasattr(values[-1], "tolist") else values[-1]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CogError(f"{where} has {type(value).__name__} in {key}, expected numbers")
+        raise CogError(f"{logs_name} has {type(value).__name__} in {key}, expected numbers")
     if not is_percentage(value):
-        raise CogError(f"{where} ends with {key} = {value}, expected a percentage")
+        raise CogError(f"{logs_name} ends with {key} = {value}, expected a percentage")
     return float(value), len(values)
 
 
 def _hyper_parameters(final_folder: str) -> dict[str, Any]:
     """Read learning rate and weight decay from the name of the folder of the final training."""
     match = _FINAL_FOLDER.fullmatch(final_folder)
-    found = {}
+    pair = {}
     for key, text_ in match.groupdict().items() if match else ():
         with contextlib.suppress(ValueError):
-            found[key] = float(text_)
-    return found
+            pair[key] = float(text_)
+    return pair
 
 
 def is_percentage(value: float) -> bool:

@@ -39,11 +39,19 @@ CLASSIFIER = re.compile(
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of classes and images behind results; empty where nothing says, several where the results disagree."""
+    """Classes and images behind results: ascending, empty where nothing says, several where the results disagree.
 
-    classes: tuple[int, ...] = ()  # ascending, as the next two
-    train_images: tuple[int, ...] = ()  # of the whole training set: few-shot runs do not tell
+    Attributes:
+        classes: number of classes.
+        train_images: number of images of the whole training set; few-shot runs do not tell.
+        test_images: number of test images.
+        class_lists: digest of the list of classes (:func:`cog.data.wnids.class_list_digest`).
+    """
+
+    classes: tuple[int, ...] = ()
+    train_images: tuple[int, ...] = ()
     test_images: tuple[int, ...] = ()
+    class_lists: tuple[str, ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
         """Return the numbers behind both."""

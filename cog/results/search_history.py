@@ -105,6 +105,7 @@ class FeatureDescription:
     precision: str | None
     preprocessing: str | None  # in one line
     image_list_sha256: str | None
+    class_list_sha256: str | None
     images_root: str | None
     device: str | None
     versions: Mapping[str, str]
@@ -147,8 +148,8 @@ _ENTRIES: dict[Callable[[Any], Any], tuple[str, ...]] = {
     whole: ("n_images", "n_classes", "n_failed"),
     number: ("seconds", "images_per_second"),
     text: (
-        "checkpoint_sha256", "loader", "profile", "variant", "precision", "image_list_sha256", "images_root", "device",
-        "finished",
+        "checkpoint_sha256", "loader", "profile", "variant", "precision", "image_list_sha256", "class_list_sha256",
+        "images_root", "device", "finished",
     ),
 }  # fmt: skip
 

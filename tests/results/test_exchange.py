@@ -194,7 +194,7 @@ BAD = {
     "text": (lambda content: "imagenet-cog results", "not a file of --export"),
     "another format": (change(("format",), "lm results"), "not a file of --export"),
     "no format": (remove(("format",)), "not a file of --export"),
-    "later version": (change(("version",), 3), "version is 3, expected 1 or 2"),
+    "later version": (change(("version",), 4), "version is 4, expected 1 to 3"),
     "version true": (change(("version",), True), "version is true"),
     "no version": (remove(("version",)), "version is null"),
     "unknown entry": (change(("cell",), []), "unknown entry \"cell\""),

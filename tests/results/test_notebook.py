@@ -14,7 +14,7 @@ import cog
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting import notebook
-from cog.results import analysis_records, published, relative, scores
+from cog.results import analysis_records, comparison, official, published, relative, scores
 
 SEEDS = {22: 70.0, 37: 71.0, 45: 72.5}
 
@@ -32,7 +32,9 @@ def root(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("module", [notebook, scores, relative, published, analysis_records])
+@pytest.mark.parametrize(
+    "module", [notebook, scores, relative, published, analysis_records, comparison, official]
+)
 def test_documented_examples(module):
     failed, attempted = doctest.testmod(module)
     assert attempted and not failed
