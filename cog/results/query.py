@@ -14,6 +14,7 @@ from cog import constants, paths
 from cog.errors import CogError
 from cog.results import analysis_records, exchange, find, official, published, run_records, search_history
 from cog.results.analysis_records import AnalysisRecord
+from cog.results.diagnostics import PROTOCOL
 from cog.results.labels import shots_label
 from cog.results.relative import derive
 from cog.results.run_records import LOGS_FILE, Problem, Run
@@ -35,9 +36,9 @@ CATEGORIES = (*published.CATEGORY_LABELS, "custom")
 
 # Settings (``Settings`` of cog.logreg.settings) that decide what is measured.
 _SAME_FOR_ALL_SEEDS = (
-    "n_trials", "batch_size", "momentum", "val_frac", "lr_interval", "wd_interval", "normalize", "solver", "pruner",
-    "classifier", "mlp_hidden", "mlp_layers", "pca_dim", "max_per_class",
-)  # fmt: skip
+    *(name for name in PROTOCOL if name != "n_epochs"),  # which are checked for averages of any source
+    *("classifier", "mlp_hidden", "mlp_layers", "pca_dim", "max_per_class"),
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class ResultQuery:
 
 
 @dataclass(frozen=True)
-class Found:
+class QueryResult:
     """What a selection brings together.
 
     Attributes:
@@ -150,7 +151,7 @@ def gather(
     *,
     on_problems: Callable[[Sequence[Problem]], None],
     needs_in1k: bool = False,
-) -> Found:
+) -> QueryResult:
     """Read what a selection names.
 
     Args:
@@ -167,9 +168,10 @@ def gather(
     variants = dict(read.runs)
     runs = variants.pop(selection.eval_name, [])
     accuracies = run_records.summarise(runs, selection.seeds or run_records.default_seeds(runs))
-    accuracies = official.with_features(accuracies, search_history.features_of(runs))
     more = run_records.summarise_all(variants, expected_seeds=selection.seeds or ())
     more += analysis_records.averages(read.analyses)
+    features = search_history.features_of(runs)
+    accuracies, more = (official.with_features(averages, features) for averages in (accuracies, more))
     runs = list(filter(selection.wants, runs))
     others_are_read = selection.models is not None and bool(selection.imports or selection.paper)
     if selection.reads_runs and not (runs or any(map(selection.wants, more)) or others_are_read):
@@ -198,7 +200,7 @@ def gather(
                 "--overview, or --variants all, or --analysis all"
             )
         raise CogError(_nothing_left(selection, accuracies))
-    return Found(
+    return QueryResult(
         runs,
         read.problems,
         wanted,
