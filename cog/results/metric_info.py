@@ -143,7 +143,11 @@ def declare(
 
 @functools.lru_cache(4096)
 def describe(experiment: str, quantity: str, n_shot: int = 0) -> Metric:
-    """Return what a number is."""
+    """Return what a number is.
+
+    >>> describe("mlp", "top1", 8).title, describe("own_analysis", "depth_percent").title
+    ('MLP, N=8, top-1 (%)', 'own_analysis: depth (%)')
+    """
     name, _, rest = experiment.partition("_")
     declared = _DECLARED[name][0](rest, quantity) if name in _DECLARED else None
     return _classifier(experiment, quantity, n_shot) or declared or by_name(experiment, quantity)

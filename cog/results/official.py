@@ -207,9 +207,26 @@ class Comparable:
         )
 
     @property
+    def mixed(self) -> str:
+        """Name results on different classes under one name, none of which is known to be official; "" without any."""
+        lists: dict[str, dict[str, dict[tuple[str, str], list[str]]]] = {}
+        for (model, source, dataset), verdict in self.verdicts.items():
+            for digest in verdict.class_lists if verdict.match is not Match.DIFFERENT else ():
+                by_digest = lists.setdefault(dataset, {})
+                by_digest.setdefault(digest, {}).setdefault((model, source), []).append(dataset)
+        apart = [
+            " / ".join(map(_listing, by_digest.values()))
+            for by_digest in lists.values()
+            if len(by_digest) > 1
+        ]
+        more = f"; and {len(apart) - _NAMED} more data sets" if len(apart) > _NAMED else ""
+        return f"on different classes, do not compare: {'; '.join(apart[:_NAMED])}{more}" if apart else ""
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What a reader must know, as sentences."""
-        return tuple(f"{text[:1].upper()}{text[1:]}." for text in (self.refused, self.unverified) if text)
+        texts = (self.refused, self.mixed, self.unverified)
+        return tuple(f"{text[:1].upper()}{text[1:]}." for text in texts if text)
 
 
 def compare(cells: Iterable[SeedAverage]) -> Comparable:

@@ -258,6 +258,10 @@ def read_scores(
 
     Raises:
         CogError: a folder or file that cannot be read.
+
+    >>> scores, problems = read_scores(models=["dino_*"], datasets=["cog_l5"], paper="v2")
+    >>> [(score.n_shots, score.value) for score in scores][:3]
+    [(0, 57.6), (1, 12.6), (2, 18.6)]
     """
     wanted = ResultQuery(
         models=None if models is None else list(models), datasets=None if datasets is None else list(datasets)

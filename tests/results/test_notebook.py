@@ -14,7 +14,16 @@ import cog
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting import notebook
-from cog.results import analysis_records, comparison, official, published, relative, scores
+from cog.results import (
+    analysis_records,
+    comparison,
+    metric_info,
+    official,
+    published,
+    query,
+    relative,
+    scores,
+)
 
 SEEDS = {22: 70.0, 37: 71.0, 45: 72.5}
 
@@ -33,7 +42,8 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module", [notebook, scores, relative, published, analysis_records, comparison, official]
+    "module",
+    [notebook, scores, relative, published, analysis_records, comparison, official, query, metric_info],
 )
 def test_documented_examples(module):
     failed, attempted = doctest.testmod(module)

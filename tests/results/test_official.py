@@ -224,6 +224,10 @@ def test_as_many_classes_as_the_benchmark_need_not_be_its_classes():
     )
     known = official.compare([one, two, unknown])
     assert known.allows(one, one) and known.allows(one, unknown) and not known.allows(one, two)
+    assert (
+        known.remarks[0] == "On different classes, do not compare: m_0 [lab] on cog_l1 / m_1 [lab] on cog_l1."
+    )
+    assert official.compare([one, unknown]).mixed == "" and official.compare([own, other]).mixed == ""
 
 
 def test_lists_of_classes_travel(tmp_path):
