@@ -177,16 +177,17 @@ def _entry(group: Sequence[SeedAverage], version: int) -> dict[str, Any]:
     values = {
         "model": first.model, "dataset": first.dataset, "experiment": first.evaluation, "quantity": first.metric,
         "n_shot": first.n_shot, "source": None if first.source == RUNS else first.source, "value": first.value,
-        "std": first.std, "seeds": first.seeds, "missing_seeds": first.missing_seeds, "by_seed": first.by_seed,
-        "epochs": first.epochs, **dict.fromkeys(_METRICS), **{f"{metric}_by_seed": () for metric in _METRICS},
+        "std": first.std, "seeds": list(first.seeds), "missing_seeds": list(first.missing_seeds),
+        "by_seed": list(first.by_seed), "epochs": list(first.epochs),
+        **dict.fromkeys(_METRICS), **{f"{metric}_by_seed": [] for metric in _METRICS},
     }  # fmt: skip
     for average in group:
         values[average.metric] = {"mean": average.value, "std": average.std}
-        values[f"{average.metric}_by_seed"] = average.by_seed
+        values[f"{average.metric}_by_seed"] = list(average.by_seed)
     entry = {key: values[key] for key in LISTS["cells" if is_protocol(first) else "measures"]}
     if first.counts != Counts() and (is_protocol(first) or version >= _WITH_CLASS_LISTS):
-        entry["counts"] = {key: getattr(first.counts, key) for key in _counts_keys(version)}
-    return json.loads(json.dumps(entry))
+        entry["counts"] = {key: list(getattr(first.counts, key)) for key in _counts_keys(version)}
+    return entry
 
 
 def write(path: str | os.PathLike[str], averages: Iterable[SeedAverage], *, label: str | None = None) -> None:
