@@ -27,8 +27,8 @@ from cog.analysis.saved_runs import SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
 from cog.results.analysis_records import Number
-from cog.results.cells import natural_key
 from cog.results.metric_info import PERCENT, Metric, companion_of, declare
+from cog.results.scores import natural_key
 from cog.runtime import files
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from cog.analysis.rows import FeatureRows, count_zero_rows
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
-from cog.results.measures import RATIO_TO_IN1K
 from cog.results.metric_info import Metric, declare
+from cog.results.relative import RATIO_TO_IN1K
 from cog.runtime import files, signals
 from cog.runtime.progress import Progress
 

@@ -31,8 +31,8 @@ from cog.data import datasets
 from cog.data.root_layout import open_store
 from cog.errors import CogError
 from cog.results.analysis_records import Number
-from cog.results.cells import natural_key
 from cog.results.metric_info import PERCENT, Metric, by_name, declare
+from cog.results.scores import natural_key
 from cog.runtime import files
 from cog.runtime.resume_dir import sample_sha256
 

@@ -28,8 +28,8 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.errors import CogError
 from cog.paths import ModelDir
 from cog.results.analysis_records import Number
-from cog.results.cells import natural_key
 from cog.results.metric_info import Metric, by_name, declare
+from cog.results.scores import natural_key
 
 logger = logging.getLogger(__name__)
 

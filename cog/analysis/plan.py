@@ -18,7 +18,6 @@ from cog.errors import CogError
 from cog.features.folder import FeatureFolder
 from cog.paths import ModelDir, check_dataset_name
 from cog.results import analysis_records
-from cog.results.analysis_records import AnalysisRecord, RecordProblem
 from cog.runtime import files, machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.fingerprint import differences
@@ -125,9 +124,10 @@ class AnalysisOutput(OutputFolder):
         """Whether the result is there."""
         if self.overwrite or not (self.path / analysis_records.RESULTS_FILE).exists():
             return False
-        record = analysis_records.read(self.path)
-        if isinstance(record, RecordProblem):
-            raise CogError(f"{record.message}; add --overwrite to replace it")
+        try:
+            record = analysis_records.read(self.path)
+        except CogError as error:
+            raise CogError(f"{error}; add --overwrite to replace it") from None
         changed = differences(record.identity, self.identity)
         if changed:
             raise CogError(
@@ -137,8 +137,10 @@ class AnalysisOutput(OutputFolder):
 
     def replaced(self) -> list[str]:
         """Return the files that the result in the folder consists of."""
-        record = analysis_records.read(self.path)
-        named = record.details.get("files", []) if isinstance(record, AnalysisRecord) else []
+        try:
+            named = analysis_records.read(self.path).details.get("files", [])
+        except CogError:
+            return []
         named = named if isinstance(named, list) else []
         return [
             name

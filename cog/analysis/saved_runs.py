@@ -1,6 +1,6 @@
 """Saved classifier runs as input of an analysis: their seeds, predictions and weights.
 
-Runs are read as :mod:`cog.results.run_reader` reads them, so those of the original toolkit count too. Nothing here
+Runs are read as :mod:`cog.results.run_records` reads them, so those of the original toolkit count too. Nothing here
 imports torch before weights are read.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from cog import config
 from cog.errors import CogError
 from cog.paths import ModelDir, evaluation_folder, parse_seed_folder
-from cog.results import run_reader
+from cog.results import run_records
 from cog.runtime import files
 from cog.runtime.safe_load import load_pickle, load_torch
 
@@ -148,12 +148,12 @@ def read_run(path: Path, *, model: str, dataset: str, n_shot: int | None, seed: 
     """Read one seed folder.
 
     Raises:
-        CogError: see :func:`cog.results.run_reader.read_run`.
+        CogError: see :func:`cog.results.run_records.read_run`.
     """
-    run = run_reader.read_run(path, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
+    run = run_records.read_run(path, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
     record: Any = {}
-    if (path / run_reader.RESULTS_FILE).is_file():
-        record = files.read_json(path / run_reader.RESULTS_FILE)
+    if (path / run_records.RESULTS_FILE).is_file():
+        record = files.read_json(path / run_records.RESULTS_FILE)
     return SavedRun(seed, path / run.final_folder, run.top1, record)
 
 

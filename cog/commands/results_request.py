@@ -11,7 +11,7 @@ from cog import config, paths
 from cog.commands.results_source_flags import given
 from cog.errors import CogError
 from cog.reporting.request import OutputRequest, ResultsRequest
-from cog.results import find, measures
+from cog.results import find, scores
 from cog.results.query import ResultQuery
 from cog.runtime import files
 
@@ -92,7 +92,7 @@ def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
         baseline=args.relative_to or args.baseline,
         # With another evaluation than the protocol's, that one alone is exported, drawn and reported.
         experiments=request.shows_experiments
-        or (evaluation == measures.LOGREG and any((args.export, args.figures, args.report))),
+        or (evaluation == scores.LOGREG and any((args.export, args.figures, args.report))),
     )
     if args.published_only:
         if args.logreg_root_dir or args.models_root_dir:

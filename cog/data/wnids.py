@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 _WNID = re.compile(r"n[0-9]{8}")
@@ -14,3 +16,8 @@ IN1K_LIST = Path(__file__).parent / "in1k_wnids.txt"
 def is_wnid(text: str) -> bool:
     """Return whether ``text`` has the form of a noun id: ``n`` and the 8 digits of a byte offset."""
     return _WNID.fullmatch(text) is not None
+
+
+def class_list_digest(classes: Iterable[str]) -> str:
+    """Return the SHA-256 of the names of classes, one per line, sorted: equal for the same classes."""
+    return hashlib.sha256("\n".join(sorted(classes)).encode()).hexdigest()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog.data import image_checks, root_layout
 from cog.data.image_sources import ImageSources
+from cog.data.wnids import class_list_digest
 from cog.errors import CogError
 from cog.features import shards
 from cog.features.folder import FeatureFolder
@@ -128,6 +129,7 @@ class ExtractionPlan:
             "decode": fx.DECODE,
             "image_list_sha256": images.digest(),
             "images_root": str(images.root),
+            "class_list_sha256": class_list_digest(images.classes),
             "n_classes": len(images.classes),
             "n_images": len(images),
         }

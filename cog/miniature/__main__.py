@@ -98,11 +98,11 @@ def _overview(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> int:
     from cog.miniature.expectation import check_results
     from cog.miniature.train import TRAINED, UNTRAINED
-    from cog.results import find
+    from cog.results import find, run_records
 
     root = args.models_root_dir or args.output_dir / "models"
     runs, _ = find.find_runs(root, models=(TRAINED, UNTRAINED))
-    findings = check_results(find.summarise(runs), trained=TRAINED, untrained=UNTRAINED)
+    findings = check_results(run_records.summarise(runs), trained=TRAINED, untrained=UNTRAINED)
     if not findings:
         raise CogError(
             f"{root} holds no results of {TRAINED} on {constants.IN1K} and the levels; run logreg.py first"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cog import constants
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from typing import Any
 from cog.errors import CogError
 from cog.reporting.tables.layout import format_number
 from cog.reporting.tables.writers import DRAWN, Table, TableEntry, draw
-from cog.results import exchange, find, metric_info, query, scores
-from cog.results.cells import RUNS, Problem, SeedAverage
+from cog.results import metric_info, query, scores
 from cog.results.labels import shots_label
-from cog.results.scores import Score
+from cog.results.run_records import Problem
+from cog.results.scores import RUNS, Score, SeedAverage
 from cog.runtime.csv_text import csv_text
 
 #: Names of the fields of a score that a table can have in its rows or columns.
@@ -57,26 +57,9 @@ def read_results(
     Raises:
         CogError: a folder or file that cannot be read.
     """
-    found: list[Score] = []
-    problems: list[Problem] = []
-    if root is not None:
-        everything = find.find_all(root, models=models, datasets=datasets)
-        problems = everything.problems
-        for runs in everything.runs.values():
-            found += scores.of_runs(runs)
-        found += scores.of_records(everything.analyses)
-    others = scores.of_averages(
-        exchange.merge(*((str(path), exchange.load(path, flag="file")) for path in imports))
+    return Results(
+        *query.read_scores(root, models=models, datasets=datasets, imports=imports, paper=published)
     )
-    if published is not None:
-        others += scores.of_paper(published)
-    found += [
-        one
-        for one in dict.fromkeys(others)  # a shared file may hold published numbers as well
-        if (models is None or any(query.matches(one.model, name) for name in models))
-        and (datasets is None or one.dataset in datasets)
-    ]
-    return Results(sorted(found, key=scores.sort_key), problems)
 
 
 class Results(Sequence[Score]):
@@ -111,7 +94,7 @@ class Results(Sequence[Score]):
 
     def average(self) -> list[SeedAverage]:
         """Return means and deviations over seeds; see :func:`cog.results.scores.average`."""
-        return scores.average(self)
+        return scores.without_single_std(scores.average(self))
 
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with a row for each score and its fields as columns.

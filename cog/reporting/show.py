@@ -20,10 +20,10 @@ from cog.reporting.tables import (
     writers,
 )
 from cog.reporting.tables.layout import Shown, TableStyle, View
-from cog.results import exchange, find, labels, official, published, query
-from cog.results.cells import Problem, SeedAverage, of_metric, summarise
-from cog.results.measures import LOGREG, is_classifier, of_runs
-from cog.results.query import Found, ResultQuery
+from cog.results import exchange, labels, official, published, query, scores
+from cog.results.query import QueryResult, ResultQuery
+from cog.results.run_records import Problem, summarise, summarise_all
+from cog.results.scores import LOGREG, SeedAverage, is_classifier, of_metric
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
@@ -36,7 +36,7 @@ FINE_DECIMALS = 2
 DECIMALS = {"csv": 4}
 
 
-def read(request: ResultsRequest) -> Found:
+def read(request: ResultsRequest) -> QueryResult:
     """Read everything that is selected, and log what a reader of the numbers should know.
 
     Raises:
@@ -73,12 +73,12 @@ def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> 
     return report.finish()
 
 
-def as_text(found: Found, request: ResultsRequest) -> str:
+def as_text(found: QueryResult, request: ResultsRequest) -> str:
     """Return the tables that are asked for as text of the format that is asked for."""
     selected = request.selection
     if request.shows_experiments:
         return _show_experiments(found, request)
-    own = [cell for cell in found.cells if cell.source == find.RUNS]
+    own = [cell for cell in found.cells if cell.source == scores.RUNS]
     is_one = selected.logreg_root_dir is not None or all(
         len(values or ()) == 1 for values in (selected.exact_models, selected.datasets, selected.n_shots)
     )
@@ -117,7 +117,7 @@ def _text(view: View, request: ResultsRequest, decimals: int | None, remarks: Se
     return writers.draw([*first, last], request.format, width=request.width)
 
 
-def _show_experiments(found: Found, request: ResultsRequest) -> str:
+def _show_experiments(found: QueryResult, request: ResultsRequest) -> str:
     selected = request.selection
     with_source = selected.paper is not None or bool(selected.imports)
     style = TableStyle(paper_labels=request.labels == "paper", with_source=with_source)
@@ -160,7 +160,9 @@ def _view(shown: Shown, request: ResultsRequest, metrics: Sequence[str], style: 
     return view
 
 
-def write_files(found: Found, request: ResultsRequest, output: OutputRequest, paths: OutputPaths) -> None:
+def write_files(
+    found: QueryResult, request: ResultsRequest, output: OutputRequest, paths: OutputPaths
+) -> None:
     """Write what was asked for beside tables. Nothing heavy is imported unless it is.
 
     What can still fail for another reason than a full disk (files in a folder, a missing library) comes first.
@@ -205,7 +207,7 @@ def write_files(found: Found, request: ResultsRequest, output: OutputRequest, pa
             paths.report,
             runs=found.runs,
             cells=own,
-            published=published.cells(request.paper),
+            published=published.accuracies(request.paper),
             problems=found.problems,
             measures=found.all_measures,
             analyses=found.analyses,
@@ -215,11 +217,11 @@ def write_files(found: Found, request: ResultsRequest, output: OutputRequest, pa
         )
         logger.info("wrote %s", paths.report)
     if paths.export is not None:
-        cells = [one for one in found.cells if one.source != find.RUNS]
-        own = [one for one in found.cells if one.source == find.RUNS]
+        cells = [one for one in found.cells if one.source != scores.RUNS]
+        own = [one for one in found.cells if one.source == scores.RUNS]
         if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
             # Among the accuracies of logistic regression they would be taken for the protocol's.
-            own = of_runs({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())
+            own = summarise_all({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())
         else:
             own = [dataclasses.replace(one, evaluation=LOGREG) for one in own]
         exchange.write(paths.export, [*own, *cells, *found.measures], label=output.label)
@@ -244,7 +246,7 @@ def _warn_of_problems(problems: Sequence[Problem]) -> None:
         logger.info("not counted yet: %s", "; ".join(parts))
 
 
-def _warn(found: Found, selected: ResultQuery) -> None:
+def _warn(found: QueryResult, selected: ResultQuery) -> None:
     """Say what a reader of the numbers should know."""
     shown = [*found.cells, *found.all_measures]
     kind = "finished run" if selected.paper is None and not selected.imports else "result"
@@ -277,7 +279,7 @@ def _place(variant: str, model: str, dataset: str, n_shot: int) -> str:
     return ", ".join(filter(None, (variant, model, dataset, labels.shots_label(n_shot))))
 
 
-def _averaged(found: Found) -> list[tuple[str, SeedAverage]]:
+def _averaged(found: QueryResult) -> list[tuple[str, SeedAverage]]:
     """Return all averages over seeds that are shown or that others are relative to, with the name of the variant."""
     main = [("", cell) for cell in of_metric((*found.cells, *found.others), "top1")]
     variants = {name: summarise(runs) for name, runs in found.variants.items() if is_classifier(name)}

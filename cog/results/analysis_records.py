@@ -16,16 +16,19 @@ this module imports torch.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cog import constants
 from cog.errors import CogError
+from cog.results.scores import SeedAverage
 from cog.runtime import files
 from cog.runtime.fingerprint import plain
+from cog.runtime.json_fields import number, text
 
 RESULTS_FILE = "results.json"
 
@@ -67,19 +70,6 @@ class AnalysisRecord:
     folder: Path | None = None
 
 
-@dataclass(frozen=True)
-class RecordProblem:
-    """A folder that holds no readable result.
-
-    Attributes:
-        folder: of the analysis.
-        message: one line: what is wrong.
-    """
-
-    folder: Path
-    message: str
-
-
 def write(folder: str | os.PathLike[str], record: AnalysisRecord) -> None:
     """Write ``results.json`` atomically; numbers that are not finite become null.
 
@@ -94,54 +84,80 @@ def write(folder: str | os.PathLike[str], record: AnalysisRecord) -> None:
     files.write_json(Path(folder) / RESULTS_FILE, plain(data))
 
 
-def read(folder: str | os.PathLike[str]) -> AnalysisRecord | RecordProblem:
-    """Read the result in an ``analysis_<name>`` folder; never raises for what a file may hold."""
+def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
+    """Read the result in an ``analysis_<name>`` folder.
+
+    Raises:
+        CogError: when it holds no readable result; one line that begins with the path of the file.
+    """
     folder = Path(folder)
     path = folder / RESULTS_FILE
-    try:
-        data = files.read_json(path)
-    except CogError as error:
-        return RecordProblem(folder, str(error))
+    data = files.read_json(path)
     if not isinstance(data, dict):
-        return RecordProblem(folder, f"{path} holds {type(data).__name__}, expected a JSON object")
+        raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
     if data.get("status") != "complete":
-        return RecordProblem(folder, f"{path} has status {data.get('status')!r}, expected 'complete'")
+        raise CogError(f"{path} has status {data.get('status')!r}, expected 'complete'")
     name = data.get("analysis")
     if not isinstance(name, str) or not constants.is_plain_name(name):
-        return RecordProblem(folder, f"{path} names no analysis")
-    for key in ("identity", "values", "per_seed", "details", "versions"):
-        if not isinstance(data.get(key, {}), dict):
-            return RecordProblem(folder, f"{path}: {key} is no JSON object")
+        raise CogError(f"{path} names no analysis")
+    objects = {key: data.get(key, {}) for key in ("identity", "values", "per_seed", "details", "versions")}
+    for key, value in objects.items():
+        if not isinstance(value, dict):
+            raise CogError(f"{path}: {key} is no JSON object")
     seeds = data.get("seeds", [])
     if not isinstance(seeds, list) or any(type(seed) is not int for seed in seeds):
-        return RecordProblem(folder, f"{path}: seeds is no list of whole numbers")
-    per_seed = data.get("per_seed", {})
-    tables = [data.get("values", {}), *per_seed.values()]
-    if not all(isinstance(table, dict) and all(map(_is_number, table.values())) for table in tables):
-        return RecordProblem(folder, f"{path}: values must be finite numbers or null")
-    seconds = data.get("seconds", 0.0)
+        raise CogError(f"{path}: seeds is no list of whole numbers")
+    for table in (objects["values"], *objects["per_seed"].values()):
+        if not isinstance(table, dict) or any(n is not None and number(n) is None for n in table.values()):
+            raise CogError(f"{path}: values must be finite numbers or null")
     return AnalysisRecord(
         analysis=name,
-        model=_text(data.get("model")),
-        dataset=_text(data.get("dataset")),
-        identity=data.get("identity", {}),
-        values=data.get("values", {}),
+        model=text(data.get("model")),
+        dataset=text(data.get("dataset")),
         seeds=seeds,
-        per_seed=per_seed,
-        details=data.get("details", {}),
-        versions=data.get("versions", {}),
-        device=_text(data.get("device")) or "",
-        seconds=float(seconds) if seconds is not None and _is_number(seconds) else 0.0,
-        finished=_text(data.get("finished")) or "",
+        device=text(data.get("device")) or "",
+        seconds=number(data.get("seconds")) or 0.0,
+        finished=text(data.get("finished")) or "",
         folder=folder,
+        **objects,
     )
 
 
-def _is_number(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def averages(records: Iterable[AnalysisRecord]) -> list[SeedAverage]:
+    """Return the headline numbers of analyses; those that are undefined are left out.
+
+    The deviation is the population standard deviation of the values of the seeds; the number itself is as the analysis
+    states it.
+
+    >>> values, by_seed = {"ami": 0.5}, {"0": {"ami": 0.5}, "1": {"ami": 0.4}}
+    >>> record = AnalysisRecord("kmeans", "my_net", "in1k", {}, values, seeds=[0, 1], per_seed=by_seed)
+    >>> (ami,) = averages([record])
+    >>> ami.metric, ami.value, round(ami.std, 3), ami.by_seed
+    ('ami', 0.5, 0.05, (0.5, 0.4))
+    """
+    return [
+        SeedAverage(
+            record.model,
+            record.dataset,
+            record.analysis,
+            metric,
+            0,
+            value,
+            statistics.pstdev(by_seed.values()) if len(by_seed) > 1 else None,
+            tuple(by_seed),
+            by_seed=tuple(by_seed.values()),
+        )
+        for record in records
+        if record.model is not None and record.dataset is not None
+        for metric, stated in record.values.items()
+        if (value := number(stated)) is not None
+        for by_seed in [_by_seed(record, metric)]
+    ]
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+def _by_seed(record: AnalysisRecord, metric: str) -> dict[int, float]:
+    """Return a metric of each repetition for which it is defined, by seed, ascending."""
+    stated = {
+        seed: number(record.per_seed.get(str(seed), {}).get(metric)) for seed in sorted(set(record.seeds))
+    }
+    return {seed: value for seed, value in stated.items() if value is not None}

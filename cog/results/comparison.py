@@ -25,7 +25,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cog.results import published
-from cog.results.cells import SeedAverage, dataset_key
+from cog.results.relative import points
+from cog.results.scores import SeedAverage, dataset_key
 
 CONFIDENCE = 0.95
 
@@ -42,7 +43,7 @@ class Difference:
 
     Attributes:
         model: model.
-        source: where its numbers come from (:attr:`cog.results.cells.SeedAverage.source`).
+        source: where its numbers come from (:attr:`cog.results.scores.SeedAverage.source`).
         baseline: baseline.
         baseline_source: where its numbers come from.
         dataset: data set.
@@ -148,9 +149,17 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, confidence: float = 
 
     Raises:
         ValueError: when they are of different metrics, data sets or numbers of shots.
+
+    >>> from cog.results.scores import Score, average
+    >>> def top1(model, *values):
+    ...     seeds = (22, 37, 45)
+    ...     return average(Score(model, "in1k", "logreg", 0, "top1", v, s) for v, s in zip(values, seeds))[0]
+    >>> d = difference(top1("my_net", 71.0, 72.0, 73.0), top1("sup_resnet50", 70.0, 71.5, 71.5))
+    >>> d.seeds, d.mean, round(d.low, 2), round(d.high, 2), d.reading
+    ((22, 37, 45), 1.0, -0.24, 2.24, 'not told apart')
     """
     if (cell.metric, cell.dataset, cell.n_shot) != (baseline.metric, baseline.dataset, baseline.n_shot):
-        places = (f"{one.metric} on {one.dataset}, N={one.n_shot}" for one in (cell, baseline))
+        places = (f"{a.metric} on {a.dataset}, N={a.n_shot}" for a in (cell, baseline))
         raise ValueError(" against ".join(places))
     mine, theirs = cell.values, baseline.values
     seeds = tuple(seed for seed in mine if seed in theirs)
@@ -166,9 +175,7 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, confidence: float = 
             half = quantile * deviation / math.sqrt(len(seeds))
             low, high = mean - half, mean + half
     else:
-        mean = cell.value - baseline.value
-        if cell.std is not None and baseline.std is not None:
-            deviation = math.hypot(cell.std, baseline.std)
+        mean, deviation = points(cell, baseline)
     return Difference(
         model=cell.model,
         source=cell.source,
@@ -182,8 +189,7 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, confidence: float = 
         high=high,
         deviation=deviation,
         seeds=seeds,
-        rounding=PUBLISHED_ROUNDING
-        * sum(one.source in published.SOURCES.values() for one in (cell, baseline)),
+        rounding=PUBLISHED_ROUNDING * sum(a.source in published.SOURCES.values() for a in (cell, baseline)),
     )
 
 
@@ -197,6 +203,35 @@ def within(mean: float, other_mean: float, deviation: float, *, rounding: float 
         rounding: how far the published mean may be off by rounding; the deviation's own rounding is left aside.
     """
     return abs(mean - other_mean) <= deviation + rounding + _BINARY
+
+
+@dataclass(frozen=True)
+class SharedRank:
+    """Where a number stands among others.
+
+    Attributes:
+        rank: 1 is best; equal numbers share the better rank (1, 2, 2, 4).
+        n_tied: numbers that are equal to this one, itself included.
+        n_ranked: numbers in all.
+    """
+
+    rank: int
+    n_tied: int
+    n_ranked: int
+
+
+def rank(values: Sequence[float]) -> list[SharedRank]:
+    """Rank numbers of which higher ones are better: ``1 + number of higher ones``.
+
+    >>> [(r.rank, r.n_tied) for r in rank([70.0, 72.5, 70.0, 68.1])]
+    [(2, 2), (1, 1), (2, 2), (4, 1)]
+    """
+    rising = sorted(values)
+    ranks = []
+    for value in values:
+        first, end = bisect.bisect_left(rising, value), bisect.bisect_right(rising, value)
+        ranks.append(SharedRank(1 + len(rising) - end, end - first, len(rising)))
+    return ranks
 
 
 def crossings(differences: Iterable[Difference]) -> list[Crossing]:
@@ -220,7 +255,7 @@ def _crossings(group: Sequence[Difference]) -> list[Crossing]:
     ordered = sorted(group, key=lambda item: dataset_key(item.dataset))
     nonzero = [index for index, item in enumerate(ordered) if item.mean]
     told = [index for index, item in enumerate(ordered) if item.sign]
-    found = []
+    crossed = []
     # Between two data sets where the order is told, the means may change sides more than once, which says nothing.
     for gap, pairs in itertools.groupby(
         itertools.pairwise(nonzero), lambda pair: bisect.bisect(told, pair[0])
@@ -237,7 +272,7 @@ def _crossings(group: Sequence[Difference]) -> list[Crossing]:
             changes = [(changes[0][0], changes[-1][1])]
         for before, after in changes:
             item = ordered[before]
-            found.append(
+            crossed.append(
                 Crossing(
                     model=item.model,
                     source=item.source,
@@ -251,4 +286,4 @@ def _crossings(group: Sequence[Difference]) -> list[Crossing]:
                     latest=last.dataset if established and last else None,
                 )
             )
-    return found
+    return crossed

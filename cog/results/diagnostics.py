@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cog import constants
-from cog.results.cells import Problem, Run, SeedAverage
 from cog.results.labels import dataset_label, shots_title
 from cog.results.official import Match, Verdict
+from cog.results.run_records import Problem, Run
+from cog.results.scores import SeedAverage
 from cog.results.search_history import FeatureDescription, plain
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
@@ -90,7 +92,7 @@ class Evidence:
 
 def collect(evidence: Evidence) -> list[Notice]:
     """Return all notices, the most severe first."""
-    found = list(_problem_folders(evidence.problems))
+    notices = _problem_folders(evidence.problems)
     by_model: dict[str, list[Run]] = {}
     cells_of: dict[str, list[SeedAverage]] = {}
     counts_of: dict[str, dict[str, Verdict]] = {}
@@ -105,27 +107,209 @@ def collect(evidence: Evidence) -> list[Notice]:
         made_of.setdefault(model, []).append(features)
     for model, runs in by_model.items():
         made, cells = made_of.get(model, []), cells_of.get(model, [])
-        for notices in (
-            _counts(model, counts_of.get(model, {})),
-            _missing(model, cells, evidence.root),
-            _diverged(model, runs),
-            _chance(model, cells, runs),
-            _edges(model, runs),
-            _protocol(model, runs),
-            _mixed(model, runs, made),
-            _features(model, runs, made, evidence.features),
-            _unrecorded(model, runs),
-        ):
-            found += notices
-    return sorted(found, key=lambda notice: SEVERITIES.index(notice.severity))
+        notices += [
+            *_counts(model, counts_of.get(model, {})),
+            *_missing(model, cells, evidence.root),
+            *_diverged(model, runs),
+            *_chance(model, cells, runs),
+            *_edges(model, runs),
+            *_protocol(model, runs),
+            *_mixed(model, runs, made),
+            *_features(model, runs, made, evidence.features),
+            *_notices("unrecorded", model, map(_run, (run for run in runs if not run.details.settings))),
+        ]
+    return sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity))
 
 
-def _where(dataset: str, n_shot: int) -> str:
+@dataclass(frozen=True)
+class _Kind:
+    """What a kind of notice says; ``{n}`` and the like are filled in where it is given.
+
+    Attributes:
+        severity: one of ``SEVERITIES``.
+        name: :attr:`Notice.kind`.
+        title: see :class:`Notice`, as the next two.
+        text: meaning.
+        action: what to do.
+    """
+
+    severity: str
+    name: str
+    title: str
+    text: str
+    action: str
+
+
+_NOTHING = "Nothing needs to be done."
+_EDGE = "The best value may lie outside, and the score below what the features allow."
+
+_KINDS = {
+    "folders": _Kind(
+        "warning", "folders that are not counted", "{n} not counted",
+        "These look like runs or their parents but could not be read as finished runs, so no score here includes "
+        "them.",
+        "Look at the reason of each; finish the run, or move the folder away.",
+    ),
+    "unfinished": _Kind(
+        "note", "unfinished runs", "{n} not finished yet",
+        "These are in progress, or were interrupted; no score here includes them.",
+        "Wait for those in progress; the command that began an interrupted one continues it.",
+    ),
+    "different data": _Kind(
+        "warning", Match.DIFFERENT.value, "Not the official data",
+        "Numbers on other data cannot be compared with published ones, and this page does not.",
+        "To compare with the paper, extract features of the complete IN-1K and of the levels in the authors' "
+        "level files. To compare models with each other, use the same data for all: that remains valid.",
+    ),
+    "nearly the data": _Kind(
+        "warning", Match.NEARLY.value, "Counts differ slightly from the official data",
+        "A few images more or less move scores far less than a seed does; the comparison is kept.",
+        "Find the missing images if the numbers are to be published (failed_images.txt beside the features), or "
+        "say so there.",
+    ),
+    "unknown data": _Kind(
+        "note", Match.UNKNOWN.value, "Counts are not recorded",
+        "Nothing says how many classes and images these results come from (runs or features of the original "
+        "toolkit). They are compared with the paper as if they came from the official data.",
+        "Make sure that they do.",
+    ),
+    "missing seeds": _Kind(
+        "warning", "missing seeds", "Seeds are missing in {n}",
+        "Means over fewer seeds are less certain, and a deviation over two or three seeds says little.",
+        "Run the missing seeds; what is there is skipped.",
+    ),
+    "missing results": _Kind(
+        "note", "missing results", "{n} not there yet",
+        "{text}",
+        "Extract the features if needed, then train the classifiers; what is there is skipped.",
+    ),
+    "diverged runs": _Kind(
+        "problem", "final training that diverged", "Final training diverged in {n}",
+        "The weights were no longer finite; these accuracies mean nothing but are counted in the averages.",
+        'Lower the interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
+    ),
+    "diverged trials": _Kind(
+        "note", "trials that diverged", "{n} of the searches diverged",
+        "A search steers away from such values by itself; a few are normal at high learning rates.",
+        _NOTHING,
+    ),
+    "many diverged trials": _Kind(
+        "warning", "trials that diverged", "{n} of the searches diverged",
+        "In some runs this was more than half, which leaves few trials to choose from.",
+        "Lower the upper end of CLF.LR_INTV for these runs.",
+    ),
+    "chance": _Kind(
+        "warning", "accuracy no better than guessing", "Accuracy no better than guessing",
+        "Features without information, labels that do not belong to the features, or training that failed look "
+        "like this.",
+        "Check the checkpoint and the preprocessing of the extraction, and the curves of the final training below.",
+    ),
+    "edge": _Kind(
+        "warning", "{name} at the edge of its interval", "Chosen {name} at the {end} end of its interval in {n}",
+        _EDGE,
+        "Widen {key} beyond this end for a trial and see whether the validation accuracy rises. Published results"
+        " used the default interval: name another one when you report scores.",
+    ),
+    "protocol": _Kind(
+        "warning", "settings other than the protocol's", "Settings differ from the paper's protocol",
+        "Published results were made with the protocol's settings; others can move scores in either direction.",
+        "To compare with the paper, run again with the defaults; otherwise name the settings with the scores.",
+    ),
+    "epochs": _Kind(
+        "warning", "different numbers of epochs", "Different numbers of epochs",
+        "Runs of one model were trained for different numbers of epochs: their scores should not be averaged or "
+        "compared.",
+        "Repeat the odd ones with the same CLF.N_EPOCHS and --overwrite.",
+    ),
+    "settings": _Kind(
+        "warning", "different settings between results of one model",
+        "Different settings between results of one model",
+        "Scores made with different settings are not comparable with each other.",
+        "Repeat the odd ones with the same settings and --overwrite.",
+    ),
+    "extraction": _Kind(
+        "warning", "features made in different ways", "Features of one model were made in different ways",
+        "Another checkpoint or preprocessing is another model: the data sets and splits do not belong together.",
+        "Extract the odd ones again (extract_features.py --overwrite) and run their classifiers again.",
+    ),
+    "versions": _Kind(
+        "note", "different versions, devices or modes", "Different versions, devices or modes",
+        "Runs of one model were made with different software, hardware or modes of computing. That moves single "
+        "scores by less than another seed does, but the exact numbers cannot all be reproduced in one place.",
+        "For a publication, make all runs with one installation; otherwise nothing needs to be done.",
+    ),
+    "failed images": _Kind(
+        "warning", "images that could not be decoded", "{n} could not be decoded",
+        "They are missing from the features, so scores come from slightly fewer images.",
+        "Mend the files that failed_images.txt beside the features names, then extract and run again.",
+    ),
+    "checkpoints": _Kind(
+        "problem", "training and test features of different checkpoints",
+        "Training and test features come from different checkpoints",
+        "A classifier of one network was tested on features of another: these scores mean nothing.",
+        "Extract both splits with the same checkpoint and run again with --overwrite.",
+    ),
+    "stale": _Kind(
+        "problem", "features changed after the runs", "Features changed after the runs",
+        "The features on disk now are not those the runs used (another checkpoint or other images).",
+        "Run the classifiers again with --overwrite, or restore the features.",
+    ),
+    "unpublished": _Kind(
+        "warning", "checkpoint that is not the published file", "The checkpoint is not the published file",
+        "The SHA-256 of the checkpoint is not the one known for {model}.",
+        "Download it again (prepare_models/), or give a model of your own a name of its own.",
+    ),
+    "unrecorded": _Kind(
+        "note", "settings that are not recorded", "Settings of {n} are not recorded",
+        "Runs of the original toolkit keep their settings where they cannot be read safely, so nothing here was "
+        "checked against the protocol.",
+        "Nothing needs to be done if you know how they were made.",
+    ),
+}  # fmt: skip
+
+_MATCHES = {
+    Match.DIFFERENT: "different data",
+    Match.NEARLY: "nearly the data",
+    Match.UNKNOWN: "unknown data",
+}
+
+
+def _notices(
+    kind: str | _Kind,
+    model: str,
+    items: Iterable[str],
+    *,
+    commands: Sequence[str] = (),
+    n: str = "",
+    **words: str,
+) -> list[Notice]:
+    """Return a notice; none without anything that it is about.
+
+    Args:
+        kind: key of ``_KINDS``.
+        model: whose results it is about.
+        items: where; all but the first few are counted only.
+        commands: shell commands.
+        n: the amount that the title names; default: the number of items as runs.
+        words: others that are filled in.
+    """
+    items = list(items)
+    if not items:
+        return []
+    kind = _KINDS[kind] if isinstance(kind, str) else kind
+    words |= {"n": n or _amount(len(items), "run"), "model": model}
+    name, title, text, action = (
+        part.format_map(words) for part in (kind.name, kind.title, kind.text, kind.action)
+    )
+    return [Notice(kind.severity, model, name, title, text, action, tuple(commands), _shorten(items))]
+
+
+def _place(dataset: str, n_shot: int) -> str:
     return f"{dataset_label(dataset)}, {shots_title(n_shot)}"
 
 
 def _run(run: Run) -> str:
-    return f"{_where(run.dataset, run.n_shot)}, seed {run.seed}"
+    return f"{_place(run.dataset, run.n_shot)}, seed {run.seed}"
 
 
 def _shorten(items: Iterable[str]) -> tuple[str, ...]:
@@ -135,202 +319,111 @@ def _shorten(items: Iterable[str]) -> tuple[str, ...]:
     return (*items[: _MANY - 1], f"and {len(items) - _MANY + 1} more")
 
 
-def _amount(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _amount(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _driver(model: str, dataset: Sequence[str], shots: Sequence[int], seeds: Sequence[int], root: str) -> str:
-    """The command that makes runs: only what is missing is run."""
+def _driver(model: str, places: Sequence[tuple[str, int]], seeds: Sequence[int], root: str) -> str:
+    """Return the command that makes runs on data sets with numbers of shots; what is there is skipped."""
+    datasets, shots = dict.fromkeys(d for d, _ in places), sorted({n for _, n in places})
     script = "fewshot.sh" if any(shots) else "logreg.sh"
-    variables = {"models_root_dir": root, "model_name": model, "dataset": " ".join(dataset)}
+    variables = {"models_root_dir": root, "model_name": model, "dataset": " ".join(datasets)}
     variables |= {"shots": " ".join(map(str, shots))} if any(shots) else {}
     variables["seeds"] = " ".join(map(str, seeds))
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return f"bash bash-scripts/{script} {' '.join(words)}"
 
 
-def _problem_folders(problems: Sequence[Problem]) -> Iterable[Notice]:
+def _problem_folders(problems: Sequence[Problem]) -> list[Notice]:
     unfinished = [problem for problem in problems if problem.state in (RUNNING, INTERRUPTED)]
-    problems = [problem for problem in problems if problem not in unfinished]
-    if problems:
-        yield Notice(
-            "warning",
-            "",
-            "folders that are not counted",
-            f"{_amount(len(problems), 'folder')} not counted",
-            "These look like runs or their parents but could not be read as finished runs, so no score here includes "
-            "them.",
-            "Look at the reason of each; finish the run, or move the folder away.",
-            items=_shorten(f"{problem.path}: {problem.reason}" for problem in problems),
-        )
-    if unfinished:
-        yield Notice(
-            "note",
-            "",
-            "unfinished runs",
-            f"{_amount(len(unfinished), 'run')} not finished yet",
-            "These are in progress, or were interrupted; no score here includes them.",
-            "Wait for those in progress; the command that began an interrupted one continues it.",
-            items=_shorten(f"{problem.path}: {problem.reason}" for problem in unfinished),
-        )
+    others = [problem for problem in problems if problem not in unfinished]
+    return [
+        *_notices("folders", "", map(str, others), n=_amount(len(others), "folder")),
+        *_notices("unfinished", "", map(str, unfinished)),
+    ]
 
 
-def _counts(model: str, verdicts: Mapping[str, Verdict]) -> Iterable[Notice]:
-    for match, severity, meaning, action in (
-        (
-            Match.DIFFERENT,
-            "warning",
-            "Numbers on other data cannot be compared with published ones, and this page does not.",
-            "To compare with the paper, extract features of the complete IN-1K and of the levels in the "
-            "authors' level files. To compare models with each other, use the same data for all: that remains valid.",
-        ),
-        (
-            Match.NEARLY,
-            "warning",
-            "A few images more or less move scores far less than a seed does; the comparison is kept.",
-            "Find the missing images if the numbers are to be published (failed_images.txt beside the "
-            "features), or say so there.",
-        ),
-        (
-            Match.UNKNOWN,
-            "note",
-            "Nothing says how many classes and images these results come from (runs or features of the original "
-            "toolkit). They are compared with the paper as if they came from the official data.",
-            "Make sure that they do.",
-        ),
-    ):
-        found = {dataset: verdict for dataset, verdict in verdicts.items() if verdict.match is match}
-        if found:
-            title = {
-                Match.DIFFERENT: "Not the official data",
-                Match.NEARLY: "Counts differ slightly from the official data",
-                Match.UNKNOWN: "Counts are not recorded",
-            }[match]
-            items = [
-                f"{dataset_label(dataset)}: {'; '.join(verdict.differences)}"
-                for dataset, verdict in found.items()
-                if verdict.differences
-            ] or [dataset_label(dataset) for dataset in found]
-            yield Notice(severity, model, match.value, title, meaning, action, items=_shorten(items))
-
-
-def _missing(model: str, cells: Sequence[SeedAverage], root: str) -> Iterable[Notice]:
-    incomplete = [cell for cell in cells if cell.missing_seeds]
-    if incomplete:
-        groups: dict[tuple[tuple[int, ...], bool], list[SeedAverage]] = {}
-        for cell in incomplete:
-            groups.setdefault((cell.missing_seeds, bool(cell.n_shot)), []).append(cell)
-        commands = [
-            _driver(
-                model,
-                list(dict.fromkeys(cell.dataset for cell in group)),
-                sorted({cell.n_shot for cell in group}),
-                seeds,
-                root,
-            )
-            for (seeds, _), group in groups.items()
+def _counts(model: str, verdicts: Mapping[str, Verdict]) -> list[Notice]:
+    notices = []
+    for match, kind in _MATCHES.items():
+        matching = {dataset: verdict for dataset, verdict in verdicts.items() if verdict.match is match}
+        items = [
+            f"{dataset_label(dataset)}: {'; '.join(verdict.differences)}"
+            for dataset, verdict in matching.items()
+            if verdict.differences
         ]
-        yield Notice(
-            "warning",
-            model,
-            "missing seeds",
-            f"Seeds are missing in {len(incomplete)} of {_amount(len(cells), 'result')}",
-            "Means over fewer seeds are less certain, and a deviation over two or three seeds says little.",
-            "Run the missing seeds; what is there is skipped.",
-            commands=tuple(commands[:6]) if model else (),  # a folder outside the layout has no names
-            items=_shorten(
-                f"{_where(c.dataset, c.n_shot)}: {len(c.seeds)} of {len(c.seeds) + len(c.missing_seeds)}, missing "
-                f"{', '.join(map(str, c.missing_seeds))}"
-                for c in incomplete
-            ),
-        )
+        notices += _notices(kind, model, items or map(dataset_label, matching))
+    return notices
+
+
+def _missing(model: str, cells: Sequence[SeedAverage], root: str) -> list[Notice]:
+    incomplete = [cell for cell in cells if cell.missing_seeds]
+    groups: dict[tuple[tuple[int, ...], bool], list[SeedAverage]] = {}
+    for cell in incomplete:
+        groups.setdefault((cell.missing_seeds, bool(cell.n_shot)), []).append(cell)
+    commands = [
+        _driver(model, [(cell.dataset, cell.n_shot) for cell in group], seeds, root)
+        for (seeds, _), group in groups.items()
+    ]
+    notices = _notices(
+        "missing seeds",
+        model,
+        (
+            f"{_place(c.dataset, c.n_shot)}: {len(c.seeds)} of {len(c.seeds) + len(c.missing_seeds)}, missing "
+            f"{', '.join(map(str, c.missing_seeds))}"
+            for c in incomplete
+        ),
+        commands=commands[:6] if model else (),  # a folder outside the layout has no names
+        n=f"{len(incomplete)} of {_amount(len(cells), 'result')}",
+    )
     present = {(cell.dataset, cell.n_shot) for cell in cells}
     for few in (False, True):
-        datasets = {
-            dataset for dataset, n_shot in present if bool(n_shot) == few and dataset in constants.DATASETS
-        }
-        shots = sorted(
-            {n_shot for dataset, n_shot in present if bool(n_shot) == few and dataset in constants.DATASETS}
-        )
-        wanted = [d for d in constants.DATASETS if d not in datasets]
+        official = [(d, n) for d, n in present if bool(n) == few and d in constants.DATASETS]
+        datasets, shots = {d for d, _ in official}, sorted({n for _, n in official})
+        absent = [dataset_label(d) for d in constants.DATASETS if d not in datasets]
         gaps = [(d, n) for d in constants.DATASETS for n in shots if (d, n) not in present]
-        if not datasets or not gaps:
+        if not gaps:
             continue
-        kind = "few-shot results" if few else "results with all images"
-        yield Notice(
-            "note",
-            model,
+        verb = "is" if len(absent) == 1 else "are"
+        text = f"The paper's study has six data sets; {', '.join(absent)} {verb} missing entirely."
+        notices += _notices(
             "missing results",
-            f"{len(gaps)} {kind} not there yet",
-            f"The paper's study has six data sets; {', '.join(map(dataset_label, wanted))} "
-            f"{'is' if len(wanted) == 1 else 'are'} missing entirely."
-            if wanted
-            else "Some combinations of data set and number of images have no run.",
-            "Extract the features if needed, then train the classifiers; what is there is skipped.",
-            commands=(
-                _driver(
-                    model,
-                    list(dict.fromkeys(d for d, _ in gaps)),
-                    sorted({n for _, n in gaps}),
-                    constants.SEEDS,
-                    root,
-                ),
-            ),
-            items=_shorten(_where(d, n) for d, n in gaps),
-        )
-
-
-def _diverged(model: str, runs: Sequence[Run]) -> Iterable[Notice]:
-    final = [run for run in runs if run.diverged]
-    if final:
-        yield Notice(
-            "problem",
             model,
-            "final training that diverged",
-            f"Final training diverged in {_amount(len(final), 'run')}",
-            "The weights were no longer finite; these accuracies mean nothing but are counted in the averages.",
-            'Lower the interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
-            items=_shorten(_run(run) for run in final),
+            (_place(d, n) for d, n in gaps),
+            commands=[_driver(model, gaps, constants.SEEDS, root)],
+            n=f"{len(gaps)} {'few-shot results' if few else 'results with all images'}",
+            text=text if absent else "Some combinations of data set and number of images have no run.",
         )
-    trials = sum(run.details.n_trials for run in runs)
+    return notices
+
+
+def _diverged(model: str, runs: Sequence[Run]) -> list[Notice]:
+    lossy = [run for run in runs if run.details.n_trials_diverged]
+    most = [run for run in lossy if 2 * run.details.n_trials_diverged > run.details.n_trials > 0]
     lost = sum(run.details.n_trials_diverged for run in runs)
-    if lost:
-        most = [run for run in runs if 2 * run.details.n_trials_diverged > run.details.n_trials > 0]
-        yield Notice(
-            "warning" if most else "note",
+    return [
+        *_notices("diverged runs", model, (_run(run) for run in runs if run.diverged)),
+        *_notices(
+            "many diverged trials" if most else "diverged trials",
             model,
-            "trials that diverged",
-            f"{lost:,} of {trials:,} trials of the searches diverged",
-            "In some runs this was more than half, which leaves few trials to choose from."
-            if most
-            else "A search steers away from such values by itself; a few are normal at high learning rates.",
-            "Lower the upper end of CLF.LR_INTV for these runs." if most else "Nothing needs to be done.",
-            items=_shorten(
-                f"{_run(run)}: {run.details.n_trials_diverged} of {run.details.n_trials}"
-                for run in (most or [run for run in runs if run.details.n_trials_diverged])
-            ),
-        )
+            (f"{_run(r)}: {r.details.n_trials_diverged} of {r.details.n_trials}" for r in most or lossy),
+            n=f"{lost:,} of {sum(run.details.n_trials for run in runs):,} trials",
+        ),
+    ]
 
 
-def _chance(model: str, cells: Sequence[SeedAverage], runs: Sequence[Run]) -> Iterable[Notice]:
+def _chance(model: str, cells: Sequence[SeedAverage], runs: Sequence[Run]) -> list[Notice]:
     classes = {(run.dataset, run.n_shot): run.details.n_classes for run in runs if run.details.n_classes}
-    low = []
-    for cell in cells:
-        n_classes = classes.get((cell.dataset, cell.n_shot))
-        if n_classes is not None and n_classes > 1 and cell.value <= 1.5 * 100 / n_classes:
-            low.append(f"{_where(cell.dataset, cell.n_shot)}: {cell.value:.2f} % of {n_classes} classes")
-    if low:
-        yield Notice(
-            "warning",
-            model,
-            "accuracy no better than guessing",
-            "Accuracy no better than guessing",
-            "Features without information, labels that do not belong to the features, or training that "
-            "failed look like this.",
-            "Check the checkpoint and the preprocessing of the extraction, and the curves of the final "
-            "training below.",
-            items=_shorten(low),
-        )
+    known = [(cell, classes.get((cell.dataset, cell.n_shot)) or 1) for cell in cells]
+    return _notices(
+        "chance",
+        model,
+        (
+            f"{_place(cell.dataset, cell.n_shot)}: {cell.value:.2f} % of {n_classes} classes"
+            for cell, n_classes in known
+            if n_classes > 1 and cell.value <= 1.5 * 100 / n_classes
+        ),
+    )
 
 
 def at_edge(value: float | None, interval: Any) -> str | None:
@@ -344,65 +437,47 @@ def at_edge(value: float | None, interval: Any) -> str | None:
     return "lower" if share <= _EDGE_SHARE else "upper" if share >= 1 - _EDGE_SHARE else None
 
 
-def _edges(model: str, runs: Sequence[Run]) -> Iterable[Notice]:
+def _edges(model: str, runs: Sequence[Run]) -> list[Notice]:
+    notices = []
     searched = [run for run in runs if run.details.n_trials]
     for name, key, attribute in (
         ("learning rate", "CLF.LR_INTV", "lr"),
         ("weight decay", "CLF.WD_INTV", "wd"),
     ):
+        interval = f"{attribute}_interval"
         for end in ("lower", "upper"):
-            found = [
+            at_end = [
                 run
                 for run in searched
-                if at_edge(getattr(run, attribute), run.details.settings.get(f"{attribute}_interval")) == end
+                if at_edge(getattr(run, attribute), run.details.settings.get(interval)) == end
             ]
-            if not found:
-                continue
-            # So little weight decay acts like none: a wider interval would change nothing.
-            harmless = attribute == "wd" and end == "lower"
-            rare = len(found) * 10 < len(searched)
-            yield Notice(
-                "note" if harmless or rare else "warning",
-                model,
-                f"{name} at the edge of its interval",
-                f"Chosen {name} at the {end} end of its interval in {len(found)} of {_amount(len(searched), 'run')}",
-                "Weight decay this small acts like none; a wider interval would not change the scores."
-                if harmless
-                else "The best value may lie outside, and the score below what the features allow. Single "
-                "runs can end up there by chance."
-                if rare
-                else "The best value may lie outside, and the score below what the features allow.",
-                "Nothing needs to be done."
-                if harmless
-                else f"Widen {key} beyond this end for a trial and see whether the validation accuracy "
-                "rises. Published results used the default interval: name another one when you report scores.",
-                items=_shorten(f"{_run(run)}: {getattr(run, attribute):.3g}" for run in found),
-            )
+            kind = _KINDS["edge"]
+            if attribute == "wd" and end == "lower":
+                harmless = (
+                    "Weight decay this small acts like none; a wider interval would not change the scores."
+                )
+                kind = replace(kind, severity="note", text=harmless, action=_NOTHING)
+            elif len(at_end) * 10 < len(searched):
+                rare = f"{_EDGE} Single runs can end up there by chance."
+                kind = replace(kind, severity="note", text=rare)
+            items = (f"{_run(run)}: {getattr(run, attribute):.3g}" for run in at_end)
+            n = f"{len(at_end)} of {_amount(len(searched), 'run')}"
+            notices += _notices(kind, model, items, n=n, name=name, end=end, key=key)
+    return notices
 
 
-def _protocol(model: str, runs: Sequence[Run]) -> Iterable[Notice]:
+def _protocol(model: str, runs: Sequence[Run]) -> list[Notice]:
     items = []
     for name, (expected, key) in PROTOCOL.items():
         if name == "n_epochs":
             values = [run.planned_epochs for run in runs]
         else:
             values = [run.details.settings[name] for run in runs if name in run.details.settings]
-        other = {plain(value) for value in values if not _same(value, expected)}
+        other = [plain(value) for value in values if not _same(value, expected)]
         if other:
-            count = sum(not _same(value, expected) for value in values)
-            items.append(
-                f"{key}: {', '.join(sorted(map(str, other)))} instead of {plain(expected)} ({_amount(count, 'run')})"
-            )
-    if items:
-        yield Notice(
-            "warning",
-            model,
-            "settings other than the protocol's",
-            "Settings differ from the paper's protocol",
-            "Published results were made with the protocol's settings; others can move scores in either direction.",
-            "To compare with the paper, run again with the defaults; otherwise name the settings with the scores.",
-            items=_shorten(items),
-        )
+            shown = ", ".join(sorted(map(str, set(other))))
+            items.append(f"{key}: {shown} instead of {plain(expected)} ({_amount(len(other), 'run')})")
+    return _notices("protocol", model, items)
 
 
 def _same(value: Any, expected: Any) -> bool:
@@ -411,108 +486,62 @@ def _same(value: Any, expected: Any) -> bool:
     return type(value) is type(expected) and value == expected
 
 
-def _mixed(model: str, runs: Sequence[Run], made: Sequence[FeatureDescription]) -> Iterable[Notice]:
-    epochs: dict[Any, list[Run]] = {}
+def _mixed(model: str, runs: Sequence[Run], made: Sequence[FeatureDescription]) -> list[Notice]:
+    epochs: dict[int, list[Run]] = {}
     for run in runs:
         epochs.setdefault(run.planned_epochs, []).append(run)
-    if len(epochs) > 1:
-        yield Notice(
-            "warning",
-            model,
-            "different numbers of epochs",
-            "Different numbers of epochs",
-            "Runs of one model were trained for different numbers of epochs: their scores should not be averaged or "
-            "compared.",
-            "Repeat the odd ones with the same CLF.N_EPOCHS and --overwrite.",
-            items=_shorten(f"{n} epochs: {_some(map(_run, odd))}" for n, odd in sorted(epochs.items())),
-        )
-    settings = []
-    for name, (_, key) in PROTOCOL.items():
-        if name != "n_epochs":
-            settings += _groups(
-                key,
-                ((run.details.settings.get(name), run) for run in runs if name in run.details.settings),
-            )
-    if settings:
-        yield Notice(
-            "warning",
-            model,
-            "different settings between results of one model",
-            "Different settings between results of one model",
-            "Scores made with different settings are not comparable with each other.",
-            "Repeat the odd ones with the same settings and --overwrite.",
-            items=_shorten(settings),
-        )
-    extraction: list[str] = []
-    severity = "warning"
-    checkpoints = _groups(
-        "checkpoint", _entries(made, lambda f: f.checkpoint_sha256 and f.checkpoint_sha256[:12])
-    )
-    if checkpoints:
-        severity = "problem"
-    extraction += checkpoints
-    for what, get in (
-        ("preprocessing", lambda f: f.preprocessing),
-        ("profile", lambda f: f.profile),
-        ("variant", lambda f: f.variant),
-        ("precision", lambda f: f.precision),
-    ):
-        extraction += _groups(what, _entries(made, get))
-    if extraction:
-        yield Notice(
-            severity,
-            model,
-            "features made in different ways",
-            "Features of one model were made in different ways",
-            "Another checkpoint or preprocessing is another model: the data sets and splits do not belong together.",
-            "Extract the odd ones again (extract_features.py --overwrite) and run their classifiers again.",
-            items=_shorten(extraction),
-        )
+
+    def of_features(label: str, get: Callable[[FeatureDescription], Any]) -> list[str]:
+        return _groups(label, ((get(f), f"{dataset_label(f.dataset)} {f.split}") for f in made))
+
+    def of_settings(keys: Mapping[str, str]) -> list[str]:
+        return [
+            line
+            for name, key in keys.items()
+            for line in _groups(key, ((run.details.settings.get(name), _run(run)) for run in runs))
+        ]
+
+    extraction = of_features("checkpoint", lambda f: f.checkpoint_sha256 and f.checkpoint_sha256[:12])
+    kind = replace(_KINDS["extraction"], severity="problem") if extraction else _KINDS["extraction"]
+    for name in ("preprocessing", "profile", "variant", "precision"):
+        extraction += of_features(name, operator.attrgetter(name))
     versions = []
     for package in ("imagenet-cog", "torch", "optuna"):
-        versions += _groups(package, ((run.details.versions.get(package), run) for run in runs))
-    for name, key in OTHER_SETTINGS.items():
-        versions += _groups(key, ((run.details.settings.get(name), run) for run in runs))
-    versions += _groups(
-        "device", ((run.details.device and run.details.device.split(":")[0], run) for run in runs)
-    )
-    if versions:
-        yield Notice(
-            "note",
+        versions += _groups(package, ((run.details.versions.get(package), _run(run)) for run in runs))
+    versions += of_settings(OTHER_SETTINGS)
+    devices = ((run.details.device and run.details.device.split(":")[0], _run(run)) for run in runs)
+    versions += _groups("device", devices)
+    return [
+        *_notices(
+            "epochs",
             model,
-            "different versions, devices or modes",
-            "Different versions, devices or modes",
-            "Runs of one model were made with different software, hardware or modes of computing. That moves single "
-            "scores by less than another seed does, but the exact numbers cannot all be reproduced in one place.",
-            "For a publication, make all runs with one installation; otherwise nothing needs to be done.",
-            items=_shorten(versions),
-        )
+            (f"{n} epochs: {_some(map(_run, odd))}" for n, odd in sorted(epochs.items()) if len(epochs) > 1),
+        ),
+        *_notices(
+            "settings",
+            model,
+            of_settings({name: key for name, (_, key) in PROTOCOL.items() if name != "n_epochs"}),
+        ),
+        *_notices(kind, model, extraction),
+        *_notices("versions", model, versions),
+    ]
 
 
-def _entries(
-    made: Sequence[FeatureDescription], get: Callable[[FeatureDescription], Any]
-) -> Iterable[tuple[Any, str]]:
-    return ((get(features), f"{dataset_label(features.dataset)} {features.split}") for features in made)
-
-
-def _groups(what: str, entries: Iterable[tuple[Any, Run | str]]) -> list[str]:
-    """One line per value when there are several; unknown values do not count."""
-    groups: dict[str, list[Run | str]] = {}
+def _groups(label: str, entries: Iterable[tuple[Any, str]]) -> list[str]:
+    """Return one line per value when there are several; unknown values do not count."""
+    groups: dict[str, list[str]] = {}
     for value, place in entries:
         shown = plain(value)
         if shown is not None:
             groups.setdefault(shown, []).append(place)
     if len(groups) < 2:
         return []
-    return [
-        f"{what} {value}: {_some(_run(place) if isinstance(place, Run) else place for place in places)}"
-        for value, places in groups.items()
-    ]
+    return [f"{label} {value}: {_some(places)}" for value, places in groups.items()]
 
 
-def _some(where: Iterable[str]) -> str:
-    where = list(dict.fromkeys(where))
-    return "; ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
+def _some(places: Iterable[str]) -> str:
+    places = list(dict.fromkeys(places))
+    return "; ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
 def _features(
@@ -520,80 +549,36 @@ def _features(
     runs: Sequence[Run],
     made: Sequence[FeatureDescription],
     features: Mapping[tuple[str, str, str], FeatureDescription],
-) -> Iterable[Notice]:
-    failed = [f for f in made if f.n_failed]
-    if failed:
-        yield Notice(
-            "warning",
-            model,
-            "images that could not be decoded",
-            f"{_amount(sum(f.n_failed or 0 for f in failed), 'image')} could not be decoded",
-            "They are missing from the features, so scores come from slightly fewer images.",
-            "Mend the files that failed_images.txt beside the features names, then extract and run again.",
-            items=_shorten(
-                f"{dataset_label(f.dataset)} {f.split}: {_amount(f.n_failed or 0, 'image')}"
-                + (f" of {f.n_images:,}" if f.n_images else "")
-                for f in failed
-            ),
-        )
+) -> list[Notice]:
+    failed = [(f, f.n_failed) for f in made if f.n_failed]
     apart, stale = [], []
     for run in runs:
-        used = {
-            "train": run.details.train_features.get("checkpoint_sha256"),
-            "test": run.details.test_features.get("checkpoint_sha256"),
-        }
-        if used["train"] and used["test"] and used["train"] != used["test"]:
+        used = {"train": run.details.train_features, "test": run.details.test_features}
+        checkpoints = {identity.get("checkpoint_sha256") or None for identity in used.values()}
+        if len(checkpoints - {None}) > 1:
             apart.append(_run(run))
-        for split in constants.SPLITS:
+        for split, identity in used.items():
             now = features.get((model, run.dataset, split))
-            identity = run.details.train_features if split == "train" else run.details.test_features
             for entry in ("checkpoint_sha256", "image_list_sha256"):
                 before, after = identity.get(entry), getattr(now, entry, None)
                 if before and after and before != after:
                     stale.append(_run(run))
-    if apart:
-        yield Notice(
-            "problem",
+    return [
+        *_notices(
+            "failed images",
             model,
-            "training and test features of different checkpoints",
-            "Training and test features come from different checkpoints",
-            "A classifier of one network was tested on features of another: these scores mean nothing.",
-            "Extract both splits with the same checkpoint and run again with --overwrite.",
-            items=_shorten(apart),
-        )
-    if stale:
-        yield Notice(
-            "problem",
+            (
+                f"{dataset_label(f.dataset)} {f.split}: {_amount(n, 'image')}"
+                + (f" of {f.n_images:,}" if f.n_images else "")
+                for f, n in failed
+            ),
+            n=_amount(sum(n for _, n in failed), "image"),
+        ),
+        *_notices("checkpoints", model, apart),
+        *_notices("stale", model, stale),
+        *_notices(
+            "unpublished",
             model,
-            "features changed after the runs",
-            "Features changed after the runs",
-            "The features on disk now are not those the runs used (another checkpoint or other images).",
-            "Run the classifiers again with --overwrite, or restore the features.",
-            items=_shorten(stale),
-        )
-    foreign = [f for f in made if f.checkpoint_is_published is False]
-    if foreign:
-        yield Notice(
-            "warning",
-            model,
-            "checkpoint that is not the published file",
-            "The checkpoint is not the published file",
-            f"The SHA-256 of the checkpoint is not the one known for {model}.",
-            "Download it again (prepare_models/), or give a model of your own a name of its own.",
-            items=_shorten(f"{dataset_label(f.dataset)} {f.split}" for f in foreign),
-        )
-
-
-def _unrecorded(model: str, runs: Sequence[Run]) -> Iterable[Notice]:
-    bare = [run for run in runs if not run.details.settings]
-    if bare:
-        yield Notice(
-            "note",
-            model,
-            "settings that are not recorded",
-            f"Settings of {_amount(len(bare), 'run')} are not recorded",
-            "Runs of the original toolkit keep their settings where they cannot be read safely, so nothing "
-            "here was checked against the protocol.",
-            "Nothing needs to be done if you know how they were made.",
-            items=_shorten(_run(run) for run in bare),
-        )
+            (f"{dataset_label(f.dataset)} {f.split}" for f in made if f.checkpoint_is_published is False),
+        ),
+    ]

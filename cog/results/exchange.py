@@ -30,7 +30,8 @@ The file is JSON, UTF-8, version 1 of this form::
       ]
     }
 
-With numbers of other experiments the version is 2, and there is one list more (``cells`` may then be empty)::
+With numbers of other experiments the version is 2, and there is one list more (``cells`` may then be empty). With
+digests of lists of classes it is 3: ``counts`` has ``class_lists``, too, and measures may have ``counts``::
 
       "measures": [
         {
@@ -50,7 +51,7 @@ With numbers of other experiments the version is 2, and there is one list more (
       ]
 
 All entries of a cell (but for ``counts``) or measure are there, in any order; each once, and no others are allowed (a
-later form has another version).
+later form has another version). Both are read as the same averages: a cell is two numbers, a measure one.
 Numbers are written with all their digits, so that what is read equals what was written. Means (of accuracies of
 classifiers) and deviations must follow from the values of the seeds where these are given. A file is read as what
 it is, somebody's word: it can claim any accuracy, and tables name its label beside every number from it. It cannot
@@ -62,60 +63,51 @@ from __future__ import annotations
 import json
 import math
 import os
-import statistics
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import cog
 from cog import constants
 from cog.errors import CogError
-from cog.results import measures, published
-from cog.results.cells import RUNS, Counts, SeedAverage, mean_std
-from cog.results.run_reader import is_percentage
+from cog.results import published
+from cog.results.run_records import is_percentage
+from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
 from cog.runtime import files
 from cog.runtime.provenance import now
 
 _T = TypeVar("_T")
 
 FORMAT = "imagenet-cog results"
-VERSION = 1
-VERSION_WITH_MEASURES = 2
 
 # A cell of five seeds takes 600 bytes, a measure 300.
 _LARGEST = 1 << 26
-_MOST_CELLS = 200_000
-_MOST_MEASURES = 400_000
+_MOST_ENTRIES = 400_000
 _MOST_SEEDS = 1000
 _LONGEST_LABEL = 80
 
-_FILE_KEYS = {"format", "version", "label", "toolkit", "written", "cells"}
-_CELL_KEYS = (
-    "model",
-    "dataset",
-    "n_shot",
-    "source",
-    "top1",
-    "top5",
-    "seeds",
-    "missing_seeds",
-    "epochs",
-    "top1_by_seed",
-    "top5_by_seed",
-)
-_COUNTS_KEYS = ("classes", "train_images", "test_images")
-_MEASURE_KEYS = (
-    "model",
-    "dataset",
-    "experiment",
-    "quantity",
-    "n_shot",
-    "source",
-    "value",
-    "std",
-    "seeds",
-    "missing_seeds",
-    "by_seed",
-)
+_METRICS = ("top1", "top5")
+_COUNTS = tuple(Counts.__dataclass_fields__)
+_DIGEST = re.compile("[0-9a-f]{64}")
+_FILE_KEYS = ("format", "version", "label", "toolkit", "written")
+
+#: Lists of a file, with the entries of what is in them.
+LISTS = {
+    "cells": (
+        "model", "dataset", "n_shot", "source", "top1", "top5", "seeds", "missing_seeds", "epochs", "top1_by_seed",
+        "top5_by_seed",
+    ),
+    "measures": (
+        "model", "dataset", "experiment", "quantity", "n_shot", "source", "value", "std", "seeds", "missing_seeds",
+        "by_seed",
+    ),
+}  # fmt: skip
+
+#: Lists of each version.
+VERSIONS = {1: ("cells",), 2: ("cells", "measures"), 3: ("cells", "measures")}
+
+# The first version with digests of lists of classes, and with counts of measures.
+_WITH_CLASS_LISTS = 3
 
 
 def check_label(label: str) -> str:
@@ -131,9 +123,7 @@ def check_label(label: str) -> str:
     return label
 
 
-def is_cell(average: SeedAverage) -> bool:
-    """Whether a file has an average among its cells: it is an accuracy of logistic regression on all features."""
-    return average.evaluation == measures.LOGREG and average.metric in ("top1", "top5")
+# --- writing
 
 
 def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
@@ -147,86 +137,65 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     Raises:
         CogError: when an average has a name that no reader would accept, or a top-5 is there without its top-1.
     """
-    cells: dict[tuple[Any, ...], dict[str, SeedAverage]] = {}
-    more = []
-    for average in averages:
-        if is_cell(average):
-            place = (average.model, average.dataset, average.n_shot, average.source)
-            cells.setdefault(place, {})[average.metric] = average
-        else:
-            what = f"{average.evaluation} of {average.model}, {average.dataset}"
-            more.append(_checked(_measure_as_dict(average), _measure, what))
-    lines = [
-        _checked(_as_dict(pair), _cell, f"{place[0] or 'runs without a model name'}, {place[1]}")
-        for place, pair in cells.items()
-    ]
+    averages = list(averages)
+    version = 1 if all(map(is_protocol, averages)) else 2
+    if any(average.counts.class_lists for average in averages):
+        version = _WITH_CLASS_LISTS
+    groups: dict[tuple[Any, ...], list[SeedAverage]] = {}
+    for number, average in enumerate(averages):
+        # Both accuracies of a cell are one entry.
+        place = (average.model, average.dataset, average.n_shot, average.source)
+        groups.setdefault(place if is_protocol(average) else (number,), []).append(average)
+    lines: dict[str, list[str]] = {"cells": [], "measures": []}
+    for group in groups.values():
+        kind = "cells" if is_protocol(group[0]) else "measures"
+        entry = _entry(group, version)
+        try:
+            _read_entry(entry, kind, version, path="", label="?")
+        except _Invalid as error:
+            name = f"{group[0].model or 'runs without a model name'}, {group[0].dataset}"
+            name = name if kind == "cells" else f"{group[0].evaluation} of {name}"
+            raise CogError(f"cannot export {name}: {error}") from None
+        lines[kind].append("    " + json.dumps(entry))
     head = {
         "format": FORMAT,
-        "version": VERSION_WITH_MEASURES if more else VERSION,
+        "version": version,
         "label": label,
         "toolkit": cog.__version__,
         "written": now(),
     }
-    start = json.dumps(head, indent=2, ensure_ascii=True).removesuffix("\n}")
-    parts = [start, f'  "cells": {_listed(lines)}']
-    if more:
-        parts.append(f'  "measures": {_listed(more)}')
+    parts = [json.dumps(head, indent=2, ensure_ascii=True).removesuffix("\n}")]
+    for kind in VERSIONS[version]:
+        listed = "[\n" + ",\n".join(lines[kind]) + "\n  ]" if lines[kind] else "[]"
+        parts.append(f'  "{kind}": {listed}')
     return ",\n".join(parts) + "\n}\n"
 
 
-def _checked(values: dict[str, Any], check: Callable[..., Any], what: str) -> str:
-    """Return the line of an entry once a reader would accept it."""
-    try:
-        check(values, where="", default_source="?")
-    except _Invalid as error:
-        raise CogError(f"cannot export {what}: {error}") from None
-    return "    " + json.dumps(values)
-
-
-def _listed(lines: Sequence[str]) -> str:
-    return "[\n" + ",\n".join(lines) + "\n  ]" if lines else "[]"
-
-
-def _measure_as_dict(average: SeedAverage) -> dict[str, Any]:
-    return {
-        "model": average.model,
-        "dataset": average.dataset,
-        "experiment": average.evaluation,
-        "quantity": average.metric,
-        "n_shot": average.n_shot,
-        "source": None if average.source == RUNS else average.source,
-        "value": average.value,
-        "std": average.std,
-        "seeds": list(average.seeds),
-        "missing_seeds": list(average.missing_seeds),
-        "by_seed": list(average.by_seed),
-    }
-
-
-def _as_dict(pair: dict[str, SeedAverage]) -> dict[str, Any]:
-    top1, top5 = pair.get("top1"), pair.get("top5")
-    one = top1 or top5
-    assert one is not None
-    counts = {key: list(getattr(one.counts, key)) for key in _COUNTS_KEYS}
-    return {
-        "model": one.model,
-        "dataset": one.dataset,
-        "n_shot": one.n_shot,
-        "source": None if one.source == RUNS else one.source,
-        "top1": None if top1 is None else {"mean": top1.value, "std": top1.std},
-        "top5": None if top5 is None else {"mean": top5.value, "std": top5.std},
-        "seeds": list(one.seeds),
-        "missing_seeds": list(one.missing_seeds),
-        "epochs": list(one.epochs),
-        "top1_by_seed": [] if top1 is None else list(top1.by_seed),
-        "top5_by_seed": [] if top5 is None else list(top5.by_seed),
-        **({"counts": counts} if any(counts.values()) else {}),
-    }
+def _entry(group: Sequence[SeedAverage], version: int) -> dict[str, Any]:
+    """Return the entry of a file for both accuracies of a cell, or for another number."""
+    first = group[0]
+    values = {
+        "model": first.model, "dataset": first.dataset, "experiment": first.evaluation, "quantity": first.metric,
+        "n_shot": first.n_shot, "source": None if first.source == RUNS else first.source, "value": first.value,
+        "std": first.std, "seeds": list(first.seeds), "missing_seeds": list(first.missing_seeds),
+        "by_seed": list(first.by_seed), "epochs": list(first.epochs),
+        **dict.fromkeys(_METRICS), **{f"{metric}_by_seed": [] for metric in _METRICS},
+    }  # fmt: skip
+    for average in group:
+        values[average.metric] = {"mean": average.value, "std": average.std}
+        values[f"{average.metric}_by_seed"] = list(average.by_seed)
+    entry = {key: values[key] for key in LISTS["cells" if is_protocol(first) else "measures"]}
+    if first.counts != Counts() and (is_protocol(first) or version >= _WITH_CLASS_LISTS):
+        entry["counts"] = {key: list(getattr(first.counts, key)) for key in _counts_keys(version)}
+    return entry
 
 
 def write(path: str | os.PathLike[str], averages: Iterable[SeedAverage], *, label: str | None = None) -> None:
     """Write a results file, whole or not at all; see :func:`dump`."""
     files.write_text(path, dump(averages, label=label))
+
+
+# --- reading
 
 
 def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAverage]:
@@ -243,26 +212,26 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
     Raises:
         CogError: when it cannot be read, is not of this form, or holds what no results can be.
     """
-    where = f"{flag} {path}"
+    name = f"{flag} {path}"
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise CogError(f"{where} is not a regular file")
+        raise CogError(f"{name} is not a regular file")
     path = files.require_file(path, flag)
     try:
-        found = os.stat(path)
-        if found.st_size > _LARGEST:
-            raise CogError(f"{where} has {found.st_size} bytes, expected at most {_LARGEST}")
+        size = os.stat(path).st_size
+        if size > _LARGEST:
+            raise CogError(f"{name} has {size} bytes, expected at most {_LARGEST}")
         content = json.loads(
             path.read_bytes(), parse_constant=_refuse_constant, object_pairs_hook=_without_repetition
         )
     except OSError as error:
-        raise CogError(f"cannot read {where}: {error.strerror or error}") from error
+        raise CogError(f"cannot read {name}: {error.strerror or error}") from error
     except (ValueError, RecursionError, MemoryError) as error:
         reason = str(error)[:200] or type(error).__name__
-        raise CogError(f"{where} is not valid JSON ({reason}); expected a file of --export") from None
+        raise CogError(f"{name} is not valid JSON ({reason}); expected a file of --export") from None
     try:
-        return _file(content, name=path.stem)
+        return _read_file(content, name=path.stem)
     except _Invalid as error:
-        raise CogError(f"{where}: {error}") from None
+        raise CogError(f"{name}: {error}") from None
 
 
 def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
@@ -279,22 +248,22 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
     """
     merged: dict[tuple[Any, ...], tuple[str, SeedAverage]] = {}
     for name, averages in groups:
-        for one in averages:
-            key = (one.model, one.dataset, one.key, one.source)
-            first, known = merged.setdefault(key, (name, one))
-            if known != one:
+        for average in averages:
+            first, known = merged.setdefault(average.place, (name, average))
+            if known != average:
                 raise CogError(
-                    f"{first} and {name} have different {_what(one)} under the same label {one.source!r}; change the "
-                    "entry 'label' of one of them"
+                    f"{first} and {name} have different results of {_describe(average)} under the same label "
+                    f"{average.source!r}; change the entry 'label' of one of them"
                 )
-    return [one for _, one in merged.values()]
+    return [average for _, average in merged.values()]
 
 
-def _what(one: SeedAverage) -> str:
+def _describe(average: SeedAverage) -> str:
     """Say which number an average is."""
-    if is_cell(one):
-        return f"results of {one.model} on {one.dataset} (n_shot {one.n_shot})"
-    return f"numbers of {one.evaluation} {one.metric} of {one.model} on {one.dataset}"
+    place = f"{average.model} on {average.dataset}"
+    if is_protocol(average):
+        return f"{place} (n_shot {average.n_shot})"
+    return f"{average.evaluation} {average.metric} of {place}"
 
 
 class _Invalid(Exception):
@@ -307,278 +276,250 @@ def _refuse_constant(name: str) -> float:
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; of an entry that is there twice readers take the first or the last, as they like."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(
-            f"an object has the entry {_short(next(k for k in keys if keys.count(k) > 1))} twice"
-        )
-    return found
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"an object has the entry {_short(twice)} twice")
+    return content
 
 
-def _file(content: Any, *, name: str) -> list[SeedAverage]:
+def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise _Invalid(f'not a file of --export (expected an object with "format": "{FORMAT}")')
     version = content.get("version")
-    if version not in (VERSION, VERSION_WITH_MEASURES) or type(version) is not int:
+    if type(version) is not int or version not in VERSIONS:
+        known = f"{min(VERSIONS)} to {max(VERSIONS)}"
         raise _Invalid(
-            f"version is {_short(version)}, expected {VERSION} or {VERSION_WITH_MEASURES}; read it with the toolkit "
-            "that wrote it"
+            f"version is {_short(version)}, expected {known}; read it with the toolkit that wrote it"
         )
-    lists = {"cells"} if version == VERSION else {"cells", "measures"}
-    _check_keys(content, _FILE_KEYS | lists, "the file", needed={"label"} | lists)
+    kinds = VERSIONS[version]
+    _check_keys(content, (*_FILE_KEYS, *kinds), "the file", needed=("label", *kinds))
     label = content["label"]
     if label is None:
-        label = "".join(character if character.isprintable() else "?" for character in name)[
-            :_LONGEST_LABEL
-        ].strip()
+        printable = "".join(character if character.isprintable() else "?" for character in name)
+        label = printable[:_LONGEST_LABEL].strip()
         label = label if label and label != RUNS and label not in published.SOURCES.values() else "imported"
     label = _label(label, "label")
     if label in published.SOURCES.values():
         raise _Invalid(f"label is {label!r}, which is reserved for published numbers")
-    rows, more = content["cells"], content.get("measures", [])
-    if not isinstance(rows, list) or not (rows or more):
+    averages: dict[tuple[Any, ...], SeedAverage] = {}
+    places: dict[tuple[Any, ...], str] = {}
+    for kind in kinds:
+        entries = content[kind]
+        if not isinstance(entries, list):
+            raise _Invalid(f"{kind} is not a list with anything in it")
+        if len(entries) > _MOST_ENTRIES:
+            raise _Invalid(f"{len(entries)} {kind}, expected at most {_MOST_ENTRIES}")
+        for index, entry in enumerate(entries):
+            path = f"{kind}[{index}]"
+            for average in _read_entry(entry, kind, version, path=path, label=label):
+                place = average.place
+                if places.setdefault(place, path) is not path:
+                    raise _Invalid(f"{path} and {places[place]} are both {_describe(average)}")
+                averages[place] = average
+    if not averages:
         raise _Invalid("cells is not a list with anything in it")
-    if len(rows) > _MOST_CELLS:
-        raise _Invalid(f"{len(rows)} cells, expected at most {_MOST_CELLS}")
-    if not isinstance(more, list) or len(more) > _MOST_MEASURES:
-        raise _Invalid(f"measures is {_short(more)}, expected a list of at most {_MOST_MEASURES}")
-    found: dict[tuple[Any, ...], SeedAverage] = {}
-    places: dict[tuple[Any, ...], int] = {}
-    for index, row in enumerate(rows):
-        for average in _cell(row, where=f"cells[{index}]", default_source=label):
-            key = (average.model, average.dataset, average.key, average.source)
-            if places.setdefault(key, index) != index:
-                raise _Invalid(
-                    f"cells[{index}] and cells[{places[key]}] are both {average.model} on {average.dataset} (n_shot "
-                    f"{average.n_shot})"
-                )
-            found[key] = average
-    for index, row in enumerate(more):
-        average = _measure(row, where=f"measures[{index}]", default_source=label)
-        key = (average.model, average.dataset, average.key, average.source)
-        if found.setdefault(key, average) is not average:
-            raise _Invalid(
-                f"measures[{index}] is a second {average.evaluation} {average.metric} of {average.model} on "
-                f"{average.dataset}"
-            )
-    _check_published(found.values())
-    return list(found.values())
+    _check_published(averages.values())
+    return list(averages.values())
 
 
 def _check_published(averages: Iterable[SeedAverage]) -> None:
     """Refuse what poses as a published number; the label alone would be believed."""
+    versions = {source: version for version, source in published.SOURCES.items()}
     genuine: dict[str, set[SeedAverage]] = {}
-    for one in averages:
-        for version, source in published.SOURCES.items():
-            if one.source != source:
-                continue
-            if version not in genuine:
-                genuine[version] = {*published.cells(version), *measures.of_paper(version)}
-            if one not in genuine[version]:
-                what = f"{one.evaluation} {one.metric} of {one.model} on {one.dataset}"
-                if is_cell(one):
-                    what = f"{one.model} on {one.dataset} (n_shot {one.n_shot})"
-                raise _Invalid(f"{what} is labelled {source!r} but is not the published number")
+    for average in averages:
+        if average.source in versions:
+            if average.source not in genuine:
+                genuine[average.source] = set(published.averages(versions[average.source]))
+            if average not in genuine[average.source]:
+                text = f"is labelled {average.source!r} but is not the published number"
+                raise _Invalid(f"{_describe(average)} {text}")
 
 
-def _place(
-    row: Any, keys: Sequence[str], *, where: str, optional: Sequence[str] = ()
-) -> tuple[str, str, str]:
-    """Check the entries of an object, and return its model and data set, and how to name its entries."""
-    if not isinstance(row, dict):
-        raise _Invalid(f"{where} is {_short(row)}, expected an object")
-    _check_keys(row, (*keys, *optional), where, needed=set(keys))
-    dot = f"{where}." if where else ""
-    model, dataset = row["model"], row["dataset"]
-    if not (isinstance(model, str) and len(model) <= 255 and constants.is_model_name(model)):
-        raise _Invalid(f"{dot}model is {_short(model)}, expected <model_title>_<architecture_name>")
-    if not (isinstance(dataset, str) and len(dataset) <= 255 and constants.is_plain_name(dataset)):
-        raise _Invalid(f"{dot}dataset is {_short(dataset)}, expected a data set name such as in1k")
-    return model, dataset, dot
+def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -> list[SeedAverage]:
+    """Check a cell or a measure, and return its averages.
 
-
-def _seeds(row: dict[str, Any], dot: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    seeds = _wholes(row["seeds"], f"{dot}seeds")
-    missing = _wholes(row["missing_seeds"], f"{dot}missing_seeds")
-    for name, values in (("seeds", seeds), ("missing_seeds", missing)):
-        if list(values) != sorted(set(values)):
-            raise _Invalid(f"{dot}{name} is not in ascending order, or has a seed twice")
-    if set(seeds) & set(missing):
+    Args:
+        entry: what the file holds.
+        kind: key of ``LISTS``.
+        version: of the file.
+        path: what messages call the entry; "": nothing.
+        label: source of entries that name none.
+    """
+    if not isinstance(entry, dict):
+        raise _Invalid(f"{path} is {_short(entry)}, expected an object")
+    is_cell = kind == "cells"
+    keys = LISTS[kind]
+    has_counts = is_cell or version >= _WITH_CLASS_LISTS
+    _check_keys(entry, (*keys, "counts") if has_counts else keys, path, needed=keys)
+    dot = f"{path}." if path else ""
+    shared: dict[str, Any] = {
+        "model": _name(entry, "model", dot, constants.is_model_name, "<model_title>_<architecture_name>"),
+        "dataset": _name(entry, "dataset", dot, constants.is_plain_name, "a data set name such as in1k"),
+        "n_shot": _whole(entry["n_shot"], f"{dot}n_shot"),
+        "seeds": _ascending(entry["seeds"], f"{dot}seeds"),
+        "missing_seeds": _ascending(entry["missing_seeds"], f"{dot}missing_seeds"),
+        "source": label if entry["source"] is None else _label(entry["source"], f"{dot}source"),
+    }
+    if "counts" in entry:
+        shared["counts"] = _counts(entry["counts"], f"{dot}counts", _counts_keys(version))
+    seeds = shared["seeds"]
+    if not set(seeds).isdisjoint(shared["missing_seeds"]):
         raise _Invalid(f"{dot}missing_seeds names a seed that is there")
-    return seeds, missing
-
-
-def _measure(row: Any, *, where: str, default_source: str) -> SeedAverage:
-    model, dataset, dot = _place(row, _MEASURE_KEYS, where=where)
-    for key in ("experiment", "quantity"):
-        if not (isinstance(row[key], str) and len(row[key]) <= 255 and constants.is_plain_name(row[key])):
-            raise _Invalid(f"{dot}{key} is {_short(row[key])}, expected a name of letters, digits and ._+-")
-    seeds, missing = _seeds(row, dot)
-    std = None if row["std"] is None else _number(row["std"], f"{dot}std")
-    if std is not None and std < 0:
-        raise _Invalid(f"{dot}std is {_short(row['std'])}, expected a deviation")
-    is_accuracy = measures.is_classifier(row["experiment"]) and row["quantity"] in ("top1", "top5")
-    if is_accuracy and row["experiment"] == measures.LOGREG:
-        raise _Invalid(
-            f"{where or 'the measure'} is an accuracy of logistic regression, expected among cells"
-        )
-    value = (_percentage if is_accuracy else _number)(row["value"], f"{dot}value")
-    by_seed = row["by_seed"]
-    if not isinstance(by_seed, list) or len(by_seed) not in (0, len(seeds)):
-        raise _Invalid(f"{dot}by_seed is {_short(by_seed)}, expected a number for each seed, or none")
-    values = _each(_number, by_seed, f"{dot}by_seed")
-    if std is not None and len(values) > 1:
-        found = statistics.pstdev(values)
-        if not math.isclose(std, found, rel_tol=1e-6, abs_tol=1e-6):
-            raise _Invalid(f"{dot}by_seed does not have the population standard deviation that is given")
-    # The value of an analysis need not be the mean: of k-means it is that of the best seed.
-    if is_accuracy and values and not math.isclose(value, statistics.fmean(values), abs_tol=1e-6, rel_tol=0):
-        raise _Invalid(f"{dot}by_seed does not have the mean that is given")
-    return SeedAverage(
-        model=model,
-        dataset=dataset,
-        evaluation=row["experiment"],
-        metric=row["quantity"],
-        n_shot=_whole(row["n_shot"], f"{dot}n_shot"),
-        value=value,
-        std=std,
-        seeds=seeds,
-        missing_seeds=missing,
-        by_seed=values,
-        source=default_source if row["source"] is None else _label(row["source"], f"{dot}source"),
-    )
-
-
-def _cell(row: Any, *, where: str, default_source: str) -> list[SeedAverage]:
-    model, dataset, dot = _place(row, _CELL_KEYS, where=where, optional=("counts",))
-    n_shot = _whole(row["n_shot"], f"{dot}n_shot")
-    epochs = _wholes(row["epochs"], f"{dot}epochs")
-    seeds, missing = _seeds(row, dot)
+    if not is_cell:
+        named = "a name of letters, digits and ._+-"
+        key = tuple(_name(entry, k, dot, constants.is_plain_name, named) for k in ("experiment", "quantity"))
+        if key[0] == LOGREG and key[1] in _METRICS:
+            raise _Invalid(
+                f"{path or 'the measure'} is an accuracy of logistic regression, expected among cells"
+            )
+        return [_average(key, entry, {k: f"{dot}{k}" for k in ("value", "std", "by_seed")}, shared)]
+    shared["epochs"] = epochs = _wholes(entry["epochs"], f"{dot}epochs")
     if epochs and (len(epochs) != len(seeds) or 0 in epochs):
         raise _Invalid(
             f"{dot}epochs has {len(epochs)} values, expected a positive one for each of {len(seeds)} seeds"
         )
-    scores = {"top1": _score(row["top1"], f"{dot}top1")}
-    if row["top5"] is not None:
-        scores["top5"] = _score(row["top5"], f"{dot}top5")
-    by_seed = {
-        metric: _by_seed(row[f"{metric}_by_seed"], scores.get(metric), len(seeds), f"{dot}{metric}_by_seed")
-        for metric in ("top1", "top5")
-    }
-    source = default_source if row["source"] is None else _label(row["source"], f"{dot}source")
-    counts = _counts(row["counts"], f"{dot}counts") if "counts" in row else Counts()
-    return [
-        SeedAverage(
-            model, dataset, measures.LOGREG, metric, n_shot, mean, std, seeds, missing, by_seed[metric], source, epochs,
-            counts,
-        )
-        for metric, (mean, std) in scores.items()
-    ]  # fmt: skip
+    averages = []
+    for metric in _METRICS:
+        score, name = entry[metric], f"{dot}{metric}"
+        values = {"by_seed": entry[f"{metric}_by_seed"]}
+        if score is None and metric == "top5":
+            if values["by_seed"] != []:
+                raise _Invalid(f"{name}_by_seed has values, but their mean is null")
+            continue
+        if not isinstance(score, dict):
+            raise _Invalid(f"{name} is {_short(score)}, expected an object with mean and std")
+        _check_keys(score, ("mean", "std"), name, needed=("mean", "std"))
+        values |= {"value": score["mean"], "std": score["std"]}
+        names = {"value": f"{name}.mean", "std": f"{name}.std", "by_seed": f"{name}_by_seed"}
+        averages.append(_average((LOGREG, metric), values, names, shared))
+    return averages
 
 
-def _counts(value: Any, where: str) -> Counts:
+def _average(
+    key: Sequence[str], values: dict[str, Any], names: dict[str, str], shared: dict[str, Any]
+) -> SeedAverage:
+    """Check a number, its deviation and its values by seed.
+
+    Args:
+        key: evaluation and metric.
+        values: ``value``, ``std`` and ``by_seed``.
+        names: what messages call these.
+        shared: other fields of the average.
+    """
+    is_accuracy = is_classifier(key[0]) and key[1] in _METRICS
+    check = _percentage if is_accuracy else _number
+    value, std, by_seed = check(values["value"], names["value"]), values["std"], values["by_seed"]
+    if std is not None:
+        std = _number(std, names["std"])
+        if not 0 <= std <= (50.01 if is_accuracy else math.inf):  # the most that percentages can deviate
+            raise _Invalid(f"{names['std']} is {_short(std)}, expected a deviation")
+    path = names["by_seed"]
+    if not isinstance(by_seed, list) or len(by_seed) not in (0, len(shared["seeds"])):
+        raise _Invalid(f"{path} is {_short(by_seed)}, expected a number for each seed, or none")
+    # Nearly all are floats as they must be: the slower check is for the message, or for whole numbers.
+    fine = all(type(item) is float and 0.0 <= item <= 100.0 for item in by_seed)
+    numbers = tuple(by_seed) if fine else _each(check, by_seed, path)
+    if numbers:
+        mean, deviation = mean_std(numbers)
+        # The value of an analysis need not be the mean: of k-means it is that of the best seed.
+        if is_accuracy and not math.isclose(value, mean, abs_tol=1e-6, rel_tol=0):
+            raise _Invalid(f"{path} does not have the mean that is given")
+        stated = math.nan if std is None and is_accuracy and len(numbers) > 1 else std
+        if stated is not None and not math.isclose(stated, deviation, abs_tol=1e-6, rel_tol=1e-6):
+            raise _Invalid(f"{path} does not have the population standard deviation that is given")
+    return SeedAverage(evaluation=key[0], metric=key[1], value=value, std=std, by_seed=numbers, **shared)
+
+
+def _counts_keys(version: int) -> tuple[str, ...]:
+    return _COUNTS if version >= _WITH_CLASS_LISTS else _COUNTS[:-1]
+
+
+def _counts(value: Any, name: str, keys: Sequence[str]) -> Counts:
     if not isinstance(value, dict):
-        raise _Invalid(f"{where} is {_short(value)}, expected an object with {', '.join(_COUNTS_KEYS)}")
-    _check_keys(value, _COUNTS_KEYS, where, needed=set(_COUNTS_KEYS))
-    found = {key: _wholes(value[key], f"{where}.{key}") for key in _COUNTS_KEYS}
-    for key, numbers in found.items():
-        if list(numbers) != sorted(set(numbers)) or 0 in numbers:
-            raise _Invalid(f"{where}.{key} is not made of positive numbers in ascending order, each once")
-    return Counts(**found)
+        raise _Invalid(f"{name} is {_short(value)}, expected an object with {', '.join(keys)}")
+    _check_keys(value, keys, name, needed=keys)
+    digests = value.get("class_lists", [])
+    if not isinstance(digests, list) or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in digests):
+        raise _Invalid(f"{name}.class_lists is {_short(digests)}, expected SHA-256 digests")
+    if digests != sorted(set(digests)) or len(digests) > _MOST_SEEDS:
+        raise _Invalid(f"{name}.class_lists is not in ascending order, has one twice, or has too many")
+    counts = {key: _ascending(value[key], f"{name}.{key}") for key in keys if key != "class_lists"}
+    if any(0 in numbers for numbers in counts.values()):
+        raise _Invalid(f"{name} has a number of 0, expected positive ones")
+    return Counts(**counts, class_lists=tuple(digests))
 
 
-def _check_keys(value: dict[str, Any], allowed: Iterable[str], where: str, *, needed: set[str]) -> None:
-    unknown = sorted(value.keys() - set(allowed), key=str)
-    if unknown:
-        raise _Invalid(f"{where or 'the cell'} has the unknown entry {_short(unknown[0])}")
-    absent = sorted(needed - value.keys())
-    if absent:
-        raise _Invalid(f"{where or 'the cell'} has no entry {absent[0]!r}")
+def _check_keys(value: dict[str, Any], allowed: Sequence[str], path: str, *, needed: Sequence[str]) -> None:
+    for key in value:
+        if key not in allowed:
+            raise _Invalid(f"{path or 'the cell'} has the unknown entry {_short(key)}")
+    for key in needed:
+        if key not in value:
+            raise _Invalid(f"{path or 'the cell'} has no entry {key!r}")
 
 
-def _label(value: Any, where: str) -> str:
+def _name(entry: dict[str, Any], key: str, dot: str, is_name: Callable[[str], bool], expected: str) -> str:
+    value = entry[key]
+    if not (isinstance(value, str) and len(value) <= 255 and is_name(value)):
+        raise _Invalid(f"{dot}{key} is {_short(value)}, expected {expected}")
+    return value
+
+
+def _label(value: Any, path: str) -> str:
     try:
         if not isinstance(value, str):
             raise ValueError("expected text")
         return check_label(value)
     except ValueError as error:
-        raise _Invalid(f"{where} is {_short(value)}: {error}") from None
+        raise _Invalid(f"{path} is {_short(value)}: {error}") from None
 
 
-def _score(value: Any, where: str) -> tuple[float, float | None]:
-    if not isinstance(value, dict):
-        raise _Invalid(f"{where} is {_short(value)}, expected an object with mean and std")
-    _check_keys(value, ("mean", "std"), where, needed={"mean", "std"})
-    std = value["std"]
-    if std is not None:
-        std = _number(std, f"{where}.std")
-        if not 0 <= std <= 50.01:  # the most that percentages can deviate
-            raise _Invalid(f"{where}.std is {_short(std)}, expected a deviation in percent")
-    return _percentage(value["mean"], f"{where}.mean"), std
-
-
-def _by_seed(
-    value: Any, score: tuple[float, float | None] | None, n_seeds: int, where: str
-) -> tuple[float, ...]:
-    if not isinstance(value, list) or len(value) not in (0, n_seeds):
-        raise _Invalid(
-            f"{where} is {_short(value)}, expected a list of as many numbers as there are seeds, or none"
-        )
-    # Nearly all are floats as they must be: the slower check is for the message, or for whole numbers.
-    fine = all(type(item) is float and 0.0 <= item <= 100.0 for item in value)
-    values = tuple(value) if fine else _each(_percentage, value, where)
-    if values:
-        if score is None:
-            raise _Invalid(f"{where} has values, but their mean is null")
-        mean, std = mean_std(values)
-        close = math.isclose(score[0], mean, abs_tol=1e-6, rel_tol=0) and (
-            score[1] is not None and math.isclose(score[1], std, abs_tol=1e-6, rel_tol=0)
-        )
-        if not close:
-            raise _Invalid(
-                f"{where} does not have the mean and the population standard deviation that are given"
-            )
-    return values
-
-
-def _percentage(value: Any, where: str) -> float:
-    number = _number(value, where)
+def _percentage(value: Any, path: str) -> float:
+    number = _number(value, path)
     if not is_percentage(number):
-        raise _Invalid(f"{where} is {_short(value)}, expected a percentage")
+        raise _Invalid(f"{path} is {_short(value)}, expected a percentage")
     return number
 
 
-def _number(value: Any, where: str) -> float:
+def _number(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Invalid(f"{where} is {_short(value)}, expected a number")
+        raise _Invalid(f"{path} is {_short(value)}, expected a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise _Invalid(f"{where} is {_short(value)}, expected a number")
+        raise _Invalid(f"{path} is {_short(value)}, expected a number")
     return number
 
 
-def _whole(value: Any, where: str) -> int:
+def _whole(value: Any, path: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise _Invalid(f"{where} is {_short(value)}, expected a whole number")
+        raise _Invalid(f"{path} is {_short(value)}, expected a whole number")
     return value
 
 
-def _wholes(value: Any, where: str) -> tuple[int, ...]:
+def _wholes(value: Any, path: str) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > _MOST_SEEDS:
-        raise _Invalid(f"{where} is {_short(value)}, expected a list of at most {_MOST_SEEDS} whole numbers")
-    return _each(_whole, value, where)
+        raise _Invalid(f"{path} is {_short(value)}, expected a list of at most {_MOST_SEEDS} whole numbers")
+    return _each(_whole, value, path)
 
 
-def _each(check: Callable[[Any, str], _T], values: Sequence[Any], where: str) -> tuple[_T, ...]:
+def _ascending(value: Any, path: str) -> tuple[int, ...]:
+    numbers = _wholes(value, path)
+    if list(numbers) != sorted(set(numbers)):
+        raise _Invalid(f"{path} is not in ascending order, or has a seed twice")
+    return numbers
+
+
+def _each(check: Callable[[Any, str], _T], values: Sequence[Any], path: str) -> tuple[_T, ...]:
     """Check the entries of a list; which one is wrong is written only when one is, since most of the time goes here."""
     try:
-        return tuple([check(item, where) for item in values])
+        return tuple([check(item, path) for item in values])
     except _Invalid:
-        return tuple([check(item, f"{where}[{index}]") for index, item in enumerate(values)])
+        return tuple([check(item, f"{path}[{index}]") for index, item in enumerate(values)])
 
 
 def _short(value: Any) -> str:

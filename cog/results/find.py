@@ -1,4 +1,4 @@
-"""Result folders read into records, one :class:`Run` per seed.
+"""Result folders read into records: runs of every evaluation, and analyses.
 
 Printing never recomputes and reading never fails on one bad folder: whatever cannot be counted comes
 back as a :class:`Problem`. No torch here, so that tables appear at once.
@@ -15,55 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.results import analysis_records as analysis_records
+from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import (
-    RUNS,
-    Details,
-    Problem,
-    Run,
-    dataset_key,
-    default_seeds,
-    natural_key,
-    summarise,
-)
-from cog.results.run_reader import (
-    LEFTOVER,
-    LOGS_FILE,
-    METRICS,
-    RESULTS_FILE,
-    UnfinishedError,
-    check_finished,
-    read_run,
-)
+from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, UnfinishedError
+from cog.results.scores import LOGREG, dataset_key, natural_key
 from cog.runtime import files
-
-__all__ = [
-    "LEFTOVER",
-    "LOGS_FILE",
-    "METRICS",
-    "RESULTS_FILE",
-    "RUNS",
-    "Details",
-    "Everything",
-    "Problem",
-    "Run",
-    "dataset_key",
-    "default_seeds",
-    "find_all",
-    "find_runs",
-    "is_pattern",
-    "list_models",
-    "natural_key",
-    "read_evaluation",
-    "read_run",
-    "summarise",
-]
-
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -83,14 +43,14 @@ _NAMED = 5
 _MOST_LOOKED_AT = 100
 
 
-class _Candidate(NamedTuple):
-    """A seed folder and what its place says about the run in it."""
+class _Folder(NamedTuple):
+    """A folder that looks like a result, and what its place says about it."""
 
     model: str
     dataset: str
+    evaluation: str  # or the name of the analysis
     n_shot: int | None  # None: the run must say
-    seed: int
-    evaluation: str
+    seed: int | None  # None: it is an analysis
     path: Path
 
 
@@ -99,9 +59,11 @@ class Everything:
     """What there is below a models root.
 
     Attributes:
-        runs: by the name of their evaluation, each sorted as :func:`find_runs` sorts.
+        runs: by the name of their evaluation, sorted by model (natural order), data set
+            (:func:`cog.results.scores.dataset_key`), shots and seed.
         analyses: results of analyses, sorted by model, data set and name.
-        problems: what cannot be counted, sorted by path.
+        problems: folders that look like results but cannot be counted, sorted by path. A seed in two folders
+            (``seed-22`` and ``seed_22``) is ambiguous, so neither is counted.
     """
 
     runs: dict[str, list[Run]]
@@ -110,42 +72,17 @@ class Everything:
 
 
 def find_runs(
-    models_root_dir: str | os.PathLike[str],
-    *,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    n_shots: Iterable[int] | None = None,
-    eval_name: str = "logreg",
-    seeds: Iterable[int] | None = None,
+    models_root_dir: str | os.PathLike[str], *, eval_name: str = LOGREG, **wanted: Iterable | None
 ) -> tuple[list[Run], list[Problem]]:
-    """Find and read every run under ``models_root_dir``, in both spellings of the folder names.
+    """Find and read the runs of one evaluation; see :func:`find_all`, also for the other arguments.
 
     Args:
         models_root_dir: folder of the layout in ``cog/paths.py``.
-        models: names to look at, or patterns of names (``deit_*``); None: all (same for the other filters).
-        datasets: data sets to look at.
-        n_shots: training images per class, 0 = all images.
         eval_name: ``EVAL.NAME`` of the runs.
-        seeds: seeds to look at.
-
-    Returns:
-        The runs, sorted by model (natural order), data set (:func:`dataset_key`), shots and seed; and
-        the folders that look like runs but cannot be counted, sorted by path. A seed found in two
-        folders (``seed-22`` and ``seed_22``) is ambiguous, so neither is counted.
-
-    Raises:
-        CogError: when ``models_root_dir`` is not a readable folder, or a name is not valid.
+        **wanted: ``models``, ``datasets``, ``n_shots``, ``seeds``.
     """
-    found = find_all(
-        models_root_dir,
-        models=models,
-        datasets=datasets,
-        n_shots=n_shots,
-        evaluation=eval_name,
-        seeds=seeds,
-        analyses=False,
-    )
-    return found.runs.get(eval_name, []), found.problems
+    everything = find_all(models_root_dir, evaluation=eval_name, analyses=False, **wanted)
+    return everything.runs.get(eval_name, []), everything.problems
 
 
 def find_all(
@@ -160,11 +97,13 @@ def find_all(
 ) -> Everything:
     """Find and read the runs of every evaluation, and the results of analyses, in one walk over the folders.
 
+    Both spellings of the folder names are read (``eval_logreg_N8/seed-22`` and ``eval_logreg-N8/seed_22``).
+
     Args:
-        models_root_dir: see :func:`find_runs`, also for the other arguments.
-        models: names or patterns.
-        datasets: data sets.
-        n_shots: training images per class, of runs.
+        models_root_dir: folder of the layout in ``cog/paths.py``.
+        models: names to look at, or patterns of names (``deit_*``); None: all (same for the other filters).
+        datasets: data sets to look at.
+        n_shots: training images per class of runs, 0 = all images.
         evaluation: the only one to look at; None: all.
         seeds: of runs.
         analyses: whether to look for analyses.
@@ -178,99 +117,32 @@ def find_all(
     wanted_seeds = None if seeds is None else set(seeds)
     problems: list[Problem] = []
 
-    def list_model(item: tuple[str, Path]) -> tuple[list[_Candidate], list[_Analysis], list[Problem]]:
+    def list_model(item: tuple[str, Path]) -> tuple[list[_Folder], list[Problem]]:
         model, path = item
         inside: list[Problem] = []
-        found, analysed = [], []
+        results = []
         for dataset in _folders(path, inside, missing_ok=True):
             if wanted_datasets is not None and dataset not in wanted_datasets:
                 continue
-            for folder in _folders(path / dataset, inside):
-                analysis = paths.parse_analysis_folder(folder) if analyses else None
-                if analysis is not None:
-                    analysed.append(_Analysis(model, dataset, analysis, path / dataset / folder))
-                parsed = paths.parse_evaluation_folder(folder)
+            for name in _folders(path / dataset, inside):
+                folder = path / dataset / name
+                if analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
+                    results.append(_Folder(model, dataset, analysis, None, None, folder))
+                parsed = paths.parse_evaluation_folder(name)
                 if parsed is None or evaluation not in (None, parsed[0]):
                     continue
                 if wanted_shots is None or parsed[1] in wanted_shots:
-                    for seed, seed_path in _seed_folders(path / dataset / folder, wanted_seeds, inside):
-                        found.append(_Candidate(model, dataset, parsed[1], seed, parsed[0], seed_path))
-        return found, analysed, inside
+                    for seed, seed_path in _seed_folders(folder, wanted_seeds, inside):
+                        results.append(_Folder(model, dataset, *parsed, seed, seed_path))
+        return results, inside
 
     if models is None:
         problems += _misnamed(root)
-    candidates: list[_Candidate] = []
-    folders: list[_Analysis] = []
-    for found, analysed, inside in _map(list_model, list(_model_folders(root, models, problems)), patience=8):
-        candidates += found
-        folders += analysed
+    folders: list[_Folder] = []
+    for results, inside in _map(list_model, list(_model_folders(root, models, problems)), patience=8):
+        folders += results
         problems += inside
-    records: list[AnalysisRecord] = []
-    for record in _map(_read_analysis, folders):
-        if isinstance(record, Problem):
-            problems.append(record)
-        else:
-            records.append(record)
-    records.sort(
-        key=lambda one: (
-            natural_key(one.model or ""),
-            dataset_key(one.dataset or ""),
-            natural_key(one.analysis),
-        )
-    )
-    runs, problems = _read_all(candidates, problems)
-    by_evaluation: dict[str, list[Run]] = {}
-    for run in runs:
-        by_evaluation.setdefault(run.evaluation, []).append(run)
-    return Everything(by_evaluation, records, problems)
-
-
-@dataclass(frozen=True)
-class _Analysis:
-    """The folder of an analysis and what its place says."""
-
-    model: str
-    dataset: str
-    name: str
-    path: Path
-
-
-def _read_analysis(folder: _Analysis) -> AnalysisRecord | Problem:
-    """Return the result of an analysis, or why there is none; never raises, whatever the folder holds."""
-    path = folder.path
-    try:
-        entries = sorted(os.listdir(path))
-        if RESULTS_FILE not in entries:
-            check_finished(path, entries)
-            return Problem(path, f"no {RESULTS_FILE}: the analysis is unfinished or failed")
-        status = os.stat(path / RESULTS_FILE)
-        if not stat.S_ISREG(status.st_mode):
-            return Problem(path, f"{RESULTS_FILE} is not a regular file")
-        if status.st_size > _LARGEST_ANALYSIS:
-            return Problem(
-                path,
-                f"{RESULTS_FILE} is larger than {_LARGEST_ANALYSIS >> 20} MiB, not the record of an analysis",
-            )
-        record = analysis_records.read(path)
-    except UnfinishedError as error:
-        return Problem(path, str(error), error.state)
-    except OSError as error:
-        return Problem(path, f"cannot be read: {error.strerror or error}")
-    except (CogError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
-        return Problem(path, f"{RESULTS_FILE} is not the record of an analysis ({error})")
-    if not isinstance(record, AnalysisRecord):
-        return Problem(path, record.message.replace(f"{path}{os.sep}", ""))
-    if record.analysis != folder.name:
-        return Problem(
-            path,
-            f"{RESULTS_FILE} holds a result of {record.analysis}, the folder's name says {folder.name}",
-        )
-    odd = [name for name in record.values if not constants.is_plain_name(name)]
-    if odd:
-        return Problem(
-            path, f"{RESULTS_FILE} has a value named {odd[0][:40]!r}, expected letters, digits and ._+-"
-        )
-    return dataclasses.replace(record, model=folder.model, dataset=folder.dataset)
+    return _read_all(folders, problems)
 
 
 def read_evaluation(
@@ -287,13 +159,13 @@ def read_evaluation(
     folder = files.require_dir(folder, "--logreg_root_dir")
     model, dataset, n_shot = _describe(folder)
     parsed = paths.parse_evaluation_folder(Path(os.path.abspath(folder)).name)
-    evaluation = parsed[0] if parsed is not None else "logreg"
+    evaluation = parsed[0] if parsed is not None else LOGREG
     problems: list[Problem] = []
-    candidates = [
-        _Candidate(model, dataset, n_shot, seed, evaluation, path)
-        for seed, path in _seed_folders(folder, None if seeds is None else set(seeds), problems)
-    ]
-    return _read_all(candidates, problems)
+    inside = _seed_folders(folder, None if seeds is None else set(seeds), problems)
+    everything = _read_all(
+        [_Folder(model, dataset, evaluation, n_shot, seed, path) for seed, path in inside], problems
+    )
+    return everything.runs.get(evaluation, []), everything.problems
 
 
 def _describe(folder: Path) -> tuple[str, str, int | None]:
@@ -370,21 +242,21 @@ def _model_folders(
 
 def _misnamed(root: Path) -> list[Problem]:
     """Find folders that hold runs but are not named like a model, so that nobody looks inside; at most one problem."""
-    found: list[str] = []
+    misnamed: list[str] = []
     for title in _folders(root, []):
         if "_" in title or not constants.is_plain_name(title):
-            found += [title] * _holds_runs(root / title, above=2)
+            misnamed += [title] * _holds_runs(root / title, above=2)
             continue
         for architecture in _folders(root / title, []):
             if not constants.is_plain_name(architecture) and _holds_runs(
                 root / title / architecture, above=1
             ):
-                found.append(f"{title}/{architecture}")
-    if not found:
+                misnamed.append(f"{title}/{architecture}")
+    if not misnamed:
         return []
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    more = f" and {len(misnamed) - _NAMED} more" if len(misnamed) > _NAMED else ""
     reason = (
-        f"runs in folders that are not named like a model: {', '.join(found[:_NAMED])}{more}; expected "
+        f"runs in folders that are not named like a model: {', '.join(misnamed[:_NAMED])}{more}; expected "
         "<title>/<architecture> of letters, digits and ._+-, without _ in the title"
     )
     return [Problem(root, reason)]
@@ -426,30 +298,87 @@ def _seed_folders(
             yield seed, path
 
 
-def _read_all(candidates: Iterable[_Candidate], problems: list[Problem]) -> tuple[list[Run], list[Problem]]:
-    by_identity: dict[tuple[Any, ...], list[_Candidate]] = {}
-    for candidate in candidates:
-        by_identity.setdefault(candidate[:-1], []).append(candidate)
-    single = []
-    for same in by_identity.values():
-        if len(same) == 1:
-            single += same
-            continue
-        for candidate in same:
-            others = ", ".join(str(other.path) for other in same if other is not candidate)
-            reason = f"seed {candidate.seed} is also in {others}; keep one of them"
-            problems.append(Problem(candidate.path, reason))
-    runs: list[Run] = []
-    for run, inside in _map(_read_one, single):
-        if run is not None:
-            runs.append(run)
+def _read_all(folders: Iterable[_Folder], problems: list[Problem]) -> Everything:
+    same: dict[tuple, list[_Folder]] = {}
+    for folder in folders:
+        same.setdefault(folder[:-1], []).append(folder)
+    single = [group[0] for group in same.values() if len(group) == 1]
+    for group in same.values():
+        for folder in group if len(group) > 1 else ():
+            others = ", ".join(str(other.path) for other in group if other is not folder)
+            reason = f"seed {folder.seed} is also in {others}; keep one of them"
+            problems.append(Problem(folder.path, reason))
+    runs, records = [], []
+    for result, inside in _map(_read, single):
+        if isinstance(result, Run):
+            runs.append(result)
+        elif result is not None:
+            records.append(result)
         problems += inside
-    runs.sort(key=_order)
-    return runs, sorted(problems, key=lambda problem: str(problem.path))
+    by_evaluation: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=run_records.sort_key):
+        by_evaluation.setdefault(run.evaluation, []).append(run)
+    records.sort(
+        key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))
+    )
+    return Everything(by_evaluation, records, sorted(problems, key=lambda problem: str(problem.path)))
 
 
-def _order(run: Run) -> tuple[Any, ...]:
-    return natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
+def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
+    """Return the result in a folder and what was wrong there; never raises, whatever the folder holds."""
+    problems: list[Problem] = []
+    state = ""
+    try:
+        if folder.seed is None:
+            return _read_analysis(folder), problems
+        return run_records.read_run(
+            folder.path,
+            model=folder.model,
+            dataset=folder.dataset,
+            n_shot=folder.n_shot,
+            seed=folder.seed,
+            evaluation=folder.evaluation,
+            problems=problems,
+        ), problems
+    except UnfinishedError as error:
+        reason, state = str(error), error.state
+    except CogError as error:
+        # Messages of the loader name the whole path, which the problem already says.
+        reason = str(error).replace(f"{folder.path}{os.sep}", "")
+    return None, [*problems, Problem(folder.path, reason, state)]
+
+
+def _read_analysis(folder: _Folder) -> AnalysisRecord:
+    """Return the result of an analysis.
+
+    Raises:
+        UnfinishedError: when there is none yet.
+        CogError: when it is not the record of this analysis.
+    """
+    path = folder.path
+    try:
+        entries = sorted(os.listdir(path))
+        if RESULTS_FILE not in entries:
+            run_records.check_finished(path, entries)
+            raise CogError(f"no {RESULTS_FILE}: the analysis is unfinished or failed")
+        status = os.stat(path / RESULTS_FILE)
+        if not stat.S_ISREG(status.st_mode):
+            raise CogError(f"{RESULTS_FILE} is not a regular file")
+        if status.st_size > _LARGEST_ANALYSIS:
+            size = f"{_LARGEST_ANALYSIS >> 20} MiB"
+            raise CogError(f"{RESULTS_FILE} is larger than {size}, not the record of an analysis")
+        record = analysis_records.read(path)
+    except OSError as error:
+        raise CogError(f"cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise CogError(f"{RESULTS_FILE} is not the record of an analysis ({error})") from error
+    if record.analysis != folder.evaluation:
+        name = folder.evaluation
+        raise CogError(f"{RESULTS_FILE} holds a result of {record.analysis}, the folder's name says {name}")
+    odd = [name for name in record.values if not constants.is_plain_name(name)]
+    if odd:
+        raise CogError(f"{RESULTS_FILE} has a value named {odd[0][:40]!r}, expected letters, digits and ._+-")
+    return dataclasses.replace(record, model=folder.model, dataset=folder.dataset)
 
 
 def _map(
@@ -477,27 +406,3 @@ def _map(
     with ThreadPoolExecutor(_THREADS) as pool:
         for done in pool.map(lambda chunk: [function(item) for item in chunk], chunks):
             yield from done
-
-
-def _read_one(candidate: _Candidate) -> tuple[Run | None, list[Problem]]:
-    """Return the run, and what was wrong in the folder."""
-    path = candidate.path
-    problems: list[Problem] = []
-    try:
-        run = read_run(
-            path,
-            model=candidate.model,
-            dataset=candidate.dataset,
-            n_shot=candidate.n_shot,
-            seed=candidate.seed,
-            evaluation=candidate.evaluation,
-            problems=problems,
-        )
-    except UnfinishedError as error:
-        problems.append(Problem(path, str(error), error.state))
-        return None, problems
-    except CogError as error:
-        # Messages of the loader name the whole path, which the problem already says.
-        problems.append(Problem(path, str(error).replace(f"{path}{os.sep}", "")))
-        return None, problems
-    return run, problems

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cog.results import measures
-from cog.results.cells import natural_key
+from cog.results import relative, scores
 from cog.results.labels import METRIC_LABELS
+from cog.results.scores import natural_key
 
 #: Units of numbers, as titles have them; "" for numbers without one.
 PERCENT, POINTS, UNIT, NONE = "%", "points", "0 to 1", ""
@@ -23,11 +23,11 @@ _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation
 _SHORT_TYPES = _TYPES | {"mlp_noact": "MLP no activation"}
 
 _DERIVED = {
-    measures.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
-    measures.POINTS_TO_LOGREG: ("{name} minus LogReg", POINTS),
-    measures.LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
-    measures.LOGREG_POINTS: ("LogReg on frozen features minus the {name} model", POINTS),
-    measures.POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
+    relative.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
+    relative.POINTS_TO_LOGREG: ("{name} minus LogReg", POINTS),
+    relative.LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
+    relative.LOGREG_POINTS: ("LogReg on frozen features minus the {name} model", POINTS),
+    relative.POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
 }
 
 #: Describes a number by the rest of the analysis' name ("in1k" of cross_in1k) and its quantity; None: not known.
@@ -120,7 +120,7 @@ class ClassifierName:
 
 def classifier(experiment: str) -> ClassifierName | None:
     """Return what the name of an evaluation tells; None for analyses and names of one's own."""
-    match = measures.CLASSIFIER.fullmatch(experiment)
+    match = scores.CLASSIFIER.fullmatch(experiment)
     if match is None:
         return None
     return ClassifierName(match["type"], int(match["pca"] or 0), int(match["max"] or 0))
@@ -136,14 +136,18 @@ def declare(
         metrics: a metric for each quantity, or a function that returns them.
         title: what precedes numbers that are not among the metrics, given the rest of the analysis' name; "": its name.
     """
-    found = metrics if callable(metrics) else lambda _, quantity: metrics.get(quantity)
-    _DECLARED[analysis] = (found, title)
+    by_rest = metrics if callable(metrics) else lambda _, quantity: metrics.get(quantity)
+    _DECLARED[analysis] = (by_rest, title)
     describe.cache_clear()
 
 
 @functools.lru_cache(4096)
 def describe(experiment: str, quantity: str, n_shot: int = 0) -> Metric:
-    """Return what a number is."""
+    """Return what a number is.
+
+    >>> describe("mlp", "top1", 8).title, describe("own_analysis", "depth_percent").title
+    ('MLP, N=8, top-1 (%)', 'own_analysis: depth (%)')
+    """
     name, _, rest = experiment.partition("_")
     declared = _DECLARED[name][0](rest, quantity) if name in _DECLARED else None
     return _classifier(experiment, quantity, n_shot) or declared or by_name(experiment, quantity)
@@ -191,44 +195,44 @@ def by_name(experiment: str, quantity: str) -> Metric:
 
 
 def _classifier(experiment: str, quantity: str, n_shot: int) -> Metric | None:
-    found = classifier(experiment)
-    if found is None:
+    name = classifier(experiment)
+    if name is None:
         return None
     few = f", N={n_shot}" if n_shot else ""
-    place = list(_TYPES).index(found.type)
+    place = list(_TYPES).index(name.type)
     order = (
-        0 if place == 0 and not found.pca_dim and not found.max_per_class else 6 + 0.1 * place,
-        found.max_per_class,
-        found.pca_dim,
+        0 if place == 0 and not name.pca_dim and not name.max_per_class else 6 + 0.1 * place,
+        name.max_per_class,
+        name.pca_dim,
         n_shot or 1 << 62,
     )
-    group = found.type if found.type != "mlp_noact" else "mlp"
-    if found.pca_dim:
+    group = name.type if name.type != "mlp_noact" else "mlp"
+    if name.pca_dim:
         group = "pca"
-    elif found.max_per_class:
+    elif name.max_per_class:
         group = "balanced"
     if quantity in METRIC_LABELS:
         return Metric(
             group=group,
-            label=f"{found.label}{few}, {METRIC_LABELS[quantity]}",
+            label=f"{name.label}{few}, {METRIC_LABELS[quantity]}",
             unit=PERCENT,
             decimals=1,
             headline=quantity == "top1",
             order=(*order, list(METRIC_LABELS).index(quantity)),
-            short=f"{found.short}{few}{', top-5' if quantity == 'top5' else ''}",
+            short=f"{name.short}{few}{', top-5' if quantity == 'top5' else ''}",
         )
     if quantity in _DERIVED:
         template, unit = _DERIVED[quantity]
-        name = found.label if found.type != "finetune" else "fine-tuned"
+        label = name.label if name.type != "finetune" else "fine-tuned"
         return Metric(
             group=group,
-            label=template.format(name=name) + few,
+            label=template.format(name=label) + few,
             unit=unit,
             decimals=1,
-            better=0 if found.type == "finetune" else 1,
+            better=0 if name.type == "finetune" else 1,
             signed=True,
             headline=False,
             order=(*order, 2 + list(_DERIVED).index(quantity)),
-            short=f"{found.short}{few} rel. LogReg" if quantity == measures.RELATIVE_TO_LOGREG else "",
+            short=f"{name.short}{few} rel. LogReg" if quantity == relative.RELATIVE_TO_LOGREG else "",
         )
     return None

@@ -1,7 +1,7 @@
 """Which results may be compared with published ones: those on the official data, judged by the numbers in them.
 
-Equal numbers of classes and images do not prove equal images; other numbers prove that the images differ. Every table,
-statement, figure and page asks here before it sets results beside each other.
+Equal numbers of classes and images do not prove equal images; other numbers, or another list of classes, prove that the
+images differ. Every table, statement, figure and page asks here before it sets results beside each other.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cog import constants
+from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.results import published
-from cog.results.cells import RUNS, Counts, SeedAverage
+from cog.results.scores import RUNS, Counts, SeedAverage
 
 if TYPE_CHECKING:
     from cog.results.search_history import FeatureDescription
@@ -32,6 +33,8 @@ _NEARLY = 0.002
 
 # Of many models, those that a message names.
 _NAMED = 3
+
+_Places = dict[str, dict[tuple[str, str], list[str]]]
 
 
 class Match(Enum):
@@ -56,10 +59,18 @@ class Verdict:
     Attributes:
         match: the verdict.
         differences: one line per count that is not the official one.
+        class_lists: digests of the lists of classes; empty where nothing says.
     """
 
     match: Match
     differences: tuple[str, ...] = ()
+    class_lists: tuple[str, ...] = ()
+
+
+@functools.cache
+def in1k_class_list() -> str:
+    """Return the digest of the 1000 classes of IN-1K (:func:`cog.data.wnids.class_list_digest`)."""
+    return class_list_digest(IN1K_LIST.read_text(encoding="utf-8").split())
 
 
 def judge(dataset: str, counts: Iterable[Counts]) -> Verdict:
@@ -68,51 +79,62 @@ def judge(dataset: str, counts: Iterable[Counts]) -> Verdict:
     Args:
         dataset: name.
         counts: behind any number of results.
+
+    >>> judge("in1k", [Counts(classes=(17,))]).differences
+    ('17 classes where the benchmark has 1,000',)
     """
-    if dataset not in constants.DATASETS:
-        return Verdict(Match.NONE)
-    train = _N_TRAIN_IN1K if dataset == constants.IN1K else _N_TRAIN_LEVEL
     together = sum(counts, Counts())
+    if dataset not in constants.DATASETS:
+        return Verdict(Match.NONE, class_lists=together.class_lists)
+    train = _N_TRAIN_IN1K if dataset == constants.IN1K else _N_TRAIN_LEVEL
     differences: list[str] = []
     far = False
-    for what, found, (low, high), slack in (
+    for noun, numbers, (low, high), slack in (
         ("classes", together.classes, (_N_CLASSES, _N_CLASSES), 0.0),
         ("training images", together.train_images, train, _NEARLY),
         ("test images", together.test_images, (_N_TEST, _N_TEST), _NEARLY),
     ):
-        for count in found:
+        for count in numbers:
             if not low <= count <= high:
                 wanted = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-                differences.append(f"{count:,} {what} where the benchmark has {wanted}")
+                differences.append(f"{count:,} {noun} where the benchmark has {wanted}")
                 far = far or not low * (1 - slack) <= count <= high * (1 + slack)
+    if dataset == constants.IN1K and not far and not {*together.class_lists} <= {in1k_class_list()}:
+        differences.insert(0, "other classes than the benchmark's")
+        far = True
+    match = Match.OFFICIAL if together.classes else Match.UNKNOWN
     if differences:
-        return Verdict(Match.DIFFERENT if far else Match.NEARLY, tuple(differences))
-    return Verdict(Match.OFFICIAL if together.classes else Match.UNKNOWN)
+        match = Match.DIFFERENT if far else Match.NEARLY
+    return Verdict(match, tuple(differences), together.class_lists)
 
 
 _judge = functools.lru_cache(4096)(judge)
 
 
 def with_features(
-    cells: Iterable[SeedAverage], features: Mapping[tuple[str, str, str], FeatureDescription]
+    averages: Iterable[SeedAverage], features: Mapping[tuple[str, str, str], FeatureDescription]
 ) -> list[SeedAverage]:
-    """Add to cells of runs on disk what the descriptions of their features say about numbers of classes and images.
+    """Add to averages of runs on disk what the descriptions of their features say about classes and images.
 
     Args:
-        cells: any.
+        averages: any.
         features: descriptions by model, data set and split; may lack any.
     """
-    found: dict[tuple[str, str], Counts] = {}
+    counts: dict[tuple[str, str], Counts] = {}
     for (model, dataset, split), made in features.items():
-        images = () if made.n_images is None else (made.n_images - (made.n_failed or 0),)
-        found[model, dataset] = found.get((model, dataset), Counts()) + Counts(
-            () if made.n_classes is None else (made.n_classes,), **{f"{split}_images": images}
-        )
+        images = None if made.n_images is None else made.n_images - (made.n_failed or 0)
+        stated: dict[str, Any] = {
+            "classes": made.n_classes,
+            f"{split}_images": images,
+            "class_lists": made.class_list_sha256,
+        }
+        more = Counts(**{name: () if value is None else (value,) for name, value in stated.items()})
+        counts[model, dataset] = counts.get((model, dataset), Counts()) + more
     return [
-        dataclasses.replace(cell, counts=cell.counts + found[cell.model, cell.dataset])
-        if cell.source == RUNS and (cell.model, cell.dataset) in found
-        else cell
-        for cell in cells
+        dataclasses.replace(a, counts=a.counts + counts[a.model, a.dataset])
+        if a.source == RUNS and (a.model, a.dataset) in counts
+        else a
+        for a in averages
     ]
 
 
@@ -129,55 +151,82 @@ class Comparable:
 
     def __post_init__(self) -> None:
         on_it = (Match.OFFICIAL, Match.NEARLY)
-        found = (dataset for (_, _, dataset), verdict in self.verdicts.items() if verdict.match in on_it)
-        object.__setattr__(self, "_benchmark", frozenset(found))
+        datasets = (dataset for (_, _, dataset), v in self.verdicts.items() if v.match in on_it)
+        object.__setattr__(self, "_benchmark", frozenset(datasets))
 
-    def verdict(self, cell: SeedAverage) -> Verdict:
-        """Return the verdict on the data of a cell."""
-        return self.verdicts[cell.model, cell.source, cell.dataset]
+    def verdict(self, average: SeedAverage) -> Verdict:
+        """Return the verdict on the data of an average."""
+        return self.verdicts[average.model, average.source, average.dataset]
 
-    def is_foreign(self, cell: SeedAverage) -> bool:
-        """Whether a cell is on other data than results on the same data set that are on the official data."""
-        return self.verdict(cell).match is Match.DIFFERENT and cell.dataset in self._benchmark
+    def is_foreign(self, average: SeedAverage) -> bool:
+        """Whether an average is on other data than results on the same data set that are on the official data."""
+        return self.verdict(average).match is Match.DIFFERENT and average.dataset in self._benchmark
 
-    def allows(self, cell: SeedAverage, other: SeedAverage) -> bool:
-        """Whether two cells of a data set may be compared: not one on the official data with one on other data."""
-        matches = {self.verdict(cell).match, self.verdict(other).match}
+    def allows(self, average: SeedAverage, other: SeedAverage) -> bool:
+        """Whether two averages of a data set may be compared.
+
+        Not one on the official data with one on other data, nor two that are known to be on different classes.
+        """
+        verdicts = self.verdict(average), self.verdict(other)
+        matches = {verdict.match for verdict in verdicts}
+        lists = [set(verdict.class_lists) for verdict in verdicts]
+        if all(lists) and lists[0].isdisjoint(lists[1]):
+            return False
         return Match.DIFFERENT not in matches or matches <= {Match.DIFFERENT, Match.UNKNOWN}
+
+    def _places(self, chosen: Callable[[tuple[str, str, str], Verdict], bool]) -> _Places:
+        """Return model and source of chosen verdicts, with their data sets, by the first difference."""
+        places: _Places = {}
+        for (model, source, dataset), verdict in self.verdicts.items():
+            if chosen((model, source, dataset), verdict):
+                reason = verdict.differences[0] if verdict.differences else ""
+                places.setdefault(reason, {}).setdefault((model, source), []).append(dataset)
+        return places
 
     @property
     def refused(self) -> str:
         """Say in one line what is not compared and why; "" when everything is."""
-        found: dict[str, dict[tuple[str, str], list[str]]] = {}
-        for (model, source, dataset), verdict in self.verdicts.items():
-            if verdict.match is Match.DIFFERENT and dataset in self._benchmark:
-                found.setdefault(verdict.differences[0], {}).setdefault((model, source), []).append(dataset)
-        if not found:
+        places = self._places(lambda key, v: v.match is Match.DIFFERENT and key[2] in self._benchmark)
+        if not places:
             return ""
         paper = any(source in published.SOURCES.values() for _, source, _ in self.verdicts)
-        reasons = [f"{reason} ({_listing(places)})" for reason, places in found.items()]
+        reasons = [f"{reason} ({_listing(group)})" for reason, group in places.items()]
         more = f"; and {len(reasons) - _NAMED} more such differences" if len(reasons) > _NAMED else ""
-        with_what = "published numbers" if paper else "results on the benchmark's data"
-        return f"not compared with {with_what}: {'; '.join(reasons[:_NAMED])}{more}"
+        other = "published numbers" if paper else "results on the benchmark's data"
+        return f"not compared with {other}: {'; '.join(reasons[:_NAMED])}{more}"
 
     @property
     def unverified(self) -> str:
         """Name the imported results that do not say on how many classes and images they are; "" when there are none."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for (model, source, dataset), verdict in self.verdicts.items():
-            if verdict.match is Match.UNKNOWN and source != RUNS:
-                found.setdefault((model, source), []).append(dataset)
-        if not found or len({source for _, source, _ in self.verdicts}) < 2:
+        places = self._places(lambda key, v: v.match is Match.UNKNOWN and key[1] != RUNS)
+        if not places or len({source for _, source, _ in self.verdicts}) < 2:
             return ""
         return (
-            f"unverified: {_listing(found)}; the file does not say how many classes and images these are on, so the "
-            "benchmark's are assumed"
+            f"unverified: {_listing(places[''])}; the file does not say how many classes and images these are on, so "
+            "the benchmark's are assumed"
         )
+
+    @property
+    def mixed(self) -> str:
+        """Name results on different classes under one name, none of which is known to be official; "" without any."""
+        lists: dict[str, dict[str, dict[tuple[str, str], list[str]]]] = {}
+        for (model, source, dataset), verdict in self.verdicts.items():
+            for digest in verdict.class_lists if verdict.match is not Match.DIFFERENT else ():
+                by_digest = lists.setdefault(dataset, {})
+                by_digest.setdefault(digest, {}).setdefault((model, source), []).append(dataset)
+        apart = [
+            " / ".join(map(_listing, by_digest.values()))
+            for by_digest in lists.values()
+            if len(by_digest) > 1
+        ]
+        more = f"; and {len(apart) - _NAMED} more data sets" if len(apart) > _NAMED else ""
+        return f"on different classes, do not compare: {'; '.join(apart[:_NAMED])}{more}" if apart else ""
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What a reader must know, as sentences."""
-        return tuple(f"{text[:1].upper()}{text[1:]}." for text in (self.refused, self.unverified) if text)
+        texts = (self.refused, self.mixed, self.unverified)
+        return tuple(f"{text[:1].upper()}{text[1:]}." for text in texts if text)
 
 
 def compare(cells: Iterable[SeedAverage]) -> Comparable:

@@ -8,34 +8,36 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.results import exchange, find, measures, official, published, search_history
+from cog.results import analysis_records, exchange, find, official, published, run_records, search_history
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import Problem, Run, SeedAverage, natural_key
+from cog.results.diagnostics import PROTOCOL
 from cog.results.labels import shots_label
+from cog.results.relative import derive
+from cog.results.run_records import LOGS_FILE, Problem, Run
+from cog.results.scores import (
+    LOGREG,
+    RUNS,
+    Score,
+    SeedAverage,
+    dataset_key,
+    is_classifier,
+    is_protocol,
+    natural_key,
+    single,
+    without_single_std,
+)
 
 #: Groups of models: the paper's, and all others.
 CATEGORIES = (*published.CATEGORY_LABELS, "custom")
 
-
 # Settings (``Settings`` of cog.logreg.settings) that decide what is measured.
 _SAME_FOR_ALL_SEEDS = (
-    "n_trials",
-    "batch_size",
-    "momentum",
-    "val_frac",
-    "lr_interval",
-    "wd_interval",
-    "normalize",
-    "solver",
-    "pruner",
-    "classifier",
-    "mlp_hidden",
-    "mlp_layers",
-    "pca_dim",
-    "max_per_class",
+    *(name for name in PROTOCOL if name != "n_epochs"),  # which are checked for averages of any source
+    *("classifier", "mlp_hidden", "mlp_layers", "pca_dim", "max_per_class"),
 )
 
 
@@ -89,21 +91,26 @@ class ResultQuery:
             return False
         return self.models is None or any(matches(model, pattern) for pattern in self.models)
 
-    def wants(self, average: SeedAverage) -> bool:
-        """Whether a number is to be shown; analyses have no number of shots, ``logreg_root_dir`` is not asked."""
-        return (
-            self.wants_model(average.model)
-            and (self.datasets is None or average.dataset in self.datasets)
-            and (
-                self.n_shots is None
-                or average.n_shot in self.n_shots
-                or not (average.evaluation == self.eval_name or measures.is_classifier(average.evaluation))
-            )
+    def wants_dataset(self, model: str, dataset: str) -> bool:
+        """Whether numbers of a model on a data set are to be shown."""
+        return self.wants_model(model) and (self.datasets is None or dataset in self.datasets)
+
+    def wants(self, result: SeedAverage | Run) -> bool:
+        """Whether a number or run is to be shown; analyses have no number of shots.
+
+        What is in ``logreg_root_dir`` is wanted, whatever it is called.
+        """
+        if self.logreg_root_dir is not None and getattr(result, "source", RUNS) == RUNS:
+            return True
+        has_shots = isinstance(result, Run) or is_classifier(result.evaluation)
+        has_shots = has_shots or result.evaluation == self.eval_name
+        return self.wants_dataset(result.model, result.dataset) and (
+            self.n_shots is None or result.n_shot in self.n_shots or not has_shots
         )
 
 
 @dataclass(frozen=True)
-class Found:
+class QueryResult:
     """What a selection brings together.
 
     Attributes:
@@ -144,95 +151,66 @@ def gather(
     *,
     on_problems: Callable[[Sequence[Problem]], None],
     needs_in1k: bool = False,
-) -> Found:
+) -> QueryResult:
     """Read what a selection names.
 
     Args:
         selection: what is wanted.
         on_problems: called with the folders that are not counted, before any error is raised.
-        needs_in1k: whether the IN-1K cells of wanted models are needed even if that data set is not wanted; they come
-            in ``others``.
+        needs_in1k: whether the IN-1K accuracies of wanted models are needed even if that data set is not wanted; they
+            come in ``others``.
 
     Raises:
         CogError: a folder or file that cannot be read, no finished run in a folder that was given, nothing left.
     """
-    found = _read(selection, needs_in1k=needs_in1k)
-    on_problems(found.problems)
-    all_runs = dict(found.runs)
-    runs = all_runs.pop(selection.eval_name, [])
-    cells = find.summarise(runs, selection.seeds or find.default_seeds(runs))
-    cells = official.with_features(cells, search_history.features_of(runs))
-    own = selection.logreg_root_dir is not None
-    runs = [run for run in runs if own or _wants_run(selection, run)]
-    more = measures.of_runs(all_runs, expected_seeds=selection.seeds or ()) + measures.of_records(
-        found.analyses
-    )
+    read = _read(selection, needs_in1k=needs_in1k)
+    on_problems(read.problems)
+    variants = dict(read.runs)
+    runs = variants.pop(selection.eval_name, [])
+    accuracies = run_records.summarise(runs, selection.seeds or run_records.default_seeds(runs))
+    more = run_records.summarise_all(variants, expected_seeds=selection.seeds or ())
+    more += analysis_records.averages(read.analyses)
+    features = search_history.features_of(runs)
+    accuracies, more = (official.with_features(averages, features) for averages in (accuracies, more))
+    runs = list(filter(selection.wants, runs))
     others_are_read = selection.models is not None and bool(selection.imports or selection.paper)
     if selection.reads_runs and not (runs or any(map(selection.wants, more)) or others_are_read):
-        raise CogError(_nothing_found(selection, found.problems))
-    imported = exchange.merge(*((str(path), exchange.load(path)) for path in selection.imports))
-    cells += [one for one in imported if exchange.is_cell(one)]
+        raise CogError(_nothing_found(selection, read.problems))
+    stated = exchange.merge(*((str(path), exchange.load(path)) for path in selection.imports))
+    if selection.paper is not None:  # which an imported file may hold as well
+        stated = list(dict.fromkeys([*stated, *published.averages(selection.paper)]))
+    accuracies += filter(is_protocol, stated)
     if selection.experiments:
-        more += [one for one in imported if not exchange.is_cell(one)]
-    if selection.paper is not None:
-        known = set(cells)
-        cells += [cell for cell in published.cells(selection.paper) if cell not in known]
-        if selection.experiments:
-            read = set(more)
-            more += [measure for measure in measures.of_paper(selection.paper) if measure not in read]
-    wanted_cells: list[SeedAverage] = []
-    others = []
-    for cell in cells:
-        if (own and cell.source == find.RUNS) or selection.wants(cell):
-            wanted_cells.append(cell)
-            continue
-        is_baseline = selection.baseline is not None and cell.model == selection.baseline
-        is_reference = needs_in1k and cell.dataset == constants.IN1K
-        if is_baseline or is_reference:
-            others.append(cell)
+        more += (average for average in stated if not is_protocol(average))
+    wanted, others = [], []
+    for average in accuracies:
+        if selection.wants(average):
+            wanted.append(average)
+        elif average.model == selection.baseline or (needs_in1k and average.dataset == constants.IN1K):
+            others.append(average)
     everything: list[SeedAverage] = []
     if selection.experiments:
         # What a wanted number is relative to need not be wanted itself.
-        base = [
-            cell for cell in cells if cell.source == find.RUNS and measures.is_classifier(cell.evaluation)
-        ]
-        base += [cell for cell in cells if cell.source != find.RUNS]
-        everything = measures.derive([*measures.without_single_std(base), *more])
-        everything = [measure for measure in everything if selection.wants(measure)]
-    if not wanted_cells and not everything:
-        if not cells and imported:
+        known = [a for a in accuracies if a.source != RUNS or is_classifier(a.evaluation)]
+        everything = list(filter(selection.wants, derive([*without_single_std(known), *more])))
+    if not wanted and not everything:
+        if not accuracies and stated:
             raise CogError(
                 f"--import {' '.join(map(str, selection.imports))}: only numbers of other experiments there; add "
                 "--overview, or --variants all, or --analysis all"
             )
-        raise CogError(_nothing_left(selection, cells))
-    return Found(
+        raise CogError(_nothing_left(selection, accuracies))
+    return QueryResult(
         runs,
-        found.problems,
-        wanted_cells,
+        read.problems,
+        wanted,
         others,
-        measures=[measure for measure in more if selection.wants(measure)],
+        measures=list(filter(selection.wants, more)),
         all_measures=everything,
-        analyses=[record for record in found.analyses if _wants_record(selection, record)],
+        analyses=[r for r in read.analyses if selection.wants_dataset(r.model or "", r.dataset or "")],
         variants={
-            name: kept
-            for name, group in all_runs.items()
-            if (kept := [run for run in group if _wants_run(selection, run)])
+            name: kept for name, group in variants.items() if (kept := list(filter(selection.wants, group)))
         },
-    )
-
-
-def _wants_record(selection: ResultQuery, record: AnalysisRecord) -> bool:
-    return selection.wants_model(record.model or "") and (
-        selection.datasets is None or record.dataset in selection.datasets
-    )
-
-
-def _wants_run(selection: ResultQuery, run: Run) -> bool:
-    return (
-        selection.wants_model(run.model)
-        and (selection.datasets is None or run.dataset in selection.datasets)
-        and (selection.n_shots is None or run.n_shot in selection.n_shots)
     )
 
 
@@ -258,6 +236,64 @@ def _read(selection: ResultQuery, *, needs_in1k: bool) -> find.Everything:
     )
 
 
+def read_scores(
+    root: str | os.PathLike[str] | None = None,
+    *,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    imports: Iterable[str | os.PathLike[str]] = (),
+    paper: str | None = None,
+) -> tuple[list[Score], list[Problem]]:
+    """Read every number of run folders, analyses, shared files and the paper as scores.
+
+    Args:
+        root: folder of all models; None: nothing is read from folders.
+        models: names, or patterns such as ``deit_*``; None: all.
+        datasets: names; None: all.
+        imports: files of ``--export``.
+        paper: version of the published numbers; None: none.
+
+    Returns:
+        The scores, in the order of tables, and the folders that hold no result.
+
+    Raises:
+        CogError: a folder or file that cannot be read.
+
+    >>> scores, problems = read_scores(models=["dino_*"], datasets=["cog_l5"], paper="v2")
+    >>> [(score.n_shots, score.value) for score in scores][:3]
+    [(0, 57.6), (1, 12.6), (2, 18.6)]
+    """
+    wanted = ResultQuery(
+        models=None if models is None else list(models), datasets=None if datasets is None else list(datasets)
+    )
+    everything = find.Everything({}, [], [])
+    if root is not None:
+        everything = find.find_all(root, models=wanted.models, datasets=wanted.datasets)
+    scores = [score for runs in everything.runs.values() for score in run_records.scores(runs)]
+    scores += single(analysis_records.averages(everything.analyses))
+    stated = exchange.merge(*((str(path), exchange.load(path, flag="file")) for path in imports))
+    stated += published.averages(paper) if paper is not None else []
+    # A shared file may hold published numbers as well.
+    scores += single(a for a in dict.fromkeys(stated) if wanted.wants_dataset(a.model, a.dataset))
+    return sorted(scores, key=_sort_key), everything.problems
+
+
+def _sort_key(score: Score) -> tuple[Any, ...]:
+    """Order of scores: runs first, models by the paper's order where it has them, IN-1K before the levels."""
+    known = published.MODELS.get(score.model)
+    return (
+        score.source != RUNS,
+        natural_key(score.source),
+        (1, natural_key(score.model)) if known is None else (0, known.order),
+        dataset_key(score.dataset),
+        score.evaluation != LOGREG,
+        natural_key(score.evaluation),
+        score.n_shots,
+        natural_key(score.metric),
+        -1 if score.seed is None else score.seed,
+    )
+
+
 def mixed_settings(runs: Iterable[Run]) -> dict[str, list[tuple[str, str, int]]]:
     """Find averages over runs with different settings, as far as these are recorded.
 
@@ -270,12 +306,12 @@ def mixed_settings(runs: Iterable[Run]) -> dict[str, list[tuple[str, str, int]]]
         for key in _SAME_FOR_ALL_SEEDS:
             if key in run.details.settings:
                 place.setdefault(key, set()).add(repr(run.details.settings[key]))
-    found: dict[str, list[tuple[str, str, int]]] = {}
-    for where, by_key in values.items():
+    mixed: dict[str, list[tuple[str, str, int]]] = {}
+    for result, by_key in values.items():
         for key, different in by_key.items():
             if len(different) > 1:
-                found.setdefault(key, []).append(where)
-    return found
+                mixed.setdefault(key, []).append(result)
+    return mixed
 
 
 def check_baseline(model: str, cells: Iterable[SeedAverage], *, flag: str) -> None:
@@ -305,7 +341,7 @@ def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
     datasets = {cell.dataset for cell in cells}
     for dataset in selection.datasets or ():
         if dataset not in datasets:
-            known = " ".join(sorted(datasets, key=find.dataset_key))
+            known = " ".join(sorted(datasets, key=dataset_key))
             return f"--dataset {dataset}: there are results on {known} only"
     n_shots = {cell.n_shot for cell in cells}
     for n_shot in selection.n_shots or ():
@@ -322,7 +358,7 @@ def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
     if selection.logreg_root_dir is not None:
         return (
             f"no finished run{seeds} in --logreg_root_dir {selection.logreg_root_dir}{refused}; expected "
-            f"seed-<seed>/final-*/{find.LOGS_FILE}{_misplaced(selection.logreg_root_dir)}"
+            f"seed-<seed>/final-*/{LOGS_FILE}{_misplaced(selection.logreg_root_dir)}"
         )
     assert selection.models_root_dir is not None
     models = " ".join(selection.models) if selection.models else "any model"
@@ -338,7 +374,7 @@ def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
         folder = model_dir.evaluation(selection.datasets[0], name=selection.eval_name, n_shot=n_shot)
         other = _evaluations_beside(folder)
         hint = f"; there is {other}: set EVAL.NAME and CLF.N_SHOT accordingly" if other else ""
-        return f"{text}: expected {folder}/seed-<seed>/final-*/{find.LOGS_FILE}{refused}{hint}"
+        return f"{text}: expected {folder}/seed-<seed>/final-*/{LOGS_FILE}{refused}{hint}"
     known = find.list_models(selection.models_root_dir)
     for model in selection.models or ():
         if not any(matches(name, model) for name in known):

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cog import constants
-from cog.results import comparison
-from cog.results.cells import SeedAverage, dataset_key
+from cog.results import comparison, relative
 from cog.results.labels import dataset_label, shots_label
+from cog.results.scores import SeedAverage, dataset_key
 
 #: The paper's reference model.
 REFERENCE = "sup_resnet50"
@@ -86,14 +86,11 @@ def gap(own: SeedAverage, other: SeedAverage) -> Gap:
     the error of the mean. It needs no assumption beyond independent seeds, and errs on the side of "about equal".
     The spread of a result with a single seed is unknown; the other's stands in for it.
     """
-    deviations = [cell.std if not (len(cell.seeds) == 1 and not cell.std) else None for cell in (own, other)]
-    known = [value for value in deviations if value is not None]
-    combined = (
-        math.hypot(*(value if value is not None else known[0] for value in deviations)) if known else None
-    )
-    points = own.value - other.value
+    deviations = [None if len(a.seeds) == 1 and not a.std else a.std for a in (own, other)]
+    known = [std for std in deviations if std is not None]
+    combined = math.hypot(*(known[0] if std is None else std for std in deviations)) if known else None
     clear = combined is not None and not comparison.within(own.value, other.value, combined)
-    return Gap(other.model, other, points, combined, clear)
+    return Gap(other.model, other, own.value - other.value, combined, clear)
 
 
 def place(own: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
@@ -110,25 +107,24 @@ def place(own: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
     rivals = sorted((c for c in rivals if c is not itself), key=lambda c: -c.value)
     if not rivals:
         return None
-    mean = round(own.value, _DECIMALS)
-    gaps = [(gap(own, cell), round(cell.value, _DECIMALS)) for cell in rivals]
-    higher = [g for g, other in gaps if other > mean]
-    lower = [g for g, other in gaps if other < mean]
-    level = [g.model for g, other in gaps if other == mean]
+    mean, *others = (round(c.value, _DECIMALS) for c in (own, *rivals))
+    rank = comparison.rank([mean, *others])[0]
+    gaps = [gap(own, rival) for rival in rivals]
+    higher, below = gaps[: rank.rank - 1], gaps[rank.rank + rank.n_tied - 2 :]
     return Place(
         cell=own,
-        rank=1 + len(higher),
-        of=1 + len(rivals),
-        shared=bool(level),
-        best_rank=1 + sum(g.clear and g.points < 0 for g, _ in gaps),
-        worst_rank=1 + len(rivals) - sum(g.clear and g.points > 0 for g, _ in gaps),
+        rank=rank.rank,
+        of=rank.n_ranked,
+        shared=rank.n_tied > 1,
+        best_rank=1 + sum(g.clear and g.points < 0 for g in gaps),
+        worst_rank=rank.n_ranked - sum(g.clear and g.points > 0 for g in gaps),
         above=higher[-1] if higher else None,
-        level_with=tuple(level),
-        below=lower[0] if lower else None,
-        about_equal=tuple(g.model for g, _ in gaps if not g.clear),
+        level_with=tuple(g.model for g, other in zip(gaps, others, strict=True) if other == mean),
+        below=below[0] if below else None,
+        about_equal=tuple(g.model for g in gaps if not g.clear),
         to_reference=gap(own, reference) if reference is not None else None,
         to_published=gap(own, itself) if itself is not None else None,
-        field=tuple(cell.value for cell in rivals),
+        field=tuple(c.value for c in rivals),
     )
 
 
@@ -137,14 +133,12 @@ def places(own: Iterable[SeedAverage], published: Sequence[SeedAverage]) -> dict
     rivals: dict[tuple[str, int], list[SeedAverage]] = {}
     for cell in published:
         rivals.setdefault((cell.dataset, cell.n_shot), []).append(cell)
-    found = {
-        (cell.dataset, cell.n_shot): place(cell, rivals.get((cell.dataset, cell.n_shot), ())) for cell in own
-    }
-    return {key: value for key, value in found.items() if value is not None}
+    ranked = ((cell, place(cell, rivals.get((cell.dataset, cell.n_shot), ()))) for cell in own)
+    return {(cell.dataset, cell.n_shot): p for cell, p in ranked if p is not None}
 
 
-def _several(found: Sequence[str]) -> str:
-    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
+def _several(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _signed(value: float) -> str:
@@ -155,25 +149,25 @@ def _score(score: SeedAverage) -> str:
     return f"{score.value:.1f} ± {score.std:.1f} %" if score.std is not None else f"{score.value:.1f} %"
 
 
-def _rank(found: Place) -> str:
-    shared = " (shared)" if found.shared else ""
-    return f"rank {found.rank} of {found.of}{shared}"
+def _rank(place: Place) -> str:
+    shared = " (shared)" if place.shared else ""
+    return f"rank {place.rank} of {place.of}{shared}"
 
 
 def describe_places(
-    found: Mapping[tuple[str, int], Place], label: Mapping[str, str], *, n_shot: int = 0
+    places: Mapping[tuple[str, int], Place], label: Mapping[str, str], *, n_shot: int = 0
 ) -> list[str]:
     """Say in plain sentences where a model stands with ``n_shot`` images per class.
 
     Args:
-        found: of :func:`places`.
+        places: of :func:`places`.
         label: how to call the published models.
         n_shot: training images per class, 0 = all.
 
     Returns:
         Up to three sentences; none when nothing can be ranked.
     """
-    here = [found[key] for key in sorted(found, key=lambda key: dataset_key(key[0])) if key[1] == n_shot]
+    here = [places[key] for key in sorted(places, key=lambda key: dataset_key(key[0])) if key[1] == n_shot]
     if not here:
         return []
     return [_describe_ranks(here, label, n_shot=n_shot), *_describe_reference(here), *_describe_trend(here)]
@@ -202,8 +196,8 @@ def _describe_ranks(here: Sequence[Place], label: Mapping[str, str], *, n_shot: 
     text = f"With {shots_label(n_shot)}: {'; '.join(parts)}."
     first = [p for p in here if p.rank == 1 and not p.about_equal]
     if first:
-        where = _several([dataset_label(p.cell.dataset) for p in first])
-        text += f" On {where} it is ahead of every published model."
+        names = _several([dataset_label(p.cell.dataset) for p in first])
+        text += f" On {names} it is ahead of every published model."
     return text
 
 
@@ -226,27 +220,20 @@ def _describe_reference(here: Sequence[Place]) -> list[str]:
         "lower": {d: g.points for d, g in gaps.items() if g.clear and g.points < 0},
         "about equal": {d: g.points for d, g in gaps.items() if not g.clear},
     }
-    parts = [f"{verdict} on {_points(found)}" for verdict, found in groups.items() if found]
+    parts = [f"{verdict} on {_points(group)}" for verdict, group in groups.items() if group]
     return [f"Against ResNet50, in percentage points: {'; '.join(parts)}."] if parts else []
 
 
-def _points(found: Mapping[str, float]) -> str:
+def _points(points: Mapping[str, float]) -> str:
     """Name data sets with their differences; all five levels in short, by their smallest and largest."""
-
-    def one(dataset: str) -> str:
-        return f"{dataset_label(dataset)} ({_signed(found[dataset])})"
-
-    if not set(found).issuperset(constants.COG_LEVELS):
-        return _several([one(dataset) for dataset in found])
-    low = min(constants.COG_LEVELS, key=lambda dataset: found[dataset])
-    high = max(constants.COG_LEVELS, key=lambda dataset: found[dataset])
-    rest = [one(dataset) for dataset in found if dataset not in constants.COG_LEVELS]
-    ends = [_signed(found[low]), _signed(found[high])]
-    span = (
-        f"{ends[0]} on {dataset_label(low)} to {ends[1]} on {dataset_label(high)}"
-        if ends[0] != ends[1]
-        else ends[0]
-    )
+    named = {dataset: f"{dataset_label(dataset)} ({_signed(value)})" for dataset, value in points.items()}
+    if not named.keys() >= set(constants.COG_LEVELS):
+        return _several([*named.values()])
+    low, high = (end(constants.COG_LEVELS, key=points.__getitem__) for end in (min, max))
+    span = _signed(points[low])
+    if span != _signed(points[high]):
+        span = f"{span} on {dataset_label(low)} to {_signed(points[high])} on {dataset_label(high)}"
+    rest = [text for dataset, text in named.items() if dataset not in constants.COG_LEVELS]
     return _several([*rest, f"all levels ({span})"])
 
 
@@ -263,17 +250,16 @@ def _describe_trend(here: Sequence[Place]) -> list[str]:
     elif notable and all(p.best_rank > seen.worst_rank for p in levels):
         verdict = "it stands worse on unseen concepts than on those of IN-1K"
     else:
-        return [f"Mean rank {mean:.1f} on the levels, rank {seen.rank} on IN-1K."]
-    return [
-        f"Mean rank {mean:.1f} on the levels, rank {seen.rank} on IN-1K: among the published models {verdict}."
-    ]
+        verdict = ""
+    among = f": among the published models {verdict}" if verdict else ""
+    return [f"Mean rank {mean:.1f} on the levels, rank {seen.rank} on IN-1K{among}."]
 
 
-def describe_published(found: Mapping[tuple[str, int], Place]) -> list[str]:
+def describe_published(places: Mapping[tuple[str, int], Place]) -> list[str]:
     """Say how results of a published model agree with its published ones (all images); none for other models."""
     gaps = [
-        (dataset_label(key[0]), found[key].to_published)
-        for key in sorted(found, key=lambda key: dataset_key(key[0]))
+        (dataset_label(key[0]), places[key].to_published)
+        for key in sorted(places, key=lambda key: dataset_key(key[0]))
         if key[1] == 0
     ]
     known = [(name, g) for name, g in gaps if g is not None]
@@ -289,15 +275,15 @@ def describe_published(found: Mapping[tuple[str, int], Place]) -> list[str]:
     return [f"Against the published results of this same model (percentage points): {'; '.join(parts)}."]
 
 
-def describe_few_shot(found: Mapping[tuple[str, int], Place]) -> list[str]:
+def describe_few_shot(places: Mapping[tuple[str, int], Place]) -> list[str]:
     """Say how the ranks move from the fewest images to the most; none without few-shot results."""
-    shots = sorted({n_shot for _, n_shot in found}, key=lambda n: (n == 0, n))
+    shots = sorted({n_shot for _, n_shot in places}, key=lambda n: (n == 0, n))
     if len(shots) < 2:
         return []
     ends = (shots[0], shots[-1])
     parts = []
     for name, datasets in (("IN-1K", (constants.IN1K,)), ("the levels", constants.COG_LEVELS)):
-        ranks = [[found[dataset, n].rank for dataset in datasets if (dataset, n) in found] for n in ends]
+        ranks = [[places[dataset, n].rank for dataset in datasets if (dataset, n) in places] for n in ends]
         if all(ranks):
             first, last = (str(min(r)) if min(r) == max(r) else f"{min(r)} to {max(r)}" for r in ranks)
             parts.append(f"on {name} {first} with {_images(ends[0])}, {last} with {_images(ends[1])}")
@@ -321,11 +307,10 @@ def describe_own(cells: Sequence[SeedAverage]) -> list[str]:
     levels = [by_dataset[name] for name in by_dataset if constants.cog_level(name) is not None]
     if seen is not None and levels and seen.value > 0:
         last = max(levels, key=lambda cell: dataset_key(cell.dataset))
-        points = last.value - seen.value
-        share = 100 * points / seen.value
+        drop, share = relative.points(last, seen)[0], relative.relative(last, seen)[0] or 0.0
         texts.append(
             f"From the seen concepts (in1k) to the most distant level here ({last.dataset}): "
-            f"{_signed(points)} points, {_signed(share)} % of its score on in1k."
+            f"{_signed(drop)} points, {_signed(share)} % of its score on in1k."
         )
     return texts
 
@@ -348,12 +333,11 @@ def best_own(cells: Sequence[SeedAverage], label: Mapping[tuple[str, str], str])
         if len(rivals) < 2:
             continue
         first, second = (label[cell.model, cell.source] for cell in rivals[:2])
-        found = comparison.difference(rivals[0], rivals[1])
-        if found is not None and found.sign > 0:
+        if comparison.difference(rivals[0], rivals[1]).sign > 0:
             won.setdefault(first, []).append(dataset)
         else:
             close.append(f"{dataset} ({first}, {second})")
-    parts = [f"{model} is highest on {_several(where)}" for model, where in won.items()]
+    parts = [f"{model} is highest on {_several(names)}" for model, names in won.items()]
     if close:
         parts.append(f"the two highest are not told apart on {_several(close)}")
     return [f"With all training images: {'; '.join(parts)}."] if parts else []

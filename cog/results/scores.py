@@ -1,21 +1,66 @@
-"""One number, whatever it is: the accuracy of a classifier, a result of an analysis, a published mean.
+"""One number, whatever it is: the accuracy of a classifier, a result of an analysis, a published mean, an import.
+
+A :class:`Score` is one number of one seed, a :class:`SeedAverage` what several seeds give. Runs
+(:mod:`cog.results.run_records`) are scores and are averaged here; analyses (:mod:`cog.results.analysis_records`),
+papers (:mod:`cog.results.published`) and other people's files (:mod:`cog.results.exchange`) state averages themselves.
+Tables, figures and reports are views of averages and do not ask where these come from.
 
 >>> runs = [Score("my_net", "in1k", "logreg", 0, "top1", value, seed) for seed, value in ((22, 70.0), (37, 71.0))]
->>> (mean,) = average(runs)
->>> mean.value, mean.std, mean.seeds
-(70.5, 0.5, (22, 37))
+>>> (mean,) = average(runs, expected_seeds=(22, 37, 45))
+>>> mean.value, mean.std, mean.seeds, mean.missing_seeds
+(70.5, 0.5, (22, 37), (45,))
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
+import re
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cog.results import measures, published
-from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import RUNS, Run, SeedAverage, dataset_key, mean_std, natural_key
-from cog.results.measures import LOGREG
+from cog.data import datasets
+from cog.errors import CogError
+
+#: ``source`` of runs and analyses found on disk.
+RUNS = "runs"
+
+#: ``evaluation`` of the protocol's classifier on all features.
+LOGREG = "logreg"
+
+#: Names of the evaluations whose meaning is known (:func:`cog.config.evaluation_name`).
+CLASSIFIER = re.compile(
+    rf"(?P<type>{LOGREG}|mlp_noact|mlp|finetune)(?:_pca(?P<pca>\d{{1,9}}))?(?:_max(?P<max>\d{{1,9}}))?"
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Classes and images behind results: ascending, empty where nothing says, several where the results disagree.
+
+    Attributes:
+        classes: number of classes.
+        train_images: number of images of the whole training set; few-shot runs do not tell.
+        test_images: number of test images.
+        class_lists: digest of the list of classes (:func:`cog.data.wnids.class_list_digest`).
+    """
+
+    classes: tuple[int, ...] = ()
+    train_images: tuple[int, ...] = ()
+    test_images: tuple[int, ...] = ()
+    class_lists: tuple[str, ...] = ()
+
+    def __add__(self, other: Counts) -> Counts:
+        """Return the numbers behind both."""
+        return Counts(
+            *(
+                tuple(sorted({*getattr(self, name), *getattr(other, name)}))
+                for name in self.__dataclass_fields__
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -32,6 +77,8 @@ class Score:
         seed: of the run; None where nothing is random, or where only a mean over seeds is known.
         std: population standard deviation over seeds of such a mean; None where it is not known.
         source: ``runs`` (found on disk), ``paper v2``, ``paper v1``, or the label of an imported file.
+        epochs: epochs that the run was to be trained for; None where there are none, or they are not known.
+        counts: numbers of classes and images behind the number.
     """
 
     model: str
@@ -43,96 +90,149 @@ class Score:
     seed: int | None = None
     std: float | None = None
     source: str = RUNS
+    epochs: int | None = None
+    counts: Counts = Counts()
+
+
+@dataclass(frozen=True)
+class SeedAverage:
+    """One number of one model on one data set, averaged over seeds: of runs, an analysis, a publication, or a file.
+
+    Attributes:
+        model: name.
+        dataset: data set.
+        evaluation: name of the evaluation (``logreg``, ``mlp``, ``logreg_pca256``) or of the analysis (``kmeans``).
+        metric: which of its numbers (``top1``, ``ami``).
+        n_shot: training images per class of a classifier, 0 = all.
+        value: the number; accuracies in percent. Of a classifier it is the mean over seeds; an analysis may state
+            another (k-means: that of the best seed).
+        std: population standard deviation over seeds; None where nothing is random, or it is not known.
+        seeds: ascending; empty where nothing is random, or they are not known.
+        missing_seeds: expected but absent.
+        by_seed: values in the order of ``seeds``; empty where only ``value`` is known.
+        source: ``"runs"``, ``"paper v2"``, ``"paper v1"``, or the label of an imported file.
+        epochs: that each run was to be trained for, in the order of ``seeds``; or empty.
+        counts: numbers of classes and images behind its runs.
+    """
+
+    model: str
+    dataset: str
+    evaluation: str
+    metric: str
+    n_shot: int
+    value: float
+    std: float | None = None
+    seeds: tuple[int, ...] = ()
+    missing_seeds: tuple[int, ...] = ()
+    by_seed: tuple[float, ...] = ()
+    source: str = RUNS
+    epochs: tuple[int, ...] = ()
+    counts: Counts = Counts()
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Which number it is, whatever the model and the data set."""
+        return self.evaluation, self.metric, self.n_shot
+
+    @property
+    def place(self) -> tuple[str, str, tuple[str, str, int], str]:
+        """Which number it is, of which model, data set and source."""
+        return self.model, self.dataset, self.key, self.source
+
+    @property
+    def values(self) -> dict[int, float]:
+        """The values by seed; empty when they are not known."""
+        return dict(zip(self.seeds, self.by_seed, strict=True)) if self.by_seed else {}
 
 
 #: What one number over all seeds is of: the fields of a score but for the number itself.
 PLACE = ("model", "dataset", "evaluation", "n_shots", "metric", "source")
 
 
-def of_runs(runs: Iterable[Run]) -> list[Score]:
-    """Return both accuracies of every run, in percent."""
-    return [
-        Score(run.model, run.dataset, run.evaluation, run.n_shot, metric, getattr(run, metric), run.seed)
-        for run in runs
-        for metric in ("top1", "top5")
-    ]
+def average(scores: Iterable[Score], *, expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
+    """Average over seeds: the mean and the population standard deviation ``sqrt(sum((x - mean) ** 2) / n)``.
 
+    Both are in the unit of the metric. A score without a seed is an average already and stays as it is.
 
-def of_averages(averages: Iterable[SeedAverage]) -> list[Score]:
-    """Return a score for each seed of averages of which these are known, else one for the average itself."""
-    scores = []
-    for one in averages:
-        place: dict[str, Any] = {
-            "model": one.model, "dataset": one.dataset, "evaluation": one.evaluation, "n_shots": one.n_shot,
-            "metric": one.metric, "source": one.source,
-        }  # fmt: skip
-        # The value of an analysis need not be the mean: of k-means it is that of the best seed.
-        if one.by_seed and measures.is_classifier(one.evaluation):
-            pairs = zip(one.seeds, one.by_seed, strict=True)
-            scores += [Score(**place, value=value, seed=seed) for seed, value in pairs]
-        else:
-            scores.append(Score(**place, value=one.value, std=one.std))
-    return scores
+    Args:
+        scores: of any models, data sets, evaluations and metrics.
+        expected_seeds: seeds that each average should have.
 
-
-def of_records(records: Iterable[AnalysisRecord]) -> list[Score]:
-    """Return the headline numbers of analyses."""
-    return of_averages(measures.of_records(records))
-
-
-def of_paper(version: str) -> list[Score]:
-    """Return everything published in a version (``v2`` or ``v1``) of the paper."""
-    return of_averages([*published.cells(version), *measures.of_paper(version)])
-
-
-def average(scores: Iterable[Score]) -> list[SeedAverage]:
-    """Average over seeds: the mean and, of several seeds, the population standard deviation (divided by n).
-
-    A score without a seed is an average already and stays as it is.
+    Returns:
+        An average for each place, in the order of first appearance.
 
     Raises:
-        ValueError: when a seed is there twice for the same place.
+        CogError: when a seed is there twice for the same place, or an average beside single seeds.
     """
+    expected = sorted(set(expected_seeds))
     groups: dict[tuple[Any, ...], list[Score]] = {}
-    for score in scores:
-        groups.setdefault(tuple(getattr(score, name) for name in PLACE), []).append(score)
-    averages = []
-    for (model, dataset, evaluation, n_shots, metric, source), group in groups.items():
-        by_seed = {score.seed: score for score in group}
-        if len(by_seed) < len(group):
-            raise ValueError(
-                f"two numbers of {model} on {dataset} ({evaluation}, {metric}) have the same seed"
-            )
-        seeds = tuple(sorted(seed for seed in by_seed if seed is not None))
-        if seeds and None in by_seed:
-            raise ValueError(
-                f"{model} on {dataset} ({evaluation}, {metric}) has an average beside single seeds"
-            )
-        values = tuple(by_seed[seed].value for seed in seeds)
-        mean, over_seeds = mean_std(values or [group[0].value])
-        std = over_seeds if len(seeds) > 1 else group[0].std
-        averages.append(
-            SeedAverage(
-                model, dataset, evaluation, metric, n_shots, mean, std, seeds, (), values, source
-            )
-        )  # fmt: skip
-    return averages
+    for s in scores:
+        place = s.model, s.dataset, s.evaluation, s.metric, s.n_shots, s.source
+        groups.setdefault(place, []).append(s)
+    return [_average(group, expected) for group in groups.values()]
 
 
-def sort_key(score: Score) -> tuple[Any, ...]:
-    """Order of scores: runs first, models by the paper's order where it has them, IN-1K before the levels."""
-    known = published.MODELS.get(score.model)
-    return (
-        score.source != RUNS,
-        natural_key(score.source),
-        (1, natural_key(score.model)) if known is None else (0, known.order),
-        dataset_key(score.dataset),
-        score.evaluation != LOGREG,
-        natural_key(score.evaluation),
-        score.n_shots,
-        natural_key(score.metric),
-        -1 if score.seed is None else score.seed,
+def _average(group: Sequence[Score], expected: Sequence[int]) -> SeedAverage:
+    first = group[0]
+    by_seed = {score.seed: score for score in group}
+    seeds = tuple(sorted(seed for seed in by_seed if seed is not None))
+    if len(by_seed) < len(group) or (seeds and None in by_seed):
+        wrong = (
+            "an average beside single seeds" if len(by_seed) == len(group) else "two numbers of the same seed"
+        )
+        raise CogError(f"{first.model} on {first.dataset} ({first.evaluation}, {first.metric}) has {wrong}")
+    ordered = [by_seed[seed] for seed in seeds]
+    values = tuple(score.value for score in ordered)
+    mean, std = mean_std(values) if values else (first.value, first.std)
+    epochs = [score.epochs for score in ordered if score.epochs is not None]
+    return SeedAverage(
+        first.model,
+        first.dataset,
+        first.evaluation,
+        first.metric,
+        first.n_shots,
+        mean,
+        std,
+        seeds,
+        tuple(seed for seed in expected if seed not in by_seed) if seeds else (),
+        values,
+        first.source,
+        tuple(epochs) if len(epochs) == len(seeds) else (),
+        sum({score.counts: None for score in group}, Counts()),
     )
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the population standard deviation of numbers, at least one."""
+    mean = statistics.fmean(values)
+    # statistics.pstdev computes with fractions, a hundred times slower; fsum rounds once as well.
+    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    return mean, 0.0 if min(values) == max(values) else math.sqrt(variance)
+
+
+def without_single_std(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
+    """Return averages without the deviation of those that have one seed, which tells none."""
+    return [dataclasses.replace(a, std=None) if len(a.seeds) == 1 else a for a in averages]
+
+
+def single(averages: Iterable[SeedAverage]) -> list[Score]:
+    """Return a score for each seed of averages of classifiers, else one for the average itself.
+
+    >>> single([SeedAverage("my_net", "in1k", "logreg", "top1", 0, 70.5, 0.5, (22,), by_seed=(70.5,))])[0].seed
+    22
+    """
+    scores = []
+    for a in averages:
+        place = a.model, a.dataset, a.evaluation, a.n_shot, a.metric
+        if a.by_seed and is_classifier(a.evaluation):
+            epochs = a.epochs or (None,) * len(a.seeds)
+            scores += [
+                Score(*place, value, seed, None, a.source, n, a.counts)
+                for seed, value, n in zip(a.seeds, a.by_seed, epochs, strict=True)
+            ]
+        else:
+            scores.append(Score(*place, a.value, None, a.std, a.source, None, a.counts))
+    return scores
 
 
 def select(scores: Sequence[Score], **wanted: Any) -> list[Score]:
@@ -147,8 +247,37 @@ def select(scores: Sequence[Score], **wanted: Any) -> list[Score]:
         raise ValueError(
             f"a score has no {unknown[0]}, expected some of {', '.join(Score.__dataclass_fields__)}"
         )
-    values = {
+    allowed = {
         name: set(value) if isinstance(value, list | tuple | set | frozenset | range) else {value}
         for name, value in wanted.items()
     }
-    return [one for one in scores if all(getattr(one, name) in known for name, known in values.items())]
+    return [score for score in scores if all(getattr(score, name) in allowed[name] for name in allowed)]
+
+
+def of_metric(averages: Iterable[SeedAverage], metric: str) -> list[SeedAverage]:
+    """Return the averages of one metric."""
+    return [average for average in averages if average.metric == metric]
+
+
+def is_classifier(evaluation: str) -> bool:
+    """Whether an evaluation is a classifier of a known kind, and not an analysis or a name of the user's own."""
+    return CLASSIFIER.fullmatch(evaluation) is not None
+
+
+def is_protocol(average: SeedAverage) -> bool:
+    """Whether an average is an accuracy of the protocol's classifier: logistic regression on all features."""
+    return average.evaluation == LOGREG and average.metric in ("top1", "top5")
+
+
+@functools.lru_cache(4096)
+def natural_key(name: str) -> tuple[Any, ...]:
+    """Sort key that orders ``x2`` before ``x10``; ties are broken by the plain spelling."""
+    parts = re.split(r"([0-9]+)", name)
+    return tuple(int(part) if index % 2 else part.casefold() for index, part in enumerate(parts)), name
+
+
+@functools.lru_cache(4096)
+def dataset_key(dataset: str) -> tuple[Any, ...]:
+    """Sort key: data sets in the order of :mod:`cog.data.datasets`, then a user's own by name."""
+    position = datasets.position(dataset)
+    return (1, (), natural_key(dataset)) if position is None else (0, position, ())

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cog import constants
 from cog.errors import CogError
-from cog.results.find import LOGS_FILE, METRICS, RESULTS_FILE, Run
+from cog.results.run_records import LOGS_FILE, RESULTS_FILE, Run
 from cog.runtime import files, safe_load
 from cog.runtime.json_fields import number, text, whole
 
@@ -79,12 +79,12 @@ class SearchRecord:
     def best_so_far(self) -> list[float]:
         """Return the highest validation accuracy after each trial; NaN until one succeeded."""
         best = math.nan
-        found = []
+        highest = []
         for trial in self.trials:
             if not (trial.diverged or trial.pruned) and not trial.val_top1 <= best:
                 best = trial.val_top1
-            found.append(best)
-        return found
+            highest.append(best)
+        return highest
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class FeatureDescription:
     precision: str | None
     preprocessing: str | None  # in one line
     image_list_sha256: str | None
+    class_list_sha256: str | None
     images_root: str | None
     device: str | None
     versions: Mapping[str, str]
@@ -123,7 +124,7 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
         By model, data set and split; absent where there is no readable description (features of the
         original toolkit).
     """
-    found: dict[tuple[str, str, str], FeatureDescription] = {}
+    features: dict[tuple[str, str, str], FeatureDescription] = {}
     looked: set[tuple[str, str, str, str]] = set()
     for run in runs:
         beside = os.path.dirname(os.path.dirname(run.path))
@@ -134,45 +135,42 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
             if isinstance(recorded, str) and "\0" not in recorded:
                 places.append(os.path.dirname(recorded))
             for place in places:
-                if key not in found and (*key, place) not in looked:
+                if key not in features and (*key, place) not in looked:
                     looked.add((*key, place))
                     made = _read_features(Path(place), run.dataset, split)
                     if made is not None:
-                        found[key] = made
-    return found
+                        features[key] = made
+    return features
+
+
+#: How entries of ``features.json`` are read.
+_ENTRIES: dict[Callable[[Any], Any], tuple[str, ...]] = {
+    whole: ("n_images", "n_classes", "n_failed"),
+    number: ("seconds", "images_per_second"),
+    text: (
+        "checkpoint_sha256", "loader", "profile", "variant", "precision", "image_list_sha256", "class_list_sha256",
+        "images_root", "device", "finished",
+    ),
+}  # fmt: skip
 
 
 def _read_features(folder: Path, dataset: str, split: str) -> FeatureDescription | None:
     data = _read_json(folder / _FEATURES_METADATA)
     if data is None:
         return None
-    is_published = data.get("checkpoint_is_published")
-    versions = data.get("versions")
+    is_published, versions = data.get("checkpoint_is_published"), data.get("versions")
     return FeatureDescription(
         dataset=dataset,
         split=split,
         folder=folder,
-        n_images=whole(data.get("n_images")),
-        n_classes=whole(data.get("n_classes")),
-        n_failed=whole(data.get("n_failed")),
-        checkpoint_sha256=text(data.get("checkpoint_sha256")),
         checkpoint_is_published=is_published if isinstance(is_published, bool) else None,
-        loader=text(data.get("loader")),
-        profile=text(data.get("profile")),
-        variant=text(data.get("variant")),
-        precision=text(data.get("precision")),
         preprocessing=_preprocessing(data.get("preprocessing")),
-        image_list_sha256=text(data.get("image_list_sha256")),
-        images_root=text(data.get("images_root")),
-        device=text(data.get("device")),
         versions={
-            str(key): value
+            key: value
             for key, value in (versions.items() if isinstance(versions, dict) else ())
             if isinstance(value, str)
         },
-        seconds=number(data.get("seconds")),
-        images_per_second=number(data.get("images_per_second")),
-        finished=text(data.get("finished")),
+        **{name: check(data.get(name)) for check, names in _ENTRIES.items() for name in names},
     )
 
 
@@ -187,52 +185,6 @@ def _preprocessing(data: Any) -> str | None:
     return "; ".join(parts) or None
 
 
-def trials_of(run: Run) -> tuple[SearchTrial, ...]:
-    """Read the trials of the search, in order; empty without a search or a readable record."""
-    data = _read_json(run.path / RESULTS_FILE) or {}
-    entries = data.get("trials")
-    trials = []
-    for index, entry in enumerate(entries[:_MAX_TRIALS] if isinstance(entries, list) else ()):
-        if not isinstance(entry, dict):
-            continue
-        lr, wd, score = (number(entry.get(key)) for key in ("lr", "wd", "val_top1"))
-        if lr is not None and wd is not None and score is not None and lr > 0 and wd >= 0:
-            accuracy = min(max(score, 0.0), 100.0)
-            diverged = entry.get("diverged") is True
-            trials.append(SearchTrial(index, lr, wd, accuracy, diverged, False, math.nan))
-    return tuple(trials)
-
-
-def curve_of(run: Run) -> tuple[float, ...]:
-    """Read the test top-1 accuracy (percent) after each epoch of the final training; empty when unreadable."""
-    try:
-        logs = safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE)
-    except CogError:
-        return ()
-    values: Any = logs.get(METRICS["top1"]) if isinstance(logs, dict) else None
-    if hasattr(values, "tolist"):
-        values = values.tolist()
-    if not isinstance(values, list | tuple):
-        return ()
-    curve = [number(value.item() if hasattr(value, "item") else value) for value in values[:_MAX_EPOCHS]]
-    return tuple(value for value in curve if value is not None and 0 <= value <= 101)
-
-
-def outline(run: Run) -> SearchRecord:
-    """Read a run's trials and test accuracy as far as they can be read; nothing is raised."""
-    curve = curve_of(run)
-    settings = run.details.settings
-    return SearchRecord(
-        seed=run.seed,
-        trials=trials_of(run),
-        lr=math.nan if run.lr is None else run.lr,
-        wd=math.nan if run.wd is None else run.wd,
-        lr_interval=_interval(settings.get("lr_interval")),
-        wd_interval=_interval(settings.get("wd_interval")),
-        curves={"test/top1": curve} if curve else {},
-    )
-
-
 def plain(value: Any) -> str | None:
     """Return a number, text, truth value, interval or list of numbers as it is shown; None for all else."""
     if isinstance(value, bool):
@@ -243,15 +195,14 @@ def plain(value: Any) -> str | None:
         parts = [plain(part) for part in value if not isinstance(part, list | tuple)]
         known = [part for part in parts if part is not None]
         return (" to " if len(known) == 2 else ", ").join(known) or None
-    found = number(value)
-    return None if found is None else f"{found:g}" if abs(found) < 1e6 else f"{found:.0f}"
+    finite = number(value)
+    return None if finite is None else f"{finite:g}" if abs(finite) < 1e6 else f"{finite:.0f}"
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file; None when it cannot be read, is too large, or holds something else."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            return None
-        data = json.loads(path.read_bytes())
+        data = json.loads(path.read_bytes()) if path.stat().st_size <= _MAX_BYTES else None
     except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
@@ -267,67 +218,72 @@ def read_search(run: Run) -> SearchRecord:
     record = files.read_json(record_file) if record_file.is_file() else None
     if record is not None and not isinstance(record, dict):
         raise CogError(f"{record_file} holds {type(record).__name__}, expected a JSON object")
+    return _search(run, record, safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE))
+
+
+def outline(run: Run) -> SearchRecord:
+    """Read a run's trials and test accuracy as far as they can be read; nothing is raised."""
+    try:
+        logs = safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE)
+    except CogError:
+        logs = None
+    search = _search(run, _read_json(run.path / RESULTS_FILE), logs)
+    trials = [
+        replace(trial, val_top1=min(max(trial.val_top1, 0.0), 100.0))
+        for trial in search.trials[:_MAX_TRIALS]
+        if trial.lr > 0 and trial.wd >= 0 and (trial.diverged or not math.isnan(trial.val_top1))
+    ]
+    curve = tuple(value for value in search.curves.get("test/top1", ())[:_MAX_EPOCHS] if 0 <= value <= 101)
+    return replace(search, trials=tuple(trials), curves={"test/top1": curve} if curve else {}, missing=())
+
+
+def _search(run: Run, record: dict[str, Any] | None, logs: Any) -> SearchRecord:
+    """Return what ``results.json`` and ``logs.pkl`` tell."""
+    recorded = (record or {}).get("trials")
+    entries = enumerate(recorded if isinstance(recorded, list) else ())
+    trials = [trial for index, entry in entries if (trial := _trial(index, entry)) is not None]
     missing: list[str] = []
-    trials: tuple[SearchTrial, ...] = ()
-    settings: dict[str, Any] = {}
     if record is None:
         missing.append(_NO_STUDY)
-    else:
-        settings = record["identity"] if isinstance(record.get("identity"), dict) else {}
-        trials = _trials(record.get("trials"))
-        if not trials:
-            missing.append("no trials: the run was made without a search, or has no record of it")
-    logs = safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE)
+    elif not trials:
+        missing.append("no trials: the run was made without a search, or has no record of it")
     curves = {key: _floats(logs.get(key)) for key in CURVES} if isinstance(logs, dict) else {}
-    curves = {key: values for key, values in curves.items() if values}
-    absent = [key for key in CURVES if key not in curves]
+    absent = [key for key in CURVES if not curves.get(key)]
     if absent:
         missing.append(f"no curve of {', '.join(absent)}")
     return SearchRecord(
         seed=run.seed,
-        trials=trials,
+        trials=tuple(trials),
         lr=math.nan if run.lr is None else run.lr,
         wd=math.nan if run.wd is None else run.wd,
-        lr_interval=_interval(settings.get("lr_interval")),
-        wd_interval=_interval(settings.get("wd_interval")),
-        curves=curves,
+        lr_interval=_interval(run.details.settings.get("lr_interval")),
+        wd_interval=_interval(run.details.settings.get("wd_interval")),
+        curves={key: values for key, values in curves.items() if values},
         missing=tuple(missing),
     )
 
 
-def _trials(recorded: Any) -> tuple[SearchTrial, ...]:
-    """Read the trials of results.json; entries that are no trials are left out."""
-    found = []
-    for index, entry in enumerate(recorded if isinstance(recorded, list) else ()):
-        if not isinstance(entry, dict):
-            continue
-        lr, wd = _float(entry.get("lr")), _float(entry.get("wd"))
-        if math.isnan(lr) or math.isnan(wd):
-            continue
-        number = entry.get("number")
-        diverged = entry.get("diverged") is True
-        found.append(
-            SearchTrial(
-                number=number if isinstance(number, int) else index,
-                lr=lr,
-                wd=wd,
-                val_top1=math.nan if diverged else _float(entry.get("val_top1")),
-                diverged=diverged,
-                pruned=entry.get("pruned") is True,
-                seconds=_float(entry.get("seconds")),
-            )
-        )
-    return tuple(found)
+def _trial(index: int, entry: Any) -> SearchTrial | None:
+    """Return an entry of ``trials`` in ``results.json``; None when it is no trial."""
+    entry = entry if isinstance(entry, dict) else {}
+    lr, wd = number(entry.get("lr")), number(entry.get("wd"))
+    if lr is None or wd is None:
+        return None
+    position, diverged = entry.get("number"), entry.get("diverged") is True
+    return SearchTrial(
+        number=position if isinstance(position, int) else index,
+        lr=lr,
+        wd=wd,
+        val_top1=math.nan if diverged else _float(entry.get("val_top1")),
+        diverged=diverged,
+        pruned=entry.get("pruned") is True,
+        seconds=_float(entry.get("seconds")),
+    )
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return math.nan
-    try:
-        number = float(value)
-    except OverflowError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
+    finite = number(value)
+    return math.nan if finite is None else finite
 
 
 def _floats(values: Any) -> tuple[float, ...]:

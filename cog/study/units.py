@@ -17,7 +17,7 @@ from cog import constants, paths
 from cog.errors import CogError
 from cog.features.folder import INCOMPLETE_FILE
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
-from cog.results import find
+from cog.results import find, scores
 from cog.runtime.output_folder import DONE as DONE
 from cog.runtime.output_folder import FAILED as FAILED
 from cog.runtime.output_folder import INTERRUPTED as INTERRUPTED
@@ -261,4 +261,4 @@ def find_datasets(root: Path, models: Sequence[str]) -> tuple[str, ...]:
     if datasets <= set(constants.DATASETS):
         return constants.DATASETS
     known = [name for name in constants.DATASETS if name in datasets]
-    return (*known, *sorted(datasets - set(known), key=find.dataset_key))
+    return (*known, *sorted(datasets - set(known), key=scores.dataset_key))

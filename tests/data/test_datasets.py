@@ -23,7 +23,7 @@ from cog.models import model_docs
 from cog.reporting.figures import points
 from cog.reporting.tables import layout, pivot, quantities
 from cog.results import labels
-from cog.results.cells import SeedAverage, dataset_key
+from cog.results.scores import SeedAverage, dataset_key
 from cog.study import units
 
 #: A data set that only these tests declare: all that they ask of the others holds for it.

@@ -98,6 +98,8 @@ def test_metadata(image_tree, loader_file, tmp_path):
         == data["preprocessing"]
     )
     assert (data["n_images"], data["n_rows"], data["n_failed"], data["n_classes"]) == (9, 9, 0, 3)
+    classes = sorted({line.split("/")[0] for line in (out / "image_paths.txt").read_text().split()})
+    assert data["class_list_sha256"] == hashlib.sha256("\n".join(classes).encode()).hexdigest()
     assert data["versions"]["torch"] == torch.__version__.split("+")[0]
     assert data["device"] == "cpu"
     assert data["precision"] == "fp32"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cog import constants
-from cog.results.cells import Details, Run, SeedAverage
+from cog.results.run_records import Details, Run
+from cog.results.scores import SeedAverage
 
 SETTINGS = {
     "n_trials": 30,

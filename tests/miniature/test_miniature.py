@@ -17,7 +17,7 @@ from cog.levels.wordnet import NounGraph
 from cog.miniature import __main__ as command
 from cog.miniature import concepts, render, traits, world
 from cog.miniature.expectation import check_results
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 
 SMALL = world.WorldSettings(seed=3, n_train=3, n_test=2)
 

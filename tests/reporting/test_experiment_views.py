@@ -17,8 +17,17 @@ from cog import constants
 from cog.analysis.knn import neighbor_metric
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.results import exchange, find, measures, metric_info, published
-from cog.results.cells import SeedAverage
+from cog.results import (
+    analysis_records,
+    exchange,
+    find,
+    metric_info,
+    published,
+    relative,
+    run_records,
+    scores,
+)
+from cog.results.scores import SeedAverage
 from cog.runtime import cli
 from cog.runtime.output_folder import INTERRUPTED
 
@@ -165,7 +174,7 @@ def test_an_overview_of_the_published(paper, show):
 
 
 def test_the_final_version_has_no_other_experiments():
-    assert measures.of_paper("v2") == []
+    assert published.averages("v2") == published.accuracies("v2")
     with pytest.raises(CogError, match="no result of any analysis"):
         print_results.main(["--published_only", "--analysis", "all"])
     with pytest.raises(CogError, match="no variant of the classifier"):
@@ -368,7 +377,7 @@ def test_deviation_of_a_relative_score_against_a_simulation():
     generator = np.random.default_rng(0)
     one = SeedAverage("a_b", "in1k", "mlp", "top1", 0, 63.0, 0.4)
     base = SeedAverage("a_b", "in1k", "logreg", "top1", 0, 60.0, 0.3)
-    (made,) = [m for m in measures.derive([one, base]) if m.metric == "relative_to_logreg"]
+    (made,) = [m for m in relative.derive([one, base]) if m.metric == "relative_to_logreg"]
     a, b = generator.normal(63, 0.4, 10**5), generator.normal(60, 0.3, 10**5)
     assert made.std == pytest.approx((100 * (a - b) / b).std(), rel=0.02)
 
@@ -447,16 +456,15 @@ def test_files_carry_all_experiments(show, root, tmp_path):
     file = tmp_path / "ours.json"
     print_results.main(["--models_root_dir", str(root), "--export", str(file), "--label", "lab"])
     everything = exchange.load(file)
-    content = [one for one in everything if not exchange.is_cell(one)]
+    content = [one for one in everything if not scores.is_protocol(one)]
     found = find.find_all(root)
-    expected = measures.of_runs({k: v for k, v in found.runs.items() if k != "logreg"}) + measures.of_records(
-        found.analyses
-    )
-    key = measures.sort_key
+    expected = run_records.summarise_all(
+        {k: v for k, v in found.runs.items() if k != "logreg"}
+    ) + analysis_records.averages(found.analyses)
     assert sorted((m.evaluation, m.value, m.std, m.by_seed) for m in content) == sorted(
         (m.evaluation, m.value, m.std, m.by_seed) for m in expected
     )
-    assert {m.source for m in content} == {"lab"} and len({key(m) for m in content}) == len(expected)
+    assert {m.source for m in content} == {"lab"} and len({m.place for m in content}) == len(expected)
     for view in (("--overview",), ("--analysis", "all"), ("--variants", "all")):
         here = json.loads(show("--models_root_dir", root, "--format", "json", *view))
         there = json.loads(show("--import", file, "--format", "json", *view))
@@ -474,7 +482,7 @@ def test_files_carry_all_experiments(show, root, tmp_path):
 def test_published_experiments_travel_and_cannot_be_forged(tmp_path):
     file = tmp_path / "paper.json"
     print_results.main(["--published_only", "--paper", "v1", "--export", str(file)])
-    assert [one for one in exchange.load(file) if not exchange.is_cell(one)] == measures.of_paper("v1")
+    assert exchange.load(file) == published.averages("v1")
     text = file.read_text()
     start = text.index('"experiment": "kmeans"')
     file.write_text(text[:start] + text[start:].replace('"value": 0.659', '"value": 0.959', 1))
@@ -516,19 +524,19 @@ def test_bad_measures_in_a_file(tmp_path, change, message):
     if "value" in change:  # without the list, or twice the same
         content["measures"] = json.loads(exchange.dump([GOOD, GOOD]))["measures"]
         (tmp_path / "f.json").write_text(json.dumps(content))
-        with pytest.raises(CogError, match="is a second kmeans ami"):
+        with pytest.raises(CogError, match=r"measures\[1\] and measures\[0\] are both kmeans ami"):
             exchange.load(tmp_path / "f.json")
 
 
 def test_files_that_disagree():
     other = SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.6)
     assert exchange.merge(("f", [GOOD]), ("g", [GOOD])) == [GOOD]
-    with pytest.raises(CogError, match="f and g have different numbers of kmeans ami of a_b on in1k"):
+    with pytest.raises(CogError, match="f and g have different results of kmeans ami of a_b on in1k"):
         exchange.merge(("f", [GOOD]), ("g", [other]))
 
 
 def test_a_file_without_other_experiments_is_of_version_1():
-    assert json.loads(exchange.dump(published.cells("v2")[:1]))["version"] == 1
+    assert json.loads(exchange.dump(published.accuracies("v2")[:1]))["version"] == 1
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from cog.reporting import figures
 from cog.reporting.figures import chart as charts
 from cog.reporting.figures import drawing, saving, style
 from cog.results import published
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 
 DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
 SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
@@ -69,7 +69,7 @@ def by_stem(made):
 @pytest.fixture(scope="module")
 def paper():
     """All charts of the published numbers."""
-    return by_stem(figures.charts([], published.cells()))
+    return by_stem(figures.charts([], published.accuracies()))
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_figures_show_what_the_paper_shows(paper, tables):
 
 def test_drop_of_the_first_version(tables):
     first = tables[2]
-    (chart,) = figures.charts([], published.cells("v1"), which=["drop"])
+    (chart,) = figures.charts([], published.accuracies("v1"), which=["drop"])
     assert chart.stem == "drop_from_in1k_v1" and chart.single
     rows = rows_of(chart)
     assert {(r["dataset"], r["model"]) for r in rows} == set(first)
@@ -183,14 +183,14 @@ def test_singles_repeat_a_panel(paper):
 def test_any_baseline_and_metric():
     cells = own_cells("my_net") + own_cells("other_net", mean=50)
     (chart,) = figures.charts(
-        cells, published.cells(), which=["fig3"], baseline="other_net", metric="top5", singles=False
+        cells, published.accuracies(), which=["fig3"], baseline="other_net", metric="top5", singles=False
     )
     rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
     assert {row["model"] for row in rows} == {"my_net", "other_net"}  # the paper has no top-5
     assert {float(row["value"]) for row in rows if row["model"] == "my_net"} == {10}
     assert chart.stem == "fig3_levels_top5"
     (chart,) = figures.charts(
-        cells, published.cells(), which=["fig3"], baseline="dino_resnet50", singles=False
+        cells, published.accuracies(), which=["fig3"], baseline="dino_resnet50", singles=False
     )
     swav = {
         r["dataset"]: float(r["value"])
@@ -204,7 +204,7 @@ def test_own_models_compared_as_in_the_tables():
     """With the baseline of their own source if it has one, else with the first source that has one."""
     own = own_cells("my_net") + own_cells("sup_resnet50", mean=59)
     foreign = own_cells("their_net", source="lab A")
-    (chart,) = figures.charts([*own, *foreign], published.cells(), which=["fig3"], singles=False)
+    (chart,) = figures.charts([*own, *foreign], published.accuracies(), which=["fig3"], singles=False)
     rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
     against = {row["model"]: row["reference_source"] for row in rows}
     assert against["my_net"] == "runs" and against["their_net"] == "runs"
@@ -216,7 +216,7 @@ def test_own_models_compared_as_in_the_tables():
 
 
 def test_others_are_compared_with_and_not_shown():
-    others = [cell for cell in published.cells() if cell.model == "sup_resnet50"]
+    others = [cell for cell in published.accuracies() if cell.model == "sup_resnet50"]
     shown = own_cells("my_net", datasets=DATASETS[1:])
     made = figures.charts(
         shown,
@@ -238,12 +238,12 @@ def test_others_are_compared_with_and_not_shown():
 
 def test_which_panels_hold_own_models():
     cells = own_cells("my_net") + own_cells("dino_resnet50")
-    (chart,) = figures.charts(cells, published.cells(), which=["fig3"], singles=False)
+    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
     where = {panel.key: {s.model for s in panel.series if s.own} for panel in chart.panels()}
     assert where["absolute"] == where["self-supervision"] == {"my_net", "dino_resnet50"}
     assert where["architecture"] == where["web-data"] == where["regularization"] == {"my_net"}
     many = [cell for index in range(20) for cell in own_cells(f"sweep_run{index}", mean=40 + index)]
-    (chart,) = figures.charts(many, published.cells(), which=["fig3"], singles=False)
+    (chart,) = figures.charts(many, published.accuracies(), which=["fig3"], singles=False)
     where = {panel.key: sum(s.own for s in panel.series) for panel in chart.panels()}
     assert where == dict.fromkeys(CATEGORIES, 0) | {"absolute": 20, "own": 20}
 
@@ -263,7 +263,7 @@ def test_missing_points_interrupt_the_line():
         dataclasses.replace(cell, value=math.nan, std=math.nan) if cell.dataset == "cog_l4" else cell
         for cell in cells
     ]
-    (chart,) = figures.charts(broken, published.cells(), which=["fig3"], singles=False)
+    (chart,) = figures.charts(broken, published.accuracies(), which=["fig3"], singles=False)
     series = next(s for s in chart.series() if s.own)
     _, values, _ = series.columns(chart.lead.ticks)
     assert [math.isnan(value) for value in values] == [False, False, True, False, True, False]
@@ -279,14 +279,14 @@ def test_one_shot_setting_and_few_shot_only():
     made = figures.charts(own_cells("my_net", shots=[8]), [], which=["fig4"])
     assert {row["n_shot"] for row in rows_of(made[0])} == {"8"}
     # next to the paper, levels are drawn for the shots that the user's runs have
-    assert figures.charts(own_cells("my_net", shots=[8]), published.cells(), which=["fig3"])[0].stem.endswith(
-        "_N8"
-    )
+    assert figures.charts(own_cells("my_net", shots=[8]), published.accuracies(), which=["fig3"])[
+        0
+    ].stem.endswith("_N8")
 
 
 def test_selected_shots_and_datasets():
     (chart,) = figures.charts(
-        [], published.cells(), which=["fig4"], shots=[1, 8], datasets=["cog_l2"], singles=False
+        [], published.accuracies(), which=["fig4"], shots=[1, 8], datasets=["cog_l2"], singles=False
     )
     assert {(r["dataset"], r["n_shot"]) for r in rows_of(chart)} == {("cog_l2", "1"), ("cog_l2", "8")}
 
@@ -341,7 +341,7 @@ def drawn():
     """Own models with gaps among the published ones: (chart, figure) of each kind."""
     cells = [c for c in own_cells("my_net") if (c.dataset, c.n_shot) not in {("cog_l3", 0), ("cog_l5", 4)}]
     cells += own_cells("other_net", mean=50, missing=(37,))
-    made = figures.charts(cells, published.cells(), singles=False)
+    made = figures.charts(cells, published.accuracies(), singles=False)
     with saving.drawing():
         return [(chart, figures.draw(chart)) for chart in made]
 
@@ -468,7 +468,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", first_quick(1, LAYOUTS))
 def test_nothing_overlaps_in_odd_cases(name):
     cells, wanted = LAYOUTS[name]
-    of_paper = [] if name in ("one", "odd_shots") else published.cells()
+    of_paper = [] if name in ("one", "odd_shots") else published.accuracies()
     made = figures.charts(cells, of_paper, **{"which": ["fig3"], **wanted})
     with saving.drawing():
         for chart in [made[0], *made[-2:]]:
@@ -494,7 +494,7 @@ def test_legends_have_every_curve_once(paper):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figures")
-    paths = figures.write(own_cells("my_net"), published.cells(), folder, which=["fig3"], singles=False)
+    paths = figures.write(own_cells("my_net"), published.accuracies(), folder, which=["fig3"], singles=False)
     return folder, paths
 
 
@@ -527,7 +527,7 @@ def test_same_input_same_bytes(written, tmp_path, repository):
         "import sys; from cog.reporting import figures; from cog.results import published\n"
         "assert 'matplotlib' not in sys.modules\n"
         "from test_figures import own_cells\n"
-        "figures.write(own_cells('my_net'), published.cells(), sys.argv[1], which=['fig3'], singles=False)"
+        "figures.write(own_cells('my_net'), published.accuracies(), sys.argv[1], which=['fig3'], singles=False)"
     )
     env = os.environ | {
         "PYTHONHASHSEED": "7",
@@ -551,7 +551,7 @@ def test_nothing_is_overwritten_unasked(written):
     folder, paths = written
     before = {path: path.read_bytes() for path in paths}
     with pytest.raises(CogError, match=r"holds figures already \(fig3_levels.pdf.*--overwrite"):
-        figures.write([], published.cells(), folder, which=["fig3"])
+        figures.write([], published.accuracies(), folder, which=["fig3"])
     assert sorted(os.listdir(folder)) == sorted(path.name for path in paths)
     assert all(path.read_bytes() == content for path, content in before.items())
 
@@ -592,7 +592,7 @@ def one_cell():
         (lambda d: figures.write(one_cell(), [], d, which=["drop"]), "the drop needs"),
         (lambda d: figures.write(one_cell(), [], d, datasets=["cog_l9"]), "no result has the data sets"),
         (lambda d: figures.write(one_cell() * 2, [], d), "two results for my_net on cog_l1"),
-        (lambda d: figures.write([], published.cells(), d, metric="top5"), "no top-5 score to draw"),
+        (lambda d: figures.write([], published.accuracies(), d, metric="top5"), "no top-5 score to draw"),
     ],
 )  # fmt: skip
 def test_errors(tmp_path, call, message):
@@ -618,7 +618,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture(scope="module")
 def page(paper):
     cells = own_cells("my_<b>&net")
-    made = figures.charts(cells, published.cells(), which=["fig3", "fig4"], singles=False)
+    made = figures.charts(cells, published.accuracies(), which=["fig3", "fig4"], singles=False)
     return [figures.svg(chart, prefix=f"figure-{chart.figure}") for chart in made]
 
 

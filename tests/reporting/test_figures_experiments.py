@@ -11,9 +11,9 @@ import pytest
 from cog.errors import CogError
 from cog.reporting import figures
 from cog.reporting.figures import drawing, saving
-from cog.results import measures, published
+from cog.results import published, relative, scores
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 
 DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
 
@@ -25,8 +25,8 @@ def rows_of(chart):
 @pytest.fixture(scope="module")
 def paper():
     """Charts of the first version's numbers, by figure."""
-    cells = published.cells("v1")
-    found = measures.derive([*cells, *measures.of_paper("v1")])
+    cells = published.accuracies("v1")
+    found = relative.derive(published.averages("v1"))
     return {chart.figure: chart for chart in figures.charts([], cells, measures=found, singles=False)}
 
 
@@ -112,7 +112,7 @@ def own(model="mini_net", *, source="runs", shift=0.0):
                     model, dataset, *key, number, std, (22,), (37,) * (key[0] == "mlp"), source=source
                 )
             )
-    return measures.derive(made)
+    return relative.derive(made)
 
 
 OWN = ("v1_fig5", "v1_fig6", "v1_fig8", "v1_fig9", "v1_fig10", "mlp", "fig6", "knn")
@@ -176,12 +176,11 @@ def test_round_numbers_enclose(low, high):
 
 
 def test_ones_own_beside_the_published(paper):
-    cells = [*published.cells("v1")]
+    cells = [*published.accuracies("v1")]
     mine = SeedAverage("mini_net", "in1k", "logreg", "top1", 0, 70.0, 0.1, (22,))
-    found = measures.derive(
+    found = relative.derive(
         [
-            *measures.without_single_std([*cells, mine]),
-            *measures.of_paper("v1"),
+            *scores.without_single_std([*published.averages("v1"), mine]),
             *(m for m in own() if m.evaluation != "logreg"),
         ]
     )
@@ -246,7 +245,7 @@ def test_bins_that_are_none(bins):
 
 
 def test_requests_that_cannot_be_met():
-    cells = published.cells("v2")
+    cells = published.accuracies("v2")
     with pytest.raises(CogError, match="no number of kmeans to draw"):
         figures.charts([], cells, which=["v1_fig5"])
     with pytest.raises(CogError, match="no result on principal components"):

@@ -17,8 +17,8 @@ from result_folders import make_record, make_seed_folder
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting.tables import layout, pivot, quantities, writers
-from cog.results import find
-from cog.results.cells import SeedAverage
+from cog.results import run_records
+from cog.results.scores import SeedAverage
 from cog.runtime import cli
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -291,7 +291,7 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     assert "net_big   98.9 ± 0.2 (4/5)  " in out
     lines = err.splitlines()
     base = study / "net/big"
-    assert lines[0] == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {find.LEFTOVER}"
+    assert lines[0] == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {run_records.LEFTOVER}"
     assert lines[1].startswith(
         f"warning: not counted: {base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl"
     )

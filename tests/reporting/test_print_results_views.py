@@ -17,7 +17,7 @@ from result_folders import make_record, make_seed_folder
 from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.results import exchange, find, published
+from cog.results import exchange, find, published, run_records
 from cog.runtime import cli
 
 SHIFTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
@@ -80,14 +80,15 @@ def test_runs_beside_the_published(study, run):
 def test_records_beside_the_published(study, run):
     argv = ("--models_root_dir", study, "--with_published", "--format", "json")
     records = json.loads(run(*argv))
-    paper = {(cell.model, cell.dataset, cell.n_shot): cell for cell in published.cells()}
+    paper = {(cell.model, cell.dataset, cell.n_shot): cell for cell in published.accuracies()}
     assert len(records) == 7 + 1674
     own = [row for row in records if row["source"] == "runs" and row["model"] == "sup_resnet50"]
     assert len(own) == 3
     for row in own:
         folders = (study / f"sup/resnet50/{row['dataset']}/eval_logreg").iterdir()
         values = [
-            find.read_run(f, model="", dataset="", n_shot=0, seed=int(f.name[5:])).top1 for f in folders
+            run_records.read_run(f, model="", dataset="", n_shot=0, seed=int(f.name[5:])).top1
+            for f in folders
         ]
         assert row["mean"] == pytest.approx(np.mean(values)) and row["std"] == pytest.approx(np.std(values))
         other = paper["sup_resnet50", row["dataset"], 0]
@@ -144,7 +145,9 @@ def test_own_models_are_ranked_among_the_published(study, run):
     )
     records = json.loads(run(*argv, "--format", "json"))
     means = {
-        (c.model, "paper v2"): c.value for c in published.cells() if c.dataset == "cog_l5" and not c.n_shot
+        (c.model, "paper v2"): c.value
+        for c in published.accuracies()
+        if c.dataset == "cog_l5" and not c.n_shot
     }
     means |= {("mine_net", "runs"): 50.0, ("sup_resnet50", "runs"): 45.0}
     assert len(records) == 33
@@ -158,7 +161,9 @@ def test_own_models_are_ranked_among_the_published(study, run):
 def test_published_cells_are_treated_as_those_of_runs(tmp_path, run):
     """The same numbers as runs on disk, as a file, and as published: all views show the same."""
     wanted = [
-        c for c in published.cells() if c.model in ("sup_resnet50", "clip_resnet50") and c.n_shot in (0, 8)
+        c
+        for c in published.accuracies()
+        if c.model in ("sup_resnet50", "clip_resnet50") and c.n_shot in (0, 8)
     ]
     root = tmp_path / "models"
     for cell in wanted:
@@ -210,7 +215,8 @@ def test_differences_paired_over_seeds(study, run):
         def values(model, dataset=dataset):
             folders = sorted((study / model / dataset / "eval_logreg").iterdir())
             return [
-                find.read_run(f, model="", dataset="", n_shot=0, seed=int(f.name[5:])).top1 for f in folders
+                run_records.read_run(f, model="", dataset="", n_shot=0, seed=int(f.name[5:])).top1
+                for f in folders
             ]
 
         mine, theirs = values("mine/net"), values("sup/resnet50")
@@ -362,7 +368,7 @@ def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, ru
         }
     assert {run.model for run in diagnostics["runs"]} == {run.model for run in report["runs"]} == models
     assert list(figures["published"]) == []
-    assert list(report["published"]) == published.cells(), "where a model stands among all of them"
+    assert list(report["published"]) == published.accuracies(), "where a model stands among all of them"
     assert (figures["folder"], diagnostics["folder"], report["path"]) == tuple(places.values())
     assert figures["formats"] == diagnostics["formats"] == ["svg"] and figures["datasets"] == ["in1k"]
     assert figures["baseline"] == ("mine_net" if "--relative_to" in more else None)
@@ -463,7 +469,7 @@ def workshop(tmp_path_factory):
     for model in ("sup/resnet50", "mine/net"):
         make_record(make_seed_folder(places["root"] / model / "in1k/eval_logreg/seed-22"))
     runs, _ = find.find_runs(places["root"])
-    cells = find.summarise(runs)
+    cells = run_records.summarise(runs)
 
     def add(name, content):
         places[name] = base / f"{name}.json"

@@ -13,8 +13,8 @@ from result_folders import make_logs
 
 from cog import constants
 from cog.reporting import html
-from cog.results import find, published
-from cog.results.cells import Problem
+from cog.results import published, run_records
+from cog.results.run_records import Problem
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def browser(tmp_path_factory):
 
 def runs_of(root, model, shift, **changes):
     runs = []
-    for cell in published.cells():
+    for cell in published.accuracies():
         if cell.model != "sup_resnet50" or cell.n_shot not in (0, 1, 8):
             continue
         for seed in constants.SEEDS:
@@ -72,9 +72,14 @@ def page(tmp_path_factory):
     ]
     path = root / f"report {HOSTILE[10:16]}.html".replace("/", "")
     problems = [Problem(root / HOSTILE.replace("/", ""), HOSTILE)]
-    cells = find.summarise(runs, constants.SEEDS)
+    cells = run_records.summarise(runs, constants.SEEDS)
     html.write(
-        path, runs=runs, cells=cells, published=published.cells(), problems=problems, root=root / "models"
+        path,
+        runs=runs,
+        cells=cells,
+        published=published.accuracies(),
+        problems=problems,
+        root=root / "models",
     )
     return path
 
@@ -204,7 +209,7 @@ def test_values_relative_to_a_baseline(opened):
     shown = opened.evaluate(
         f"Array.from({VIEW}.querySelectorAll('tbody tr'), r => [r.dataset.key, r.cells[2].innerText])"
     )
-    scores = {c.model: c.value for c in published.cells() if (c.dataset, c.n_shot) == ("cog_l1", 0)}
+    scores = {c.model: c.value for c in published.accuracies() if (c.dataset, c.n_shot) == ("cog_l1", 0)}
     for key, text in shown:
         if key.startswith("paper-"):
             points = scores[key.removeprefix("paper-")] - scores["sup_resnet50"]
@@ -247,8 +252,8 @@ def test_nothing_sticks_out_sideways(browser, page, width, dark):
 def page_of_one(tmp_path_factory):
     root = tmp_path_factory.mktemp("one")
     runs = runs_of(root, "my_net", 1.5, n_trials_diverged=4)
-    cells = find.summarise(runs, constants.SEEDS)
-    html.write(root / "one.html", runs=runs, cells=cells, published=published.cells(), root="/models")
+    cells = run_records.summarise(runs, constants.SEEDS)
+    html.write(root / "one.html", runs=runs, cells=cells, published=published.accuracies(), root="/models")
     return root / "one.html"
 
 

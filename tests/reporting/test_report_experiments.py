@@ -14,8 +14,9 @@ from cog.commands import print_results
 from cog.reporting import html
 from cog.reporting.html import experiment_notices, facts, pictures
 from cog.reporting.html.experiments import Experiments
-from cog.results import find, measures, published
-from cog.results.cells import Problem, SeedAverage
+from cog.results import published, run_records
+from cog.results.run_records import Problem
+from cog.results.scores import SeedAverage
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING
 
 HOSTILE = "</script><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -112,12 +113,12 @@ def test_published_experiments_are_left_out_where_the_data_differ():
     ]
     found = facts.collect(
         runs=runs,
-        cells=find.summarise(runs, constants.SEEDS),
-        published=published.cells("v1"),
+        cells=run_records.summarise(runs, constants.SEEDS),
+        published=published.accuracies("v1"),
         problems=[],
         labels={},
         experiments=Experiments(
-            [*measures.of_paper("v1"), SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5)], [], {}
+            [*published.averages("v1")[378:], SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5)], [], {}
         ),
     )
     assert not found.compared and [m.model for m in found.experiments.measures] == ["a_b"]

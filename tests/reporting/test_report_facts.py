@@ -11,11 +11,12 @@ from report_runs import make_cell, make_run, published_cell
 
 from cog import constants
 from cog.reporting.html import facts
-from cog.results import diagnostics, find, official, published, ranking, search_history
-from cog.results.cells import Problem, of_metric
+from cog.results import diagnostics, official, published, ranking, run_records, search_history
 from cog.results.official import Match
+from cog.results.run_records import Problem
+from cog.results.scores import of_metric
 
-PAPER = published.cells()
+PAPER = published.accuracies()
 LABELS = {name: model.label for name, model in published.MODELS.items()}
 
 
@@ -125,7 +126,7 @@ def test_a_published_model_is_compared_with_its_publication():
 
 # ---- official data or not ---------------------------------------------------------------------------
 def judge(*runs, dataset="in1k"):
-    return official.judge(dataset, [cell.counts for cell in find.summarise(runs)])
+    return official.judge(dataset, [cell.counts for cell in run_records.summarise(runs)])
 
 
 def test_counts_of_the_official_data():
@@ -158,7 +159,7 @@ def test_runs_without_a_record_get_the_benefit_of_the_doubt():
 
 # ---- warnings ---------------------------------------------------------------------------------------
 def collect(runs, *, problems=(), features=None, verdicts=None, seeds=None):
-    cells = of_metric(find.summarise(runs, seeds or constants.SEEDS), "top1")
+    cells = of_metric(run_records.summarise(runs, seeds or constants.SEEDS), "top1")
     return diagnostics.collect(
         diagnostics.Evidence(
             runs=runs,
@@ -362,7 +363,7 @@ def test_the_most_severe_comes_first():
 def report_facts(runs, *, cells=None, published_cells=PAPER, seeds=constants.SEEDS):
     return facts.collect(
         runs=runs,
-        cells=find.summarise(runs, seeds) if cells is None else cells,
+        cells=run_records.summarise(runs, seeds) if cells is None else cells,
         published=published_cells,
         problems=(),
         labels=LABELS,
@@ -422,7 +423,7 @@ def test_few_shot_results_alone():
 def test_first_version_of_the_paper_comes_with_a_caution():
     assert (
         "levels were built differently"
-        in report_facts([make_run()], published_cells=published.cells("v1")).headline[0]
+        in report_facts([make_run()], published_cells=published.accuracies("v1")).headline[0]
     )
     assert report_facts([make_run()]).headline == ()
 
@@ -460,8 +461,8 @@ def test_records_that_are_none(tmp_path, content):
     features = run.path.parent.parent / "features_train"
     features.mkdir()
     (features / "features.json").write_bytes(content)
-    assert search_history.trials_of(run) == ()
-    assert search_history.curve_of(run) == ()
+    search = search_history.outline(run)
+    assert (search.trials, search.curves) == ((), {})
     for made in search_history.features_of([run]).values():
         assert (made.n_images, made.checkpoint_sha256, made.seconds, made.preprocessing) == (None,) * 4
         assert made.versions == {}

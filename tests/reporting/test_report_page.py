@@ -18,10 +18,10 @@ from cog import constants
 from cog.errors import CogError
 from cog.reporting import html as report
 from cog.reporting.html import pictures
-from cog.results import find, published
-from cog.results.cells import Problem
+from cog.results import published, run_records
+from cog.results.run_records import Problem
 
-PAPER = published.cells()
+PAPER = published.accuracies()
 HOSTILE = "<script>alert(1)</script>\"'&><img src=x onerror=alert(2)></script><!--\u202e\x00\n\udc80"
 VOID = {"meta", "link", "br", "wbr", "input", "img"}
 
@@ -85,7 +85,7 @@ def write(tmp_path, no_figures):
             **arguments,
         }
         runs = arguments.get("runs", ())
-        arguments.setdefault("cells", find.summarise(runs, constants.SEEDS))
+        arguments.setdefault("cells", run_records.summarise(runs, constants.SEEDS))
         path = report.write(tmp_path / "report.html", **arguments)
         text = path.read_text(encoding="utf-8")
         return text, Page(text)
@@ -154,7 +154,7 @@ def test_everything_from_folders_is_escaped(write, tmp_path):
             for dataset in ("in1k", f"d{evil}")
             for seed in (22, 37)
         ]  # fmt: skip
-        cells = [*find.summarise(runs, constants.SEEDS), make_cell(f"b_{evil}", source=evil)]
+        cells = [*run_records.summarise(runs, constants.SEEDS), make_cell(f"b_{evil}", source=evil)]
         problems = [Problem(tmp_path / "x", evil)]
         return write(runs=runs, cells=cells, problems=problems, root=f"/root/{evil}")
 
@@ -223,7 +223,7 @@ def test_top5_is_shown_for_own_results_only(write):
 
 @pytest.mark.slow
 def test_figures_are_inside_and_safe(tmp_path):
-    cells = find.summarise(study(model=f"a_{HOSTILE}"), constants.SEEDS)
+    cells = run_records.summarise(study(model=f"a_{HOSTILE}"), constants.SEEDS)
     cells += [
         make_cell(f"b_{HOSTILE}", dataset, source=HOSTILE) for dataset in ("in1k", f"d{HOSTILE}", "cog_l1")
     ]
@@ -243,7 +243,7 @@ def test_published_results_alone(write):
 
 
 def test_first_version_of_the_paper_has_no_deviations(write):
-    _, page = write(runs=study(), published=published.cells("v1"))
+    _, page = write(runs=study(), published=published.accuracies("v1"))
     assert "of 8" in page.text
 
 

@@ -14,7 +14,7 @@ import pytest
 from cog.commands import print_results
 from cog.reporting.tables import layout, pivot, quantities, writers
 from cog.results import published
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 from cog.runtime.csv_text import csv_text
 
 SHOTS = ("1", "2", "4", "8", "16", "32", "64", "128", "all")
@@ -228,7 +228,7 @@ def test_deviation_of_a_drop_against_a_simulation(show):
 
     generator = np.random.default_rng(0)
     row = read_json(show("--drop", "--format", "json"))["cog_l5", "sup_resnet50", "1"]
-    cells = {(c.dataset, c.model, c.n_shot): c for c in published.cells()}
+    cells = {(c.dataset, c.model, c.n_shot): c for c in published.accuracies()}
     level, in1k = cells["cog_l5", "sup_resnet50", 1], cells["in1k", "sup_resnet50", 1]
     draws = generator.normal(level.value, level.std, 10**5) / generator.normal(in1k.value, in1k.std, 10**5)
     assert row["drop_deviation"] == pytest.approx(100 * draws.std(), rel=0.02)

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from cog.results import comparison
-from cog.results.cells import SeedAverage
 from cog.results.comparison import crossings, difference, within
+from cog.results.scores import SeedAverage
 
 
 def paired_cell(model, values, *, dataset="in1k", n_shot=0, seeds=None, source="runs"):

@@ -19,8 +19,8 @@ from result_folders import make_seed_folder
 from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.results import exchange, find, published
-from cog.results.cells import SeedAverage
+from cog.results import exchange, find, published, run_records
+from cog.results.scores import SeedAverage
 
 SEEDS = (22, 37, 45)
 
@@ -108,15 +108,15 @@ def test_round_trip_is_exact(tmp_path_factory, cells):
 
 def test_published_numbers_survive_and_stay_published(tmp_path):
     for version in published.SOURCES:
-        path = write(tmp_path / f"{version}.json", published.cells(version))
-        assert exchange.load(path) == published.cells(version)
+        path = write(tmp_path / f"{version}.json", published.accuracies(version))
+        assert exchange.load(path) == published.accuracies(version)
 
 
 def test_runs_from_disk_survive(tmp_path):
     for seed in constants.SEEDS[:3]:
         make_seed_folder(tmp_path / f"models/a/b/in1k/eval_logreg/seed-{seed}", 70 + seed / 7, 90 + seed / 70)
     runs, _ = find.find_runs(tmp_path / "models")
-    cells = find.summarise(runs, constants.SEEDS)
+    cells = run_records.summarise(runs, constants.SEEDS)
     top1, top5 = exchange.load(write(tmp_path / "ours.json", cells))
     assert [top1, top5] == relabelled(cells, "ours")
     assert top1.values == {seed: 70 + seed / 7 for seed in constants.SEEDS[:3]}
@@ -143,7 +143,7 @@ def test_documented_form(tmp_path):
         "top1_by_seed": [50.1, 50.2, 50.4],
         "top5_by_seed": [90.0, 91.0, 92.0],
     }
-    assert set(row) == set(exchange._CELL_KEYS)
+    assert set(row) == set(exchange.LISTS["cells"])
     for key in row:
         assert f'"{key}"' in exchange.__doc__
     assert len(path.read_text().splitlines()) == 10, "one line for each cell, so that differences can be read"
@@ -194,7 +194,7 @@ BAD = {
     "text": (lambda content: "imagenet-cog results", "not a file of --export"),
     "another format": (change(("format",), "lm results"), "not a file of --export"),
     "no format": (remove(("format",)), "not a file of --export"),
-    "later version": (change(("version",), 3), "version is 3, expected 1 or 2"),
+    "later version": (change(("version",), 4), "version is 4, expected 1 to 3"),
     "version true": (change(("version",), True), "version is true"),
     "no version": (remove(("version",)), "version is null"),
     "unknown entry": (change(("cell",), []), "unknown entry \"cell\""),
@@ -243,7 +243,7 @@ BAD = {
     "mean text": (change((*CELL, "top1", "mean"), "50"), "cells[1].top1.mean is \"50\""),
     "mean null": (change((*CELL, "top1", "mean"), None), "cells[1].top1.mean is null"),
     "mean of others": (change((*CELL, "top1", "mean"), 50.3), "cells[1].top1_by_seed does not have the mean"),
-    "std of others": (change((*CELL, "top1", "std"), 0.3), "cells[1].top1_by_seed does not have the mean"),
+    "std of others": (change((*CELL, "top1", "std"), 0.3), "cells[1].top1_by_seed does not have the population"),
     "std null but values": (change((*CELL, "top1", "std"), None), "cells[1].top1_by_seed does not have"),
     "std negative": (change((*CELL, "top5", "std"), -0.1), "cells[1].top5.std is -0.1"),
     "std huge": (change((*CELL, "top5", "std"), 60), "cells[1].top5.std is 60"),
@@ -271,7 +271,7 @@ def test_what_no_results_can_be(tmp_path, name):
 
 
 def test_a_changed_published_number_is_refused(tmp_path):
-    cells = published.cells()
+    cells = published.accuracies()
     cells[7] = dataclasses.replace(cells[7], value=cells[7].value + 0.1)
     with pytest.raises(CogError, match=r"sup_resnet50 on in1k \(n_shot 128\) is labelled 'paper v2'"):
         exchange.load(write(tmp_path / "f.json", cells))
@@ -317,7 +317,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_too_many_cells(tmp_path, monkeypatch):
-    monkeypatch.setattr(exchange, "_MOST_CELLS", 1)
+    monkeypatch.setattr(exchange, "_MOST_ENTRIES", 1)
     (tmp_path / "f.json").write_text(json.dumps(GOOD))
     with pytest.raises(CogError, match="2 cells, expected at most 1"):
         exchange.load(tmp_path / "f.json")

@@ -14,7 +14,16 @@ import cog
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting import notebook
-from cog.results import scores
+from cog.results import (
+    analysis_records,
+    comparison,
+    metric_info,
+    official,
+    published,
+    query,
+    relative,
+    scores,
+)
 
 SEEDS = {22: 70.0, 37: 71.0, 45: 72.5}
 
@@ -32,7 +41,10 @@ def root(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("module", [notebook, scores])
+@pytest.mark.parametrize(
+    "module",
+    [notebook, scores, relative, published, analysis_records, comparison, official, query, metric_info],
+)
 def test_documented_examples(module):
     failed, attempted = doctest.testmod(module)
     assert attempted and not failed
@@ -104,7 +116,7 @@ def test_an_unknown_field_is_an_error():
 
 def test_two_numbers_with_one_seed_are_an_error():
     one = scores.Score("my_net", "in1k", "logreg", 0, "top1", 70.0, 22)
-    with pytest.raises(ValueError, match="same seed"):
+    with pytest.raises(CogError, match="two numbers of the same seed"):
         scores.average([one, one])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import io
 import json
 
@@ -12,10 +13,11 @@ from result_folders import make_record, make_seed_folder
 
 from cog import constants
 from cog.commands import print_results
+from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.errors import CogError
 from cog.reporting import figures
-from cog.results import exchange, find, official, published
-from cog.results.cells import Counts
+from cog.results import exchange, find, official, published, run_records
+from cog.results.scores import Counts, SeedAverage
 from cog.runtime import cli
 
 SEEDS = (22, 37)
@@ -124,7 +126,7 @@ def test_no_table_beside_the_published_number(root, run):
 
 def test_figures_do_not_draw_other_data_beside_published_numbers(root, caplog):
     runs, _ = find.find_runs(root)
-    cells, paper = find.summarise(runs), published.cells()
+    cells, paper = run_records.summarise(runs), published.accuracies()
 
     def drawn(own):
         (chart,) = figures.charts(own, paper, which=["fig3"], singles=False)
@@ -181,9 +183,88 @@ def test_descriptions_of_features_count_where_runs_do_not_tell(tmp_path, run):
 
 
 def test_the_first_difference_is_named_and_many_are_cut():
-    cells = [cell for cell in published.cells() if (cell.dataset, cell.n_shot) == ("in1k", 0)]
+    cells = [cell for cell in published.accuracies() if (cell.dataset, cell.n_shot) == ("in1k", 0)]
     own = [dataclasses.replace(cell, source="lab", counts=Counts((17,))) for cell in cells]
     text = official.compare([*cells, *own]).refused
     assert len(text) < 250 and "and 28 more models" in text
     assert official.compare(own).refused == "" and official.compare(cells).refused == ""
     assert constants.IN1K in text
+
+
+# --- lists of classes
+
+OTHER = class_list_digest(["n1", "n2"])
+ALL = Counts((1000,), (1_281_167,), (50_000,))
+
+
+def on(classes, *, model="a_b", dataset="in1k", counts=ALL, source="lab"):
+    """An accuracy on classes with this digest."""
+    counts = dataclasses.replace(counts, class_lists=(classes,) if classes else ())
+    return SeedAverage(model, dataset, "logreg", "top1", 0, 70.0, source=source, counts=counts)
+
+
+def test_the_digest_is_of_the_names_in_any_order():
+    assert class_list_digest(["b", "a"]) == hashlib.sha256(b"a\nb").hexdigest() != class_list_digest(["ab"])
+    names = IN1K_LIST.read_text().split()
+    assert len(set(names)) == 1000 and official.in1k_class_list() == class_list_digest(reversed(names))
+
+
+def test_as_many_classes_as_the_benchmark_need_not_be_its_classes():
+    own, paper = on(official.in1k_class_list()), published.accuracies()
+    assert official.compare([own, *paper]).refused == ""
+    other = on(OTHER, model="c_d")
+    known = official.compare([own, other, *paper])
+    assert known.refused == (
+        "not compared with published numbers: other classes than the benchmark's (c_d [lab] on in1k)"
+    )
+    assert known.is_foreign(other) and not known.is_foreign(own) and not known.allows(own, other)
+    # Nobody can tell of the levels which list is the official one, but that two differ.
+    one, two, unknown = (
+        on(digest, model=f"m_{i}", dataset="cog_l1") for i, digest in enumerate((OTHER, "0" * 64, ""))
+    )
+    known = official.compare([one, two, unknown])
+    assert known.allows(one, one) and known.allows(one, unknown) and not known.allows(one, two)
+    assert (
+        known.remarks[0] == "On different classes, do not compare: m_0 [lab] on cog_l1 / m_1 [lab] on cog_l1."
+    )
+    assert official.compare([one, unknown]).mixed == "" and official.compare([own, other]).mixed == ""
+
+
+def test_lists_of_classes_travel(tmp_path):
+    own = on(official.in1k_class_list(), source="runs")
+    kmeans = dataclasses.replace(own, evaluation="kmeans", metric="ami", value=0.5)
+    exchange.write(tmp_path / "f.json", [own, kmeans], label="lab")
+    assert exchange.load(tmp_path / "f.json") == [dataclasses.replace(a, source="lab") for a in (own, kmeans)]
+    content = json.loads((tmp_path / "f.json").read_text())
+    assert content["version"] == 3
+    for bad in ([3], ["x"], ["0" * 64, "0" * 64], "0" * 64, None):
+        content["measures"][0]["counts"]["class_lists"] = bad
+        (tmp_path / "f.json").write_text(json.dumps(content))
+        with pytest.raises(CogError, match=r"measures\[0\].counts.class_lists"):
+            exchange.load(tmp_path / "f.json")
+    content = json.loads(exchange.dump([dataclasses.replace(own, counts=ALL)]))
+    assert content["version"] == 1
+    content["cells"][0]["counts"]["class_lists"] = []
+    (tmp_path / "f.json").write_text(json.dumps(content))
+    with pytest.raises(CogError, match='unknown entry "class_lists"'):
+        exchange.load(tmp_path / "f.json")
+
+
+def test_features_tell_the_list_of_classes(tmp_path, run):
+    place = tmp_path / "models/toy/net/in1k"
+    for seed in SEEDS:
+        make_run(
+            place / f"eval_logreg/seed-{seed}",
+            90.0,
+            seed=seed,
+            n_classes=1000,
+            n_train=1_281_167,
+            n_test=50_000,
+        )
+    argv = ("--models_root_dir", tmp_path / "models", "--with_published", "--rank", "--format", "csv")
+    assert any(row["source"] == "runs" for row in rows(run(*argv).out))
+    (place / "features_test").mkdir()
+    (place / "features_test/features.json").write_text(json.dumps({"class_list_sha256": OTHER}))
+    shown = run(*argv)
+    assert not any(row["source"] == "runs" for row in rows(shown.out))
+    assert "other classes than the benchmark's" in shown.err

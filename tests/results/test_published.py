@@ -10,7 +10,7 @@ import pytest
 from cog import constants
 from cog.models import zoo
 from cog.results import published
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 
 
 def parse(path):
@@ -41,7 +41,7 @@ def shots(text):
 def test_every_cell_of_the_final_version(shared_dir):
     rows = parse(shared_dir / "paper/cog_v2_top1.csv")
     assert len(rows) == 1674
-    assert published.cells() == [
+    assert published.accuracies() == [
         SeedAverage(
             row["model"],
             row["dataset"],
@@ -78,7 +78,7 @@ def test_models_table(shared_dir):
 
 def test_tables_of_the_first_version(shared_dir):
     paper = shared_dir / "paper"
-    cells = published.cells("v1")
+    cells = published.accuracies("v1")
     found = {(cell.dataset, cell.model, cell.n_shot): cell for cell in cells}
     few = parse(paper / "cog_v1_table4_fewshot.csv")
     assert len(found) == len(cells) == len(few) == 378
@@ -89,23 +89,31 @@ def test_tables_of_the_first_version(shared_dir):
         assert found[row["dataset"], row["model"], 0].value == float(row["top1"])
     assert {cell.source for cell in cells} == {"paper v1"}
     expected = [
-        (3, row["dataset"], row["model"], row["classifier"], float(row["value"]), row["unit"])
+        (row["classifier"], "relative_to_logreg", row["dataset"], row["model"], float(row["value"]))
         for row in parse(paper / "cog_v1_table3_mlp.csv")
+        if row["unit"] == "relative_percent_vs_logreg"
     ]
     expected += [
-        (5, row["dataset"], row["model"], f"pca_{row['pca_dim']}", float(row["top1"]), "top1_absolute")
+        (f"logreg_pca{row['pca_dim']}", "top1", row["dataset"], row["model"], float(row["top1"]))
         for row in parse(paper / "cog_v1_table5_pca.csv")
+        if row["pca_dim"] != "2048"
     ]
+    names = {"purity": "purity_v1", "ami": "ami", "nmi": "nmi", "ari": "ari"}
     expected += [
-        (6, row["dataset"], row["model"], row["metric"], float(row["value"]), "score_0_to_1")
+        ("kmeans", names[row["metric"]], row["dataset"], row["model"], float(row["value"]))
         for row in parse(paper / "cog_v1_table6_clustering.csv")
     ]
-    values = published.v1_values()
-    assert [(v.table, v.dataset, v.model, v.quantity, v.value, v.unit) for v in values] == expected
+    everything = published.averages("v1")
+    others = [(a.evaluation, a.metric, a.dataset, a.model, a.value) for a in everything[378:]]
+    assert everything[:378] == cells and others == expected
+    by_place = {(a.dataset, a.model): a.value for a in cells if a.n_shot == 0}
+    for row in parse(paper / "cog_v1_table5_pca.csv"):
+        if row["pca_dim"] == "2048":  # all components are all features
+            assert by_place[row["dataset"], row["model"]] == float(row["top1"])
 
 
 def test_complete_and_consistent_without_the_papers_files():
-    cells = published.cells()
+    cells = published.accuracies()
     keys = {(cell.dataset, cell.model, cell.n_shot) for cell in cells}
     assert keys == {
         (dataset, model, n_shot)
@@ -126,17 +134,17 @@ def test_models_agree_with_what_the_toolkit_declares():
 
 def test_unknown_version():
     with pytest.raises(ValueError, match="v3"):
-        published.cells("v3")
+        published.accuracies("v3")
 
 
 def test_the_caller_owns_the_list():
-    published.cells().clear()
-    assert len(published.cells()) == 1674
+    published.accuracies().clear()
+    assert len(published.accuracies()) == 1674
 
 
 def test_no_heavy_imports():
     code = (
-        "import sys, cog.results.published; cog.results.published.cells(); "
+        "import sys, cog.results.published; cog.results.published.accuracies(); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,7 @@ import pytest
 from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.errors import CogError
-from cog.results import analysis_records, find, query
+from cog.results import analysis_records, find, query, run_records, scores
 from cog.runtime import atomic_dir, files
 
 
@@ -42,7 +42,7 @@ def test_reads_the_layout_this_toolkit_writes(tmp_path):
     seed = make_seed_folder(tmp_path / "sup/resnet50/in1k/eval_logreg_N8/seed-37", 71.25, 91.5, n_epochs=7)
     make_record(seed, seed=37, n_shot=8, lr=3.0, wd=1e-7)
     run = only(find.find_runs(tmp_path))
-    assert run == find.Run(
+    assert run == run_records.Run(
         model="sup_resnet50",
         dataset="in1k",
         n_shot=8,
@@ -438,7 +438,7 @@ def test_one_folder_tells_what_it_is_from_its_path(tmp_path, folder, described, 
 def make_run(seed, top1, top5=90.0, **changes):
     fields = {"model": "a_b", "dataset": "in1k", "n_shot": 0, "n_epochs": 100, "lr": 1.0, "wd": 0.0}
     fields |= {"diverged": False, "path": Path(f"seed-{seed}"), "final_folder": "final"} | changes
-    return find.Run(seed=seed, top1=top1, top5=top5, **fields)
+    return run_records.Run(seed=seed, top1=top1, top5=top5, **fields)
 
 
 def test_mean_and_population_std_equal_numpy():
@@ -446,12 +446,12 @@ def test_mean_and_population_std_equal_numpy():
     for n in (1, 2, 5, 17):
         top1, top5 = generator.uniform(0, 100, (2, n))
         runs = [make_run(seed, float(a), float(b)) for seed, (a, b) in enumerate(zip(top1, top5))]
-        for average, values in zip(find.summarise(runs), (top1, top5), strict=True):
+        for average, values in zip(run_records.summarise(runs), (top1, top5), strict=True):
             np.testing.assert_allclose(
                 [average.value, average.std], [values.mean(), values.std(ddof=0)], rtol=1e-12
             )
             assert average.values == pytest.approx(dict(enumerate(values)))
-        cell, _ = find.summarise(runs)
+        cell, _ = run_records.summarise(runs)
         assert cell.seeds == tuple(range(n)) and cell.missing_seeds == ()
 
 
@@ -463,7 +463,7 @@ def test_cells_are_sorted_and_name_missing_seeds():
         make_run(22, 1.0, n_shot=2),
         make_run(5, 1.0, dataset="cog_l2"),
     ]
-    cells = find.summarise(runs, expected_seeds=(93, 22, 22))[::2]
+    cells = run_records.summarise(runs, expected_seeds=(93, 22, 22))[::2]
     assert {cell.metric for cell in cells} == {"top1"}
     assert [(cell.dataset, cell.n_shot, cell.seeds, cell.missing_seeds) for cell in cells] == [
         ("in1k", 2, (22,), (93,)),
@@ -472,22 +472,17 @@ def test_cells_are_sorted_and_name_missing_seeds():
         ("cog_l10", 0, (22, 93), ()),
     ]
     assert cells[-1].epochs == (100, 7)
-    assert find.summarise([]) == []
-
-
-def test_the_same_run_twice_is_refused():
-    with pytest.raises(CogError, match="same run"):
-        find.summarise([make_run(22, 1.0), make_run(22, 2.0)])
+    assert run_records.summarise([]) == []
 
 
 def test_default_seeds():
-    assert find.default_seeds([make_run(22, 1.0), make_run(93, 1.0)]) == (22, 37, 45, 77, 93)
-    assert find.default_seeds([make_run(22, 1.0), make_run(7, 1.0)]) == (7, 22)
+    assert run_records.default_seeds([make_run(22, 1.0), make_run(93, 1.0)]) == (22, 37, 45, 77, 93)
+    assert run_records.default_seeds([make_run(22, 1.0), make_run(7, 1.0)]) == (7, 22)
 
 
 def test_natural_key_sorts_any_names():
     names = ["x10", "x2", "x2y", "x2y1", "10", "9", "X3", "x", "x02", "²", "2x"]
-    assert sorted(names, key=find.natural_key) == [
+    assert sorted(names, key=scores.natural_key) == [
         "2x", "9", "10", "x", "x02", "x2", "x2y", "x2y1", "X3", "x10", "²",
     ]  # fmt: skip
 
@@ -605,7 +600,7 @@ def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
                     make_record(run, seed=seed, n_shot=8 if folder.endswith("8") else 0)
                     expected.append(run / "results.json")
     accesses.clear()
-    found_problems: list[find.Problem] = []
+    found_problems: list[run_records.Problem] = []
     asked = query.ResultQuery(models_root_dir=tmp_path, experiments=True)
     gathered = query.gather(asked, on_problems=found_problems.extend)
     counts = collections.Counter(path for path in accesses if path.startswith(str(tmp_path)))

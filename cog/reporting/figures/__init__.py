@@ -38,7 +38,7 @@ from cog.reporting.figures.saving import FORMATS
 from cog.reporting.tables.writers import printable
 from cog.results import official
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,9 +96,9 @@ def charts(
     Args:
         cells: of one's own (also imported ones): highlighted. Without published cells, models of the paper
             look as in the paper.
-        published: of the paper, see :func:`cog.results.published.cells`.
+        published: of the paper, see :func:`cog.results.published.accuracies`.
         others: not shown, but there to compare with: of the baseline, and on IN-1K for the drop.
-        measures: numbers of all experiments, with what is derived among them (:func:`cog.results.measures.derive`).
+        measures: numbers of all experiments, with what is derived among them (:func:`cog.results.relative.derive`).
         analyses: results of analyses, for what is not in their numbers.
         which: some of :func:`names`; None: all for which there are data.
         shots: training images per class to show, 0 = all; None: those of each figure.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cog.reporting.figures.style import CurveStyle
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 from cog.runtime.csv_text import csv_text
 
 #: Columns of the CSV file beside every figure: one row per point.

@@ -13,8 +13,8 @@ import cog.reporting.figures.style as style
 from cog.errors import CogError
 from cog.reporting.tables.writers import printable
 from cog.results import published
-from cog.results.cells import RUNS, SeedAverage
 from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.scores import RUNS, SeedAverage
 
 LOG = logging.getLogger("cog")
 

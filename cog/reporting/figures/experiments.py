@@ -18,10 +18,9 @@ from cog.errors import CogError
 from cog.reporting.figures.chart import Chart, Panel, Point, std_of
 from cog.reporting.figures.curves import BASELINE, Curve
 from cog.reporting.figures.points import Value, dataset_label
-from cog.results import measures, metric_info
+from cog.results import metric_info, relative
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import RUNS, SeedAverage, dataset_key
-from cog.results.measures import LOGREG
+from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key
 from cog.runtime.json_fields import number
 
 Key = tuple[str, str, int]
@@ -125,7 +124,7 @@ LEVEL_FIGURES = {
         "v1_fig6_alignment_ratio",
         "Alignment and uniformity relative to IN-1K",
         tuple(
-            LevelPanel(("alignment", f"{name}_{measures.RATIO_TO_IN1K}", 0), title, "relative to IN-1K")
+            LevelPanel(("alignment", f"{name}_{relative.RATIO_TO_IN1K}", 0), title, "relative to IN-1K")
             for name, title in (
                 ("alignment_by_uniformity", "Alignment / uniformity"),
                 ("alignment", "Alignment"),
@@ -143,7 +142,7 @@ LEVEL_FIGURES = {
         "mlp",
         "MLPs relative to logistic regression",
         tuple(
-            LevelPanel((name, measures.RELATIVE_TO_LOGREG, 0), title, "change of top-1 (%)")
+            LevelPanel((name, relative.RELATIVE_TO_LOGREG, 0), title, "change of top-1 (%)")
             for name, title in (("mlp", "MLP"), ("mlp_noact", "MLP without activation"))
         ),
         quantity="relative",
@@ -156,7 +155,7 @@ LEVEL_FIGURES = {
         "Frozen features and fine-tuning",
         (
             LevelPanel(
-                ("finetune", measures.LOGREG_RELATIVE, 0),
+                ("finetune", relative.LOGREG_RELATIVE, 0),
                 "Frozen, relative to fine-tuned",
                 "change of top-1 (%)",
             ),

@@ -14,7 +14,7 @@ from cog.reporting.figures.curves import Curve, CurveSelection, shorten
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
 from cog.results import labels, published
-from cog.results.cells import SeedAverage, dataset_key
+from cog.results.scores import SeedAverage, dataset_key
 
 
 def _reference_cells(selection: CurveSelection, curve: Curve) -> Mapping[tuple[str, int], SeedAverage]:

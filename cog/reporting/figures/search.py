@@ -22,8 +22,8 @@ from cog.reporting.figures.curves import shorten
 from cog.reporting.figures.points import dataset_label
 from cog.reporting.tables.writers import printable
 from cog.results import search_history
-from cog.results.cells import Run
 from cog.results.labels import shots_label
+from cog.results.run_records import Run
 from cog.runtime.csv_text import csv_text
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from cog.reporting.figures.points import Value, dataset_label
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
 from cog.results import published
-from cog.results.cells import dataset_key
 from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.scores import dataset_key
 
 # Above this many models of the paper Fig. 4 shows only its eight.
 _MAX_IN_FIG4 = 12

@@ -13,7 +13,8 @@ from pathlib import Path
 import cog
 from cog.reporting.request import check_file
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import Problem, Run, SeedAverage
+from cog.results.run_records import Problem, Run
+from cog.results.scores import SeedAverage
 from cog.runtime import files
 from cog.runtime.provenance import now
 
@@ -37,10 +38,10 @@ def write(
     Args:
         path: the HTML file.
         runs: of :func:`cog.results.find.find_runs`.
-        cells: their averages (:func:`cog.results.find.summarise`), and imported ones of other sources.
-        published: the paper's results (:func:`cog.results.published.cells`).
+        cells: their averages (:func:`cog.results.run_records.summarise`), and imported ones of other sources.
+        published: the paper's results (:func:`cog.results.published.accuracies`).
         problems: folders that were not counted.
-        measures: numbers of all experiments, with what is derived among them (:func:`cog.results.measures.derive`).
+        measures: numbers of all experiments, with what is derived among them (:func:`cog.results.relative.derive`).
         analyses: results of analyses.
         variants: runs of other evaluations, by the name of these.
         root: the folder that was read, to name it.

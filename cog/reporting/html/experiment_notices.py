@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from cog.reporting.html.experiments import Experiments, features_of, settings_of
-from cog.results import measures
+from cog.results import scores
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import RUNS, Run, dataset_key
 from cog.results.diagnostics import Notice
 from cog.results.labels import dataset_label
+from cog.results.run_records import Run
+from cog.results.scores import RUNS, dataset_key
 
 # The analyses of one command that need nothing but features.
 _LABEL_FREE = ("kmeans", "alignment", "knn", "ncm")
@@ -102,7 +103,7 @@ def _diverged(found: Experiments) -> Iterable[Notice]:
     by_model: dict[str, list[str]] = {}
     for evaluation, group in found.variants.items():
         # Others are not shown.
-        for run in group if measures.is_classifier(evaluation) else ():
+        for run in group if scores.is_classifier(evaluation) else ():
             if run.diverged:
                 few = f", N = {run.n_shot}" if run.n_shot else ""
                 where = f"{evaluation} on {dataset_label(run.dataset)}{few}, seed {run.seed}"
@@ -128,7 +129,7 @@ def _variants(found: Experiments, runs: Sequence[Run]) -> Iterable[Notice]:
             place.setdefault(key, set()).add(value)
     by_model: dict[str, list[str]] = {}
     for evaluation, group in found.variants.items():
-        if not measures.is_classifier(evaluation) or evaluation.startswith("finetune"):
+        if not scores.is_classifier(evaluation) or evaluation.startswith("finetune"):
             continue
         for run in group:
             known = base.get((run.model, run.dataset, run.n_shot), {})

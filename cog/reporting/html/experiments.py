@@ -17,10 +17,11 @@ from cog.reporting.tables import overview
 from cog.reporting.tables.experiments import ALL, Numbers, of_analyses, of_variants
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.writers import Table, TableEntry, printable
-from cog.results import measures, metric_info
+from cog.results import metric_info, scores
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import Run, SeedAverage, dataset_key, natural_key
 from cog.results.labels import dataset_label
+from cog.results.run_records import Run
+from cog.results.scores import SeedAverage, dataset_key, natural_key
 from cog.results.search_history import plain
 from cog.runtime.json_fields import number
 
@@ -50,7 +51,7 @@ class Experiments:
     @property
     def present(self) -> bool:
         """Whether there is more than logistic regression on all features."""
-        return any(measure.evaluation != measures.LOGREG for measure in self.measures)
+        return any(measure.evaluation != scores.LOGREG for measure in self.measures)
 
     @property
     def models(self) -> list[str]:

@@ -11,12 +11,13 @@ import cog.reporting.html.experiment_notices as experiment_notices
 from cog import constants
 from cog.reporting.html.experiments import Experiments
 from cog.results import comparison, diagnostics, official, ranking, search_history
-from cog.results.cells import RUNS, Problem, Run, SeedAverage, dataset_key, natural_key, of_metric
 from cog.results.comparison import Difference
 from cog.results.diagnostics import Evidence, Notice
 from cog.results.official import Match, Verdict
 from cog.results.published import SOURCES
 from cog.results.ranking import Place
+from cog.results.run_records import Problem, Run
+from cog.results.scores import RUNS, SeedAverage, dataset_key, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
 
 _FIRST_VERSION = (

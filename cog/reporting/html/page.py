@@ -18,8 +18,8 @@ from cog.reporting.html.facts import Facts
 from cog.reporting.html.pictures import Picture
 from cog.reporting.html.templating import counted, environment
 from cog.results import published
-from cog.results.cells import RUNS, dataset_key
 from cog.results.ranking import REFERENCE
+from cog.results.scores import RUNS, dataset_key
 
 
 def render(

@@ -9,8 +9,7 @@ from markupsafe import Markup
 
 from cog.errors import CogError
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import SeedAverage
-from cog.results.measures import LOGREG
+from cog.results.scores import LOGREG, SeedAverage
 
 # The others repeat these for every model or data set, and are large; --figures writes all.
 _WHICH = ("fig3", "fig4", "drop")

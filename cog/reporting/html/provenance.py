@@ -10,9 +10,10 @@ from markupsafe import Markup
 import cog.reporting.figures.search as search
 from cog.reporting.html.facts import Facts, OwnModel
 from cog.reporting.html.templating import date, duration
-from cog.results.cells import Run, SeedAverage, dataset_key
 from cog.results.diagnostics import OTHER_SETTINGS, PROTOCOL
 from cog.results.labels import shots_title
+from cog.results.run_records import Run
+from cog.results.scores import SeedAverage, dataset_key
 from cog.results.search_history import FeatureDescription, plain
 
 # Each takes about 17 kB; with many models the page has enough to carry.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from cog import constants
 from cog.reporting.html.facts import Facts
-from cog.results.cells import SeedAverage, dataset_key
 from cog.results.labels import dataset_label, shots_title
 from cog.results.published import CATEGORY_LABELS, MODELS
 from cog.results.ranking import REFERENCE
+from cog.results.scores import SeedAverage, dataset_key
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import jinja2
 from markupsafe import Markup, escape
 
 from cog.reporting.tables.writers import Note, printable
-from cog.results.cells import dataset_key
 from cog.results.labels import dataset_label, shots_label, shots_title
+from cog.results.scores import dataset_key
 
 # About what fits into a third of a phone.
 _LONG_NAME = 18

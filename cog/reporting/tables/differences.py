@@ -17,9 +17,9 @@ from cog.reporting.tables.layout import (
 )
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import comparison
-from cog.results.cells import RUNS
 from cog.results.comparison import Crossing, Difference
 from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.scores import RUNS
 
 
 def statements(shown: Shown, baseline: str, *, metrics: Sequence[str], style: TableStyle) -> View:

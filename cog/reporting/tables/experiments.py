@@ -19,11 +19,10 @@ from cog.reporting.tables.layout import (
     seeds_mark,
 )
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
-from cog.results import measures, metric_info, published
-from cog.results.cells import RUNS, SeedAverage, dataset_key, natural_key
+from cog.results import metric_info, published, relative, scores
 from cog.results.labels import METRIC_LABELS, shots_label
-from cog.results.measures import LOGREG
 from cog.results.metric_info import Metric
+from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, natural_key
 
 #: Kinds of variants of the classifier, as ``--variants`` takes them.
 VARIANTS = ("mlp", "pca", "balanced", "blurred", "finetune")
@@ -131,12 +130,10 @@ def of_analyses(
     Raises:
         CogError: when there is none of them.
     """
-    keys = [key for key in numbers.keys if not measures.is_classifier(key[0])]
+    keys = [key for key in numbers.keys if not scores.is_classifier(key[0])]
     keys = [key for key in keys if ALL in wanted or any(_named(key[0], name) for name in wanted)]
     if not keys:
-        there = sorted(
-            {key[0] for key in numbers.keys if not measures.is_classifier(key[0])}, key=natural_key
-        )
+        there = sorted({key[0] for key in numbers.keys if not scores.is_classifier(key[0])}, key=natural_key)
         what = "any analysis" if ALL in wanted else f"the analysis {' or '.join(wanted)}"
         other = f"; there is {', '.join(there)}" if there else "; analyze_features.py makes them"
         raise CogError(f"nothing to show: no result of {what} among those read{other}")
@@ -204,7 +201,7 @@ def _mlp(made: _Tables) -> None:
         if (found := metric_info.classifier(key[0])) is not None
         and found.type in ("mlp", "mlp_noact")
         and not found.pca_dim
-        and key[1] in ("top1", measures.RELATIVE_TO_LOGREG)
+        and key[1] in ("top1", relative.RELATIVE_TO_LOGREG)
     ]
     for n_shot in sorted({key[2] for key in keys}):
         made.by_dataset((LOGREG, "top1", n_shot))
@@ -240,14 +237,14 @@ def _balanced(made: _Tables) -> None:
         found = metric_info.classifier(key[0])
         if found is None or not found.max_per_class or found.pca_dim or found.type != LOGREG:
             continue
-        if key[1] in ("top1", measures.POINTS_TO_LOGREG):
+        if key[1] in ("top1", relative.POINTS_TO_LOGREG):
             made.by_dataset(key)
 
 
 def _blurred(made: _Tables) -> None:
     """IN-1K, IN-1K with blurred faces, and the difference, a table for each number of shots."""
     for key in made.numbers.keys:
-        if key[:2] != (LOGREG, measures.POINTS_TO_IN1K) or constants.IN1K_BLURRED not in made.numbers.on(key):
+        if key[:2] != (LOGREG, relative.POINTS_TO_IN1K) or constants.IN1K_BLURRED not in made.numbers.on(key):
             continue
         top1 = (LOGREG, "top1", key[2])
         changes = [
@@ -274,7 +271,7 @@ def _fine_tuned(made: _Tables) -> None:
     for key in made.numbers.keys:
         found = metric_info.classifier(key[0])
         if found is not None and found.type == "finetune" and key[1] in (
-            "top1", measures.LOGREG_RELATIVE, measures.LOGREG_POINTS
+            "top1", relative.LOGREG_RELATIVE, relative.LOGREG_POINTS
         ):  # fmt: skip
             made.by_dataset(key)
 

@@ -10,7 +10,7 @@ from typing import Any
 from cog.errors import CogError
 from cog.reporting.tables.writers import Table
 from cog.results import official, published
-from cog.results.cells import RUNS, SeedAverage, dataset_key, natural_key
+from cog.results.scores import RUNS, SeedAverage, dataset_key, natural_key
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def arrange(
         cells: what to show.
         models: rows, in this order, also when nothing is known of them; default: those of ``cells``: in natural
             order, or, when any cell is not from a run, the paper's models in the paper's order, then the others.
-        datasets: columns; default: those of ``cells``. Always in the order of :func:`cog.results.cells.dataset_key`.
+        datasets: columns; default: those of ``cells``. Always in the order of :func:`cog.results.scores.dataset_key`.
         n_shots: default: those of ``cells``. All images first, then rising.
         others: further cells that a view may refer to.
     """

@@ -8,8 +8,8 @@ from cog.errors import CogError
 from cog.reporting.tables.experiments import COLUMNS, Numbers, record
 from cog.reporting.tables.layout import Row, TableStyle, View
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
-from cog.results import measures, metric_info
-from cog.results.cells import RUNS
+from cog.results import metric_info, relative
+from cog.results.scores import RUNS
 
 # Of many numbers of shots or components, those that span them.
 _SHOTS = (1, 8, 128)
@@ -90,7 +90,7 @@ def headlines(keys: Sequence[tuple[str, str, int]]) -> list[tuple[str, str, int]
         if (
             metric_info.describe(*key).headline
             # Of the MLPs of the paper only the relative score was published.
-            or (key[1] == measures.RELATIVE_TO_LOGREG and (key[0], "top1", key[2]) not in known)
+            or (key[1] == relative.RELATIVE_TO_LOGREG and (key[0], "top1", key[2]) not in known)
         )
         and (key[2] == 0 or key[2] in few)
         and (one is None or one.pca_dim == 0 or one.pca_dim in some)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from cog.reporting.tables.layout import format_number
 from cog.results import comparison, official, published
-from cog.results.cells import Run, SeedAverage
 from cog.results.labels import METRIC_LABELS
-from cog.results.run_reader import METRICS
+from cog.results.run_records import METRICS, Run
+from cog.results.scores import SeedAverage
 
 
 def draw(
@@ -42,7 +42,7 @@ def draw(
 
 def _beside(cell: SeedAverage, paper: str, decimals: int) -> str:
     source = published.SOURCES[paper]
-    for other in published.cells(paper):
+    for other in published.accuracies(paper):
         if (other.model, other.dataset, other.n_shot) == (cell.model, cell.dataset, cell.n_shot):
             break
     else:

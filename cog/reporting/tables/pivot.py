@@ -22,8 +22,8 @@ from cog.reporting.tables.layout import (
 from cog.reporting.tables.quantities import Number, Quantity
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import published
-from cog.results.cells import RUNS, SeedAverage, dataset_key
 from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.scores import RUNS, SeedAverage, dataset_key
 
 #: ``datasets``: models by data sets, one table for each number of shots (Fig. 3's data); ``shots``: models by numbers
 #: of shots, one table for each data set (Tables 5-10); ``table``: ``shots``, then ``datasets`` for all images.

@@ -12,7 +12,7 @@ from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.layout import Shown, find_baseline
 from cog.reporting.tables.writers import Note
-from cog.results.cells import SeedAverage
+from cog.results.scores import SeedAverage
 
 
 @dataclass(frozen=True)

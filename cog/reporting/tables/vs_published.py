@@ -15,8 +15,8 @@ from cog.reporting.tables.layout import (
 )
 from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results import comparison, published
-from cog.results.cells import RUNS, SeedAverage
 from cog.results.labels import shots_label
+from cog.results.scores import RUNS, SeedAverage
 
 
 def beside_published(shown: Shown, *, version: str, style: TableStyle) -> View | None:
@@ -25,7 +25,7 @@ def beside_published(shown: Shown, *, version: str, style: TableStyle) -> View |
     Returns:
         One table for each number of shots; None when no model shown is in the paper, or none on the official data.
     """
-    genuine = {(cell.model, cell.dataset, cell.n_shot): cell for cell in published.cells(version)}
+    genuine = {(cell.model, cell.dataset, cell.n_shot): cell for cell in published.accuracies(version)}
     records: list[dict[str, Any]] = []
     tables = []
     place = published.SOURCES[version]

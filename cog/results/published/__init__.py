@@ -1,4 +1,4 @@
-"""The published numbers of the ImageNet-CoG papers, as the same records that runs are read into.
+"""The published numbers of the ImageNet-CoG papers, as averages like those of runs.
 
 Sources of the files in ``data/``:
 
@@ -22,9 +22,10 @@ import functools
 import importlib.resources
 from dataclasses import dataclass
 
-from cog.results.cells import SeedAverage
+from cog.results.relative import RELATIVE_TO_LOGREG
+from cog.results.scores import LOGREG, SeedAverage, is_protocol
 
-#: Labels of :attr:`cog.results.cells.SeedAverage.source`; the keys are what :func:`cells` takes.
+#: Labels of :attr:`cog.results.scores.SeedAverage.source`; the keys are what :func:`averages` takes.
 SOURCES = {"v2": "paper v2", "v1": "paper v1"}
 
 #: Seeds behind each mean of the final version (Sec. 4.1); which ones is not said.
@@ -76,28 +77,6 @@ class PublishedModel:
     order: int
 
 
-@dataclass(frozen=True)
-class Value:
-    """One number of a table of the first version that is not a top-1 accuracy of logistic regression.
-
-    Attributes:
-        table: its number in the first version: 3, 5 or 6.
-        dataset: data set.
-        model: name.
-        quantity: ``logreg``, ``mlp``, ``mlp_noact`` (Table 3); ``pca_<components>`` (5); ``purity``, ``ami``,
-            ``nmi``, ``ari`` (6).
-        value: as printed.
-        unit: ``top1_absolute`` (percent), ``relative_percent_vs_logreg`` or ``score_0_to_1``.
-    """
-
-    table: int
-    dataset: str
-    model: str
-    quantity: str
-    value: float
-    unit: str
-
-
 def _rows(file: str) -> list[dict[str, str]]:
     path = importlib.resources.files(__package__) / "data" / file
     text = path.read_text(encoding="utf-8")
@@ -130,45 +109,69 @@ def _models() -> dict[str, PublishedModel]:
 MODELS: dict[str, PublishedModel] = _models()
 
 
-def cells(version: str = "v2") -> list[SeedAverage]:
-    """Return every published top-1 accuracy as an average.
+#: Quantities of Table 6 of the first version by the name under which k-means records the same definition.
+_CLUSTERING = {"purity": "purity_v1", "ami": "ami", "nmi": "nmi", "ari": "ari"}
+
+
+def averages(version: str = "v2") -> list[SeedAverage]:
+    """Return every published number, in the order of the tables.
 
     Args:
-        version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first one (Tables 2 and 4, whose
-            columns for all images agree).
+        version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first one: Tables 2 and 4, whose columns
+            for all images agree, then 3 (MLP, relative to logistic regression), 5 (PCA; its 2048 components are all
+            features, which Table 2 has) and 6 (clustering).
 
     Returns:
-        New list; one per data set (in1k, cog_l1, ...), model (paper's order) and number of shots (rising,
-        all images = 0 last), without seeds; the deviations of the first version, which it does not give, are None.
+        New list, without seeds; top-1 accuracies by data set (in1k, cog_l1, ...), model (paper's order) and number of
+        shots (rising, all images = 0 last). The first version does not give deviations: these are None.
 
     Raises:
         ValueError: another version.
+
+    >>> first = averages("v2")[0]
+    >>> first.model, first.dataset, first.n_shot, first.value, first.std
+    ('sup_resnet50', 'in1k', 1, 45.0, 0.7)
     """
     if version not in SOURCES:
         raise ValueError(f"version {version!r}, expected one of {', '.join(SOURCES)}")
-    return list(_cells(version))
+    return list(_averages(version))
+
+
+def accuracies(version: str = "v2") -> list[SeedAverage]:
+    """Return the published top-1 accuracies of the protocol's classifier; see :func:`averages`."""
+    return [average for average in averages(version) if is_protocol(average)]
 
 
 @functools.cache
-def _cells(version: str) -> tuple[SeedAverage, ...]:
-    return tuple(
+def _averages(version: str) -> tuple[SeedAverage, ...]:
+    source = SOURCES[version]
+    top1 = [
         SeedAverage(
-            model=row["model"],
-            dataset=row["dataset"],
-            evaluation="logreg",
-            metric="top1",
-            n_shot=0 if row["n_shot"] == "all" else int(row["n_shot"]),
-            value=float(row["mean" if version == "v2" else "top1"]),
-            std=float(row["std"]) if version == "v2" else None,
-            source=SOURCES[version],
+            row["model"],
+            row["dataset"],
+            LOGREG,
+            "top1",
+            0 if row["n_shot"] == "all" else int(row["n_shot"]),
+            float(row["mean" if version == "v2" else "top1"]),
+            float(row["std"]) if version == "v2" else None,
+            source=source,
         )
         for row in _rows(f"{version}_top1.csv")
-    )
-
-
-def v1_values() -> list[Value]:
-    """Return the first version's Tables 3, 5 and 6, in the order of the tables."""
-    return [
-        Value(int(r["table"]), r["dataset"], r["model"], r["quantity"], float(r["value"]), r["unit"])
-        for r in _rows("v1_other.csv")
     ]
+    others = [
+        SeedAverage(row["model"], row["dataset"], *key, 0, float(row["value"]), source=source)
+        for row in (_rows("v1_other.csv") if version == "v1" else ())
+        if (key := _key(row["table"], row["quantity"])) is not None
+    ]
+    return (*top1, *others)
+
+
+def _key(table: str, quantity: str) -> tuple[str, str] | None:
+    """Return evaluation and metric of a number of the first version's Tables 3, 5 and 6; None where Table 2 has it."""
+    if quantity in (LOGREG, "pca_2048"):
+        return None
+    if table == "3":
+        return quantity, RELATIVE_TO_LOGREG
+    if table == "5":
+        return f"{LOGREG}_{quantity.replace('_', '')}", "top1"
+    return "kmeans", _CLUSTERING[quantity]

@@ -1,4 +1,4 @@
-"""Reading one seed folder: what makes a run complete, and what it says.
+"""One run of a classifier: what its seed folder says, and the scores of its runs averaged over seeds.
 
 The accuracies are those of ``logs.pkl``, which both toolkits write; ``results.json`` says that the run is
 complete, that it belongs where it lies, and how it was made. Both are read, so that a folder that was put
@@ -12,13 +12,23 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cog import paths
+from cog import constants, paths
 from cog.errors import CogError
-from cog.results.cells import Details, Problem, Run
+from cog.results.scores import (
+    Counts,
+    Score,
+    SeedAverage,
+    average,
+    dataset_key,
+    is_classifier,
+    natural_key,
+    without_single_std,
+)
 from cog.runtime import safe_load
 from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.json_fields import number, text, whole
@@ -42,6 +52,164 @@ _PLAIN = frozenset({type(None), str, bool, int})
 
 # A record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
+
+
+@dataclass(frozen=True)
+class Details:
+    """What ``results.json`` tells about a run beside its accuracy; all empty for the original toolkit's runs.
+
+    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and no number
+    is computed from it.
+
+    Attributes:
+        settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
+            booleans, None, and lists of two numbers: ``seed``, ``n_shot``, ``n_trials``, ``n_epochs``,
+            ``batch_size``, ``momentum``, ``val_frac``, ``lr_interval``, ``wd_interval``, ``normalize``, ``lr``,
+            ``wd`` (the last two only without a search).
+        train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
+            ``image_list_sha256``.
+        test_features: the same of the test features.
+        train_features_file: path of the training features as the run saw it.
+        test_features_file: the same of the test features.
+        n_classes: number of classes.
+        feature_dim: dimensions of the features.
+        rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
+        n_trials: trials of the search that were recorded.
+        n_trials_diverged: how many of them diverged.
+        best_trial: number of the trial whose pair was used; None without a search.
+        best_val_top1: its accuracy on the held-out part, in percent.
+        seconds: durations of ``search`` and ``final``.
+        versions: of Python packages.
+        device: ``cpu``, ``cuda:0``, ...
+        finished: ISO 8601 time in UTC.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    train_features: Mapping[str, Any] = field(default_factory=dict)
+    test_features: Mapping[str, Any] = field(default_factory=dict)
+    train_features_file: str | None = None
+    test_features_file: str | None = None
+    n_classes: int | None = None
+    feature_dim: int | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    n_trials: int = 0
+    n_trials_diverged: int = 0
+    best_trial: int | None = None
+    best_val_top1: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = None
+    finished: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished classifier run: one model, data set, number of shots and seed.
+
+    ``details`` holds what a report shows beside the accuracy; it takes no part in comparisons.
+    """
+
+    model: str
+    dataset: str
+    n_shot: int  # training images per class, 0 = all
+    seed: int
+    top1: float  # percent, last epoch
+    top5: float
+    n_epochs: int  # in the log: fewer than planned when it diverged, or when L-BFGS had converged
+    lr: float | None  # of the final training; None where the folder does not tell
+    wd: float | None
+    diverged: bool  # as the run recorded it; runs of the original toolkit do not
+    path: Path  # the seed folder
+    final_folder: str  # its subfolder with logs.pkl
+    details: Details = field(default_factory=Details, compare=False, repr=False)
+    evaluation: str = "logreg"  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
+
+    @property
+    def planned_epochs(self) -> int:
+        """Epochs it was to be trained for; of runs that do not tell, those in the log."""
+        planned = self.details.settings.get("n_epochs")
+        return planned if type(planned) is int and planned > 0 else self.n_epochs
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A folder that was not counted, and why.
+
+    Attributes:
+        path: the folder.
+        reason: one line.
+        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` when its run has not finished; "" when the folder is not as
+            it should be.
+    """
+
+    path: Path
+    reason: str
+    state: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def scores(runs: Iterable[Run]) -> list[Score]:
+    """Return both accuracies of every run, in percent."""
+    made = []
+    for run in runs:
+        rows = run.details.rows
+        n_train = rows.get("final_train") if run.n_shot == 0 else None
+        numbers = (() if n is None else (n,) for n in (run.details.n_classes, n_train, rows.get("test")))
+        shared: dict[str, Any] = {
+            "seed": run.seed,
+            "epochs": run.planned_epochs,
+            "counts": Counts(*numbers),  # type: ignore[arg-type]  # the fourth is not among them
+        }
+        place = run.model, run.dataset, run.evaluation, run.n_shot
+        made += [Score(*place, metric, getattr(run, metric), **shared) for metric in METRICS]
+    return made
+
+
+def sort_key(run: Run) -> tuple[Any, ...]:
+    """Order of runs: model, data set, number of shots, seed."""
+    return natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
+
+
+def summarise(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
+    """Average the accuracies of each model, data set and number of shots over their seeds.
+
+    Args:
+        runs: of one evaluation; every one counts, also one whose seed is not expected.
+        expected_seeds: seeds that each average should have.
+
+    Returns:
+        Two averages, top-1 and top-5, of each combination that has a run, sorted as the runs of
+        :func:`cog.results.find.find_all` are.
+    """
+    return average(scores(sorted(runs, key=sort_key)), expected_seeds=expected_seeds)
+
+
+def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:
+    """Return the seeds to expect: the protocol's five when all runs are among them, else those that are there."""
+    seeds = {run.seed for run in runs}
+    return constants.SEEDS if seeds <= set(constants.SEEDS) else tuple(sorted(seeds))
+
+
+def summarise_all(
+    runs: Mapping[str, Sequence[Run]], *, expected_seeds: Iterable[int] = ()
+) -> list[SeedAverage]:
+    """Average the accuracies of several evaluations; of one seed no deviation is stated.
+
+    Evaluations under a name of the user's own (``EVAL.NAME``) are left out: what they are is not known.
+
+    Args:
+        runs: of :func:`cog.results.find.find_all`, by the name of their evaluation.
+        expected_seeds: seeds that each number should have; default: :func:`default_seeds` of each evaluation, but of
+            fine-tuning those that are there: a backbone is fine-tuned once or so, not once for each seed.
+    """
+    averages = []
+    for evaluation, group in runs.items():
+        once = evaluation.startswith("finetune")
+        expected = tuple(expected_seeds) or (() if once else default_seeds(group))
+        averages += summarise(group, expected) if is_classifier(evaluation) else []
+    return without_single_std(averages)
 
 
 class UnfinishedError(CogError):
@@ -103,17 +271,17 @@ def read_run(
         problems += [Problem(path / name, LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
     logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
-    where = f"{final}/{LOGS_FILE}"
-    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], where)
-    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], where)
+    logs_name = f"{final}/{LOGS_FILE}"
+    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], logs_name)
+    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], logs_name)
     if n_epochs != n_epochs_top5:
-        raise CogError(f"{where} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
+        raise CogError(f"{logs_name} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
     recorded = record["final"] if record is not None else {}
     for name, value in (("top1", top1), ("top5", top5)):
         said = number(recorded.get(f"test_{name}"))
         if said is not None and abs(said - value) > _TOLERANCE_PERCENT:
             raise CogError(
-                f"{where} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
+                f"{logs_name} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
                 "them was changed; run this again with --overwrite"
             )
     if n_shot is None:
@@ -164,19 +332,19 @@ def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False
 
 def _list(path: Path) -> list[tuple[str, bool]]:
     """Return the names in a folder, sorted, each with whether it is a folder."""
-    found = []
+    names = []
     try:
         with os.scandir(path) as entries:
             for entry in entries:
                 try:
-                    found.append((entry.name, entry.is_dir()))
+                    names.append((entry.name, entry.is_dir()))
                 except OSError:  # a link that leads nowhere we may look
-                    found.append((entry.name, False))
+                    names.append((entry.name, False))
     except FileNotFoundError:
         raise CogError("vanished while the results were read") from None
     except OSError as error:
         raise CogError(f"cannot be read: {error.strerror or error}") from error
-    return sorted(found)
+    return sorted(names)
 
 
 def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]:
@@ -214,33 +382,33 @@ def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] |
     return finals[0]
 
 
-def _last_accuracy(logs: Any, key: str, where: str) -> tuple[float, int]:
+def _last_accuracy(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
     """Return the last value (percent) of the list ``logs[key]`` and its length."""
     if not isinstance(logs, dict):
-        raise CogError(f"{where} holds {type(logs).__name__}, expected a dict of lists")
+        raise CogError(f"{logs_name} holds {type(logs).__name__}, expected a dict of lists")
     values: Any = logs.get(key)
     if hasattr(values, "tolist"):  # numpy
         values = values.tolist()
     if not isinstance(values, list | tuple):
-        raise CogError(f"{where} has no list {key}")
+        raise CogError(f"{logs_name} has no list {key}")
     if not values:
-        raise CogError(f"{where} has an empty list {key}: no epoch was finished")
+        raise CogError(f"{logs_name} has an empty list {key}: no epoch was finished")
     value = values[-1].tolist() if hasattr(values[-1], "tolist") else values[-1]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CogError(f"{where} has {type(value).__name__} in {key}, expected numbers")
+        raise CogError(f"{logs_name} has {type(value).__name__} in {key}, expected numbers")
     if not is_percentage(value):
-        raise CogError(f"{where} ends with {key} = {value}, expected a percentage")
+        raise CogError(f"{logs_name} ends with {key} = {value}, expected a percentage")
     return float(value), len(values)
 
 
 def _hyper_parameters(final_folder: str) -> dict[str, Any]:
     """Read learning rate and weight decay from the name of the folder of the final training."""
     match = _FINAL_FOLDER.fullmatch(final_folder)
-    found = {}
+    pair = {}
     for key, text_ in match.groupdict().items() if match else ():
         with contextlib.suppress(ValueError):
-            found[key] = float(text_)
-    return found
+            pair[key] = float(text_)
+    return pair
 
 
 def is_percentage(value: float) -> bool:

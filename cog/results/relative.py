@@ -1,0 +1,101 @@
+"""Numbers relative to others: differences in points, ratios in percent, and what tables derive from pairs of averages.
+
+>>> mlp = SeedAverage("my_net", "in1k", "mlp", "top1", 0, 77.0, 0.3)
+>>> logreg = SeedAverage("my_net", "in1k", "logreg", "top1", 0, 70.0, 0.4)
+>>> points(mlp, logreg)
+(7.0, 0.5)
+>>> value, std = relative(mlp, logreg)
+>>> round(value, 3), round(std, 3)
+(10.0, 0.761)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from cog import constants
+from cog.results.scores import LOGREG, SeedAverage, is_classifier
+
+#: Metrics that are derived from two averages, see :func:`derive`.
+RELATIVE_TO_LOGREG = "relative_to_logreg"
+POINTS_TO_LOGREG = "points_to_logreg"
+LOGREG_RELATIVE = "logreg_relative"
+LOGREG_POINTS = "logreg_points"
+RATIO_TO_IN1K = "ratio_to_in1k"
+POINTS_TO_IN1K = "points_to_in1k"
+
+# Of alignment, what is shown relative to IN-1K as well.
+_RATIOS = ("alignment", "uniformity", "alignment_by_uniformity")
+
+
+def points(average: SeedAverage, base: SeedAverage) -> tuple[float, float | None]:
+    """Return ``average - base`` and its deviation ``sqrt(s1 ** 2 + s2 ** 2)``, both in the unit of the metric.
+
+    The deviation is that of the difference of two single runs; None when either is not known.
+    """
+    known = average.std is not None and base.std is not None
+    return average.value - base.value, math.hypot(average.std or 0, base.std or 0) if known else None
+
+
+def relative(average: SeedAverage, base: SeedAverage) -> tuple[float | None, float | None]:
+    """Return ``100 * (average - base) / base`` and its deviation, both in percent; None when ``base`` is not positive.
+
+    The deviation is that of the ratio of two independent numbers, to first order.
+    """
+    if base.value <= 0:
+        return None, None
+    std = None
+    if average.std is not None and base.std is not None:
+        std = 100 * math.hypot(average.std / base.value, average.value * base.std / base.value**2)
+    return 100 * (average.value - base.value) / base.value, std
+
+
+def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
+    """Return the averages and what follows from pairs of them, unless it is there already.
+
+    Seeds that one of the two lacks are missing.
+
+    * ``relative_to_logreg``: a variant :func:`relative` to logistic regression on the same data and with as many shots
+      (first version, Table 3), and ``points_to_logreg``, the difference in :func:`points`.
+    * ``logreg_relative`` and ``logreg_points`` of fine-tuning: the same the other way round, frozen features relative
+      to the fine-tuned model (final version, Fig. 6).
+    * ``points_to_in1k`` of ``in1k_blurred``: its accuracy minus that on IN-1K (final version, C.4).
+    * ``ratio_to_in1k``, as ``<metric>_ratio_to_in1k``, of alignment, uniformity and their ratio: relative to the
+      model's own on IN-1K (first version, Fig. 6).
+    """
+    given = list(averages)
+    by_place = {a.place: a for a in given}
+    derived: dict[tuple, SeedAverage] = {}
+
+    def base_of(a: SeedAverage, dataset: str, evaluation: str) -> SeedAverage | None:
+        return by_place.get((a.model, dataset, (evaluation, a.metric, a.n_shot), a.source))
+
+    def add(a: SeedAverage, base: SeedAverage, metric: str, value: float | None, std: float | None) -> None:
+        if value is None or not math.isfinite(value):
+            return
+        seeds, missing = a.seeds, a.missing_seeds
+        if not set(base.missing_seeds) <= set(missing):
+            missing = tuple(sorted({*missing, *base.missing_seeds}))
+            seeds = tuple(sorted({*seeds, *base.seeds} - set(missing)))
+        made = SeedAverage(
+            a.model, a.dataset, a.evaluation, metric, a.n_shot, value, std, seeds, missing, source=a.source
+        )
+        if made.place not in by_place:
+            derived.setdefault(made.place, made)
+
+    for a in given:
+        is_top1 = a.metric == "top1" and is_classifier(a.evaluation)
+        if is_top1 and a.evaluation != LOGREG and (base := base_of(a, a.dataset, LOGREG)) is not None:
+            if a.evaluation.startswith("finetune"):
+                add(a, base, LOGREG_RELATIVE, *relative(base, a))
+                add(a, base, LOGREG_POINTS, *points(base, a))
+            else:
+                add(a, base, RELATIVE_TO_LOGREG, *relative(a, base))
+                add(a, base, POINTS_TO_LOGREG, *points(a, base))
+        base = base_of(a, constants.IN1K, a.evaluation)
+        if base is not None and is_top1 and a.dataset == constants.IN1K_BLURRED:
+            add(a, base, POINTS_TO_IN1K, *points(a, base))
+        if base is not None and base.value and a.evaluation == "alignment" and a.metric in _RATIOS:
+            add(a, base, f"{a.metric}_{RATIO_TO_IN1K}", a.value / base.value, None)
+    return [*given, *derived.values()]
