@@ -52,7 +52,7 @@ def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Pa
         label = f"[seed {run_cfg.EVAL.SEED}, {run_cfg.CLF.N_SHOT or 'all'}] " if len(runs) > 1 else ""
         settings = _get_settings(args, run_cfg, label)
         output = _output_of(args, run_cfg, model_dir)
-        identity = _identify(settings, train, test)
+        identity = identify(settings, train, test)
         metadata = {
             "model": args.model,
             "dataset": args.dataset,
@@ -161,7 +161,7 @@ def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | Non
     return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
 
 
-def _identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
+def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
     """Return the facts that make two runs the same: settings and features (by size and, if known, origin)."""
     identity = dataclasses.asdict(settings)
     del identity["label"]
