@@ -287,7 +287,7 @@ def test_rounded_features_give_the_same_accuracy_within_seed_noise(tmp_path, dty
                 for name in ("train", "test")
             ]
             outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
-            values.append(outcome.classifier.history.logs["test/top1"][-1])
+            values.append(outcome.classifier.logs["test/top1"][-1])
     exact, rounded = (torch.tensor(values) for values in accuracies.values())
     assert 50 < exact.mean() < 99  # neither at chance nor too easy to tell anything
     assert abs(exact.mean() - rounded.mean()) <= max(2 * float(exact.std()), 1.0)
