@@ -156,18 +156,6 @@ def _take(x: torch.Tensor, rows: torch.Tensor | None, start: int) -> torch.Tenso
     return x[start : start + _CHUNK] if rows is None else x[rows[start : start + _CHUNK]]
 
 
-def require_rank(pca: Pca, dim: int, *, source: str) -> None:
-    """Refuse components that are arbitrary directions.
-
-    Raises:
-        CogError: when the rows do not vary in ``dim`` directions.
-    """
-    if pca.rank < dim:
-        extent = "do not vary at all" if pca.rank == 0 else f"vary in {pca.rank} directions only"
-        todo = "leave it out" if pca.rank == 0 else f"set at most {pca.rank}"
-        raise CogError(f"CLF.PCA_DIM {dim}: the {pca.n_rows} rows of {source} {extent}; {todo}")
-
-
 def timed_fit(
     x: torch.Tensor, dim: int, *, rows: torch.Tensor | None, device: torch.device, source: str
 ) -> Pca:
@@ -182,7 +170,11 @@ def timed_fit(
         )
     start = time.monotonic()
     pca = fit(x, rows=rows, device=device)
-    require_rank(pca, dim, source=source)
+    if pca.rank < dim:
+        extent = f"vary in {pca.rank} directions only; set at most {pca.rank}"
+        if pca.rank == 0:
+            extent = "do not vary at all; leave it out"
+        raise CogError(f"CLF.PCA_DIM {dim}: the {pca.n_rows} rows of {source} {extent}")
     logger.info(
         "first %d of %d principal components of %d rows: %.2f %% of the variance (%.1fs)",
         dim, x.shape[1], pca.n_rows, 100 * pca.explained(dim), time.monotonic() - start,

@@ -28,7 +28,6 @@ class TestScore:
         predictions: int64 ``(n,)``, one class per test image; -1 where it could not be decoded.
         failures: ``(file, reason)`` of those images that this process was given.
         n_failed: number of those images, of all processes.
-        interrupted: whether the work was ended by a signal, in any process; the numbers then mean nothing.
     """
 
     __test__ = False  # not a test of pytest's
@@ -39,7 +38,6 @@ class TestScore:
     predictions: torch.Tensor
     failures: list[tuple[str, str]]
     n_failed: int
-    interrupted: bool
 
 
 def evaluate(
@@ -50,7 +48,7 @@ def evaluate(
     *,
     n_workers: int,
     memory_format: torch.memory_format = torch.contiguous_format,
-) -> TestScore:
+) -> TestScore | None:
     """Score a network in float32; each process takes its share of the images.
 
     Args:
@@ -60,6 +58,9 @@ def evaluate(
         group: the processes.
         n_workers: decoding threads.
         memory_format: of the network's input.
+
+    Returns:
+        The score; None when a signal has ended the work, in any process.
 
     Raises:
         CogError: see :meth:`cog.features.extract.Extractor.stream`.
@@ -101,13 +102,15 @@ def evaluate(
             sums[4] -= batch.n
     network.train()
     loss, top1, top5, n_failed, left_out = group.sum_(sums.to(group.device)).tolist()
+    group.sum_(predictions := predictions.to(group.device))
+    if left_out:
+        return None
     n = max(len(images) - int(n_failed), 1)
     return TestScore(
         loss=loss / n,
         top1=100 * top1 / n,
         top5=100 * top5 / n,
-        predictions=group.sum_(predictions.to(group.device)).cpu(),
+        predictions=predictions.cpu(),
         failures=failures,
         n_failed=int(n_failed),
-        interrupted=left_out > 0,
     )

@@ -138,10 +138,9 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
                 memory_format=memory_format,
                 n_workers=usable_workers(request.cfg.FT_EXTRACT.N_WORKERS),
                 allow_failures=request.allow_failures,
-                saving=training.Saving(
-                    resume.path / state.STATE_FILE, 60 * request.cfg.FINETUNE.SAVE_MINUTES, resume.create
-                ),
-                resume=saved,
+                resume=resume,
+                save_seconds=60 * request.cfg.FINETUNE.SAVE_MINUTES,
+                saved=saved,
             )
     if group.rank:
         return

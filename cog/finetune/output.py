@@ -25,14 +25,14 @@ from cog.runtime import files
 
 if TYPE_CHECKING:
     from cog.finetune.network import FineTuned
-    from cog.finetune.training import Trained
+    from cog.finetune.state import Position
 
 BACKBONE_FILE = "backbone.pth"
 
 
 def write(
     stage: Path,
-    trained: Trained,
+    position: Position,
     network: FineTuned,
     plan: FineTunePlan,
     metadata: Mapping[str, Any],
@@ -41,23 +41,23 @@ def write(
 
     Args:
         stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
-        trained: logs and the last test.
+        position: of the training at its end.
         network: as trained.
         plan: of the run.
         metadata: further entries of results.json.
     """
     import torch
 
-    recipe, request = plan.recipe, plan.request
-    predictions = trained.score.predictions
+    recipe, request, score = plan.recipe, plan.request, position.score
+    assert score is not None
     weight, bias = (tensor.detach().cpu() for tensor in (network.head.weight, network.head.bias))
     n_classes, dim = weight.shape
     final = write_final(
         stage,
         lr=recipe.lr,
         wd=recipe.weight_decay,
-        logs=trained.logs,
-        predictions=predictions,
+        logs=position.logs,
+        predictions=score.predictions,
         weights={"weight": weight, "bias": bias},
         description=f"Linear(in_features={dim}, out_features={n_classes}, bias=True)",
         n_classes=n_classes,
@@ -70,7 +70,7 @@ def write(
     )
     with files.atomic_write(stage / final["folder"] / BACKBONE_FILE) as handle:
         torch.save({"state_dict": backbone}, handle)
-    n_failed = {"train": trained.n_failed_train, "test": trained.score.n_failed}
+    n_failed = {"train": len(position.failed), "test": score.n_failed}
     files.write_json(
         stage / RESULTS_FILE,
         {
@@ -91,14 +91,14 @@ def write(
                 "search_train": 0,
                 "search_val": 0,
                 "final_train": len(plan.train) - n_failed["train"],
-                "test": len(predictions) - n_failed["test"],
+                "test": len(plan.test) - n_failed["test"],
             },
             "n_failed_images": n_failed,
             "final": final,
             "best_trial": None,
             "trials": [],
-            "seconds": {"final": round(trained.seconds, 3)},
-            "images_per_second": round(trained.images_per_second, 1),
+            "seconds": {"final": round(position.seconds, 3)},
+            "images_per_second": round(position.images_per_second, 1),
         },
     )
     return final

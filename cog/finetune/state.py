@@ -24,7 +24,7 @@ LOG_KEYS = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", 
 
 @dataclass
 class Position:
-    """The next step of a training, and what the steps before it gave.
+    """The next step of a training, and the outcome of those before it.
 
     Attributes:
         epoch: number of the epoch, counted from 0.
@@ -33,6 +33,8 @@ class Position:
         logs: one value per finished epoch.
         failed: rows of the training images that could not be decoded.
         seconds: of work so far, over all attempts.
+        score: of the test after the last finished epoch; not saved.
+        images_per_second: of training in this attempt, tests left out; not saved.
     """
 
     epoch: int = 0
@@ -41,6 +43,8 @@ class Position:
     logs: dict[str, list[float]] = field(default_factory=lambda: {key: [] for key in LOG_KEYS})
     failed: set[int] = field(default_factory=set)
     seconds: float = 0.0
+    score: TestScore | None = None
+    images_per_second: float = 0.0
 
     def end_epoch(self, score: TestScore, *, lr: float) -> None:
         """Log an epoch that has been tested; ``lr``: learning rate of its last step."""
@@ -49,6 +53,7 @@ class Position:
         values = (loss / n, 100 * top1 / n, 100 * top5 / n, score.loss, score.top1, score.top5, lr)
         for key, value in zip(LOG_KEYS, values, strict=True):
             self.logs[key].append(value)
+        self.score = score
         self.epoch, self.step = self.epoch + 1, 0
         self.sums = torch.zeros(4, dtype=torch.float64)
 

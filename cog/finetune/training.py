@@ -11,8 +11,7 @@ import contextlib
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -33,44 +32,11 @@ from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.metrics import true_class_rank
 from cog.runtime import memory, signals
 from cog.runtime.progress import Progress
+from cog.runtime.resume_dir import ResumeFolder
 
 logger = logging.getLogger(__name__)
 
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """The outcome of a training, beside the network.
-
-    Attributes:
-        logs: one value per epoch, see :data:`cog.finetune.state.LOG_KEYS`.
-        score: of the test after the last epoch.
-        n_failed_train: training images that could not be decoded.
-        seconds: of work, over all attempts.
-        images_per_second: of training in this attempt, tests left out.
-    """
-
-    logs: dict[str, list[float]]
-    score: TestScore
-    n_failed_train: int
-    seconds: float
-    images_per_second: float
-
-
-@dataclass(frozen=True)
-class Saving:
-    """When and where process 0 saves the state.
-
-    Attributes:
-        path: of the state; None: nowhere.
-        every_seconds: seconds between saved states, beside those at the end of an epoch's steps.
-        before: called before each is saved; may raise.
-    """
-
-    path: Path | None = None
-    every_seconds: float = 600.0
-    before: Callable[[], None] = lambda: None
 
 
 def train(
@@ -83,9 +49,10 @@ def train(
     memory_format: torch.memory_format = torch.contiguous_format,
     n_workers: int = 0,
     allow_failures: int = 0,
-    saving: Saving = Saving(),
-    resume: Path | None = None,
-) -> Trained:
+    resume: ResumeFolder | None = None,
+    save_seconds: float = 600.0,
+    saved: Path | None = None,
+) -> state.Position:
     """Fine-tune a network.
 
     On a CPU the result is the same bit for bit given the recipe (and the number of threads of PyTorch), whether or not
@@ -100,8 +67,12 @@ def train(
         memory_format: of the network's input.
         n_workers: decoding threads of each process.
         allow_failures: images that may be impossible to decode.
-        saving: of the state.
-        resume: a saved state to continue from.
+        resume: folder in which process 0 saves the state; None: nothing is saved.
+        save_seconds: seconds between saved states, beside those at the end of an epoch's steps.
+        saved: a saved state to continue from.
+
+    Returns:
+        The position after the last epoch, with its logs and score.
 
     Raises:
         Interrupted: by a signal; the state is saved.
@@ -110,19 +81,17 @@ def train(
     """
     n_steps, per_process = recipe.steps_per_epoch(len(train_images)), recipe.passes_per_process(group.size)
     trainer = _Trainer(network, recipe, group, memory_format)
-    position = state.Position() if resume is None else state.load(resume, *trainer.state)
+    position = state.Position() if saved is None else state.load(saved, *trainer.state)
     failed = _FailedImages(train_images, allow_failures, position.failed)
     seconds_before, start = position.seconds, time.monotonic()
-    saved, training_seconds, n_trained = start, 0.0, 0
-    score: TestScore | None = None
+    last_save, training_seconds, n_trained = start, 0.0, 0
 
     def save() -> None:
-        nonlocal saved
+        nonlocal last_save
         position.seconds = seconds_before + time.monotonic() - start
-        if group.rank == 0 and saving.path is not None:
-            saving.before()
-            state.save(saving.path, position, *trainer.state)
-        saved = time.monotonic()
+        if group.rank == 0 and resume is not None:
+            state.save(resume.file(state.STATE_FILE), position, *trainer.state)
+        last_save = time.monotonic()
 
     def interrupted() -> signals.Interrupted:
         return signals.Interrupted(
@@ -162,7 +131,7 @@ def train(
                     if stop:
                         save()
                         raise interrupted()
-                    if time.monotonic() - saved > saving.every_seconds:
+                    if time.monotonic() - last_save > save_seconds:
                         save()
             training_seconds += time.monotonic() - begun
             failed.share(group)
@@ -173,7 +142,7 @@ def train(
                 )
             except NonFiniteError as error:
                 raise _diverged(recipe, f"in the test after epoch {position.epoch + 1}") from error
-            if score.interrupted:
+            if score is None:
                 raise interrupted()
             failed.check(score)
             position.end_epoch(score, lr=recipe.lr_at((position.epoch + 1) * n_steps - 1, n_steps))
@@ -183,14 +152,9 @@ def train(
                 position.epoch, recipe.n_epochs, last["train/loss"], last["train/top1"], last["test/loss"],
                 last["test/top1"], last["test/top5"],
             )  # fmt: skip
-    assert score is not None
-    return Trained(
-        logs=position.logs,
-        score=score,
-        n_failed_train=len(position.failed),
-        seconds=seconds_before + time.monotonic() - start,
-        images_per_second=n_trained / training_seconds if n_trained else 0.0,
-    )
+    position.seconds = seconds_before + time.monotonic() - start
+    position.images_per_second = n_trained / training_seconds if n_trained else 0.0
+    return position
 
 
 def _passes(recipe: FineTuneRecipe, group: Group, steps: Iterable[int]) -> Iterator[tuple[int, int]]:

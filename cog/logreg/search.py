@@ -87,11 +87,10 @@ def _quiet_optuna() -> Iterator[Any]:
 
 def search_space(settings: Settings) -> dict[str, Any]:
     """Return the distributions of ``lr`` and ``wd``, both log-uniform."""
-    with _quiet_optuna() as optuna:
-        intervals = {"lr": settings.lr_interval, "wd": settings.wd_interval}
-        return {
-            name: optuna.distributions.FloatDistribution(*ends, log=True) for name, ends in intervals.items()
-        }
+    from optuna.distributions import FloatDistribution
+
+    intervals = {"lr": settings.lr_interval, "wd": settings.wd_interval}
+    return {name: FloatDistribution(*ends, log=True) for name, ends in intervals.items()}
 
 
 def _create_study(settings: Settings) -> optuna.Study:
@@ -127,7 +126,7 @@ class Search:
     def __init__(self, settings: Settings, journal: TrialJournal | None = None, *, width: int = 1000) -> None:
         self._settings, self._journal, self._width = settings, journal, width
         self._earlier = () if journal is None else tuple(journal.trials[: settings.n_trials])
-        self.study = _create_study(settings)
+        self.study, self._space = _create_study(settings), search_space(settings)
         self.trials: list[Trial] = []
         self._round: list[optuna.Trial] = []
         self._n_told = 0  # trials of the rounds before
@@ -188,10 +187,8 @@ class Search:
         size = self._settings.trials_per_round if self._settings.search == "batched" else 1
         if self._n_told < N_STARTUP_TRIALS:
             size = N_STARTUP_TRIALS - self._n_told
-        space = search_space(self._settings)
-        self._round = [
-            self.study.ask(space) for _ in range(min(size, self._settings.n_trials - self._n_told))
-        ]
+        size = min(size, self._settings.n_trials - self._n_told)
+        self._round = [self.study.ask(self._space) for _ in range(size)]
 
     def _check_same(self, asked: optuna.Trial, trial: Trial) -> None:
         lr, wd = asked.params["lr"], asked.params["wd"]
@@ -269,13 +266,14 @@ class TrialJournal:
         Raises:
             CogError: when it cannot be written.
         """
-        with _quiet_optuna() as optuna:
-            frozen = optuna.trial.create_trial(
-                value=trial.val_top1,
-                params={"lr": trial.lr, "wd": trial.wd},
-                distributions=self._space,
-                user_attrs={"diverged": trial.diverged, "seconds": trial.seconds},
-            )
+        import optuna
+
+        frozen = optuna.trial.create_trial(
+            value=trial.val_top1,
+            params={"lr": trial.lr, "wd": trial.wd},
+            distributions=self._space,
+            user_attrs={"diverged": trial.diverged, "seconds": trial.seconds},
+        )
         with self._write_errors_explained():
             self._study = self._study or self._open()
             self._study.add_trial(frozen)

@@ -127,7 +127,7 @@ class Parts:
             sets = (FeatureSet(one.x.clone(), one.y, case) for one in (train, test))
             self.engines[precision] = engine, prepare(*sets, engine)
 
-    def settings(self, epochs: int) -> Settings:
+    def scaled_settings(self, epochs: int) -> Settings:
         return Settings(seed=SEED, n_epochs=epochs, batch_size=BATCH)
 
     def plain(self, stage: str, epochs: int) -> None:
@@ -138,7 +138,7 @@ class Parts:
 
     def ours(self, precision: str, what: str, epochs: int) -> None:
         engine, data = self.engines[precision]
-        settings = self.settings(epochs)
+        settings = self.scaled_settings(epochs)
         if what == "final":
             engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2), settings, record=True)
             return

@@ -252,6 +252,20 @@ def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, norm
         assert torch.equal(pca.project(mapped.x, found, 3), pca.project(plain.x, wanted, 3))
 
 
+@pytest.mark.parametrize(("dtype", "ways"), [(torch.bfloat16, [True]), (torch.float32, [True, False])])
+def test_rounded_features_take_one_copy_in_memory(tmp_path, monkeypatch, dtype, ways):
+    """They become float32 straight from the file; float32 features are read, the file may vanish afterwards."""
+    save_rows(tmp_path, torch.ones(30, 4, dtype=dtype))
+    asked, load_torch = [], feature_files.load_torch
+    monkeypatch.setattr(
+        feature_files,
+        "load_torch",
+        lambda path, mmap=False: asked.append(mmap) or load_torch(path, mmap=mmap),
+    )
+    loaded = feature_files.load(tmp_path)
+    assert asked == ways and loaded.x.dtype == torch.float32 and loaded.norms is None
+
+
 def test_rounded_features_that_are_not_finite_are_refused(tmp_path):
     x = torch.full((30, 4), 7e4)
     save_rows(tmp_path, x.half())

@@ -32,6 +32,7 @@ from cog.models.backbone import Backbone
 from cog.results import find
 from cog.runtime import signals
 from cog.runtime.ranks import Rank
+from cog.runtime.resume_dir import ResumeFolder
 
 CLASSES = ("crow", "duck", "wren")
 CPU = torch.device("cpu")
@@ -105,11 +106,11 @@ def lists(birds: Path):
     return [datasets.OWN.images("birds", split, {"images_root": str(birds)}) for split in ("train", "test")]
 
 
-def run(path: Path, birds: Path, *, n_workers=0, saving=None, resume=None, **changes):
+def run(path: Path, birds: Path, *, n_workers=0, saved=None, **changes):
+    options = {name: changes.pop(name) for name in ("resume", "save_seconds") if name in changes}
     model, layout, steps = build(path, **changes)
-    options = {} if saving is None else {"saving": saving}
     trained = training.train(
-        model, *lists(birds), steps, Group(Rank(), CPU), memory_format=layout, n_workers=n_workers, resume=resume,
+        model, *lists(birds), steps, Group(Rank(), CPU), memory_format=layout, n_workers=n_workers, saved=saved,
         **options,
     )  # fmt: skip
     return model, trained
@@ -383,10 +384,9 @@ def test_an_interrupted_run_continues_bit_for_bit(
             return sums, len(calls) == n_steps
 
         patch.setattr(training._Trainer, "step", step)
-        saving = training.Saving(tmp_path / "state.pth")
         with pytest.raises(signals.Interrupted, match="are saved"):
-            run(loader_with_norm, birds, saving=saving, precision=precision)
-    resumed, trained = run(loader_with_norm, birds, resume=tmp_path / "state.pth", precision=precision)
+            run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), precision=precision)
+    resumed, trained = run(loader_with_norm, birds, saved=tmp_path / ".resume/state.pth", precision=precision)
     assert_same(whole, resumed)
     assert trained.logs == expected.logs
 
@@ -398,10 +398,10 @@ def test_states_are_saved_every_so_often_and_at_the_end_of_epochs(
     monkeypatch.setattr(
         state, "save", lambda path, position, *rest: saved.append((position.epoch, position.step))
     )
-    run(loader_with_norm, birds, saving=training.Saving(tmp_path / "s.pth", every_seconds=1e9))
+    run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), save_seconds=1e9)
     assert saved == [(0, 2), (1, 2)]
     saved.clear()
-    run(loader_with_norm, birds, saving=training.Saving(tmp_path / "s.pth", every_seconds=0.0))
+    run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), save_seconds=0.0)
     assert saved == [(0, 1), (0, 2), (0, 2), (1, 1), (1, 2), (1, 2)]
 
 
@@ -416,8 +416,8 @@ def test_a_kill_in_the_test_after_an_epoch_costs_that_test_only(
 
         patch.setattr(training, "evaluate", die)
         with pytest.raises(KeyboardInterrupt):
-            run(loader_with_norm, birds, saving=training.Saving(tmp_path / "state.pth"))
-    resumed, trained = run(loader_with_norm, birds, resume=tmp_path / "state.pth")
+            run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
+    resumed, trained = run(loader_with_norm, birds, saved=tmp_path / ".resume/state.pth")
     assert_same(whole, resumed)
     assert trained.logs == expected.logs
 
@@ -430,7 +430,7 @@ def test_a_damaged_state_is_refused(birds, loader_with_norm, tmp_path, content):
     else:
         path.write_bytes(content)
     with pytest.raises(CogError):
-        run(loader_with_norm, birds, resume=path)
+        run(loader_with_norm, birds, saved=path)
 
 
 # --- what cannot be decoded, what diverges, what does not fit
@@ -504,7 +504,7 @@ def test_blurred_in1k_is_a_data_set_like_the_others(birds, loader_with_norm, tmp
         (["FINETUNE.WARMUP_EPOCHS", "7"], "FINETUNE.WARMUP_EPOCHS 7"),
         (["FINETUNE.LR", "0"], "FINETUNE.LR"),
         (["FINETUNE.CROP_SCALE", "(0.5, 0.1)"], "FINETUNE.CROP_SCALE"),
-        (["FINETUNE.LR", "1e38"], "not finite"),
+        (["FINETUNE.LR", "1e38"], "not finite in epoch 1, step "),
         (["--n_processes", "3"], "3 processes cannot share"),
     ],
 )

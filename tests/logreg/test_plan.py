@@ -210,6 +210,16 @@ def test_what_cannot_be_mapped_must_fit(files, monkeypatch, convert, reason):
     assert plan.stays_in_file(*files) is False
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounded_features_can_be_mapped(files, monkeypatch, dtype):
+    """They take as much memory as float32 ones when they are read."""
+    data = torch.load(files[0], weights_only=True)
+    torch.save(data | {"X": data["X"].to(dtype)}, files[0])
+    for available, mapped in ((2134, False), (2132, True)):
+        limit(monkeypatch, available)
+        assert plan.stays_in_file(*files) is mapped
+
+
 def test_old_format_cannot_be_mapped(files, monkeypatch):
     data = torch.load(files[0], weights_only=True)
     torch.save(data, files[0], _use_new_zipfile_serialization=False)
