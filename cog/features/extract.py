@@ -295,7 +295,9 @@ class _Network:
             x = to_input(pixels, self._mean, self._std, memory_format=self._format)
             with _autocast(self._device, self._precision):
                 y = self._run(x)
-        except (RuntimeError, ValueError, TypeError, AttributeError, MemoryError) as error:
+        except CogError:
+            raise
+        except Exception as error:  # whatever a user's network raises
             if memory.is_exhausted(error):
                 what = f"extracting features of {len(pixels)} images at a time"
                 raise memory.explain(error, what=what, todo="lower FT_EXTRACT.BATCH_SIZE") from error

@@ -147,6 +147,7 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         "dataset": request.dataset,
         "train_images_sha256": train.digest(),
         "test_images_sha256": test.digest(),
+        **model.fine_tuned(cfg),
     } | steps.as_dict()
     folder = FineTuneFolder(output, identity, overwrite=request.overwrite)
     return FineTunePlan(request, train, test, folder, steps)
