@@ -107,8 +107,10 @@ class ModelRequest:
         """Return whether the features of a features.json were made by the same loader from the same checkpoint."""
         keys = ("loader_sha256", "checkpoint_sha256")
         function = str(self.model_loader).rpartition(":")[2]
+        preprocessing = record.get("preprocessing")
         return (
-            isinstance(record.get("preprocessing"), Mapping)
+            isinstance(preprocessing, Mapping)
+            and isinstance(preprocessing.get(_DECLARED), Mapping | None)
             and all(record.get(key) == self.description[key] for key in keys)
             and str(record.get("loader")).rpartition(":")[2] == function
         )
