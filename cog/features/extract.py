@@ -236,7 +236,9 @@ class Extractor:
             x = to_input(pixels, self._mean, self._std, memory_format=self._format)
             with torch.autocast(self.device.type, dtype=dtype) if dtype else contextlib.nullcontext():
                 y = self._run(x)
-        except (RuntimeError, ValueError, TypeError, AttributeError, MemoryError) as error:
+        except CogError:
+            raise
+        except Exception as error:  # whatever a user's network raises
             if memory.is_exhausted(error):
                 task = f"extracting features of {len(pixels)} images at a time"
                 raise memory.explain(error, what=task, todo=f"lower {self._batch_key}") from error

@@ -146,6 +146,7 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         "dataset": request.dataset,
         "train_images_sha256": train.digest(),
         "test_images_sha256": test.digest(),
+        **model.fine_tuned(cfg),
     } | dataclasses.asdict(recipe)
     folder = FineTuneFolder(output, identity, overwrite=request.overwrite)
     return FineTunePlan(request, train, test, folder, recipe)

@@ -87,13 +87,10 @@ class ModelRequest:
         cfg = config.get_cfg(model=MODELS.get(self.model), **common)  # before the loader is waited for
         if records is None:
             return cfg
-        for record in records:
-            if all(
-                record.get(key) == self.description[key] for key in ("loader_sha256", "checkpoint_sha256")
-            ):
-                values = record.get("preprocessing", {}).get(_DECLARED)
-                preprocess = None if values is None else from_mapping(values, "features.json")
-                break
+        for record in filter(self._made_with, records):
+            values = record["preprocessing"].get(_DECLARED)
+            preprocess = None if values is None else from_mapping(values, "features.json")
+            break
         else:
             preprocess = self._loaded(cfg.FT_EXTRACT.POOLING).preprocess
         if preprocess is not None:
@@ -105,6 +102,18 @@ class ModelRequest:
                 "third value that it returns (docs/own-models.md)"
             )
         return cfg
+
+    def _made_with(self, record: Mapping[str, Any]) -> bool:
+        """Return whether the features of a features.json were made by the same loader from the same checkpoint."""
+        keys = ("loader_sha256", "checkpoint_sha256")
+        function = str(self.model_loader).rpartition(":")[2]
+        preprocessing = record.get("preprocessing")
+        return (
+            isinstance(preprocessing, Mapping)
+            and isinstance(preprocessing.get(_DECLARED), Mapping | None)
+            and all(record.get(key) == self.description[key] for key in keys)
+            and str(record.get("loader")).rpartition(":")[2] == function
+        )
 
     @cached_property
     def _backbones(self) -> dict[str, Backbone]:
@@ -293,6 +302,21 @@ class ModelRequest:
                 "no SHA-256 of the checkpoint of %s was published; --strict_hash cannot check it", self.model
             )
         return published
+
+    def fine_tuned(self, cfg: CfgNode) -> dict[str, Any]:
+        """Return what else makes fine-tuned networks of this name differ; nothing, as before, for models of the zoo.
+
+        Raises:
+            CogError: fine-tuning is asked for another geometry of images than the protocol's.
+        """
+        fx = cfg.FT_EXTRACT
+        if fx.IMAGE_INTERPOLATION != "bicubic" or fx.IMAGE_SQUASH:
+            raise CogError(
+                "fine-tuning resizes images as the protocol does: leave out FT_EXTRACT.PREPROCESS model, "
+                "IMAGE_INTERPOLATION and IMAGE_SQUASH"
+            )
+        facts = {"source": self.source, "pooling": None if fx.POOLING == "default" else fx.POOLING}
+        return {key: value for key, value in facts.items() if value is not None}
 
     def preprocessing(self, cfg: CfgNode) -> dict[str, Any]:
         """Return the part of features.json that says what the network sees and how its tokens are pooled.

@@ -6,27 +6,24 @@ A wrong layer, class order or normalization shows at once. Images are treated as
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image
-from torch.utils.data import DataLoader, Dataset
 
 from cog.constants import IN1K
 from cog.data import datasets, image_lists
-from cog.data.loader import usable_workers
-from cog.data.pixels import load_rgb, normalizer, to_input
+from cog.data.loader import Decoder, batches, usable_workers
+from cog.data.pixels import normalizer, to_input
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
 from cog.models.backbone import load_network
-from cog.models.spec import ModelSpec, Published
+from cog.models.spec import ModelSpec
 from cog.runtime.device import exact_float32
 from cog.runtime.progress import Progress
-
-logger = logging.getLogger(__name__)
 
 #: Larger differences, in percentage points, are not explained by the decoder or the resampling.
 TOLERANCE = 0.5
@@ -43,45 +40,6 @@ class Accuracy:
 
     top1: float
     n_images: int
-
-
-class _Images(Dataset):
-    """Decoded images as uint8 ``(crop, crop, 3)``, with labels 0..999."""
-
-    def __init__(self, images: image_lists.ImageList, rows: list[int], protocol: Published) -> None:
-        self._images = images
-        self._rows = rows
-        self._protocol = protocol
-        order = {wnid: label for label, wnid in enumerate(sorted(IN1K_LIST.read_text().split()))}
-        foreign = [name for name in images.classes if name not in order]
-        if foreign:
-            raise CogError(f"{images.root}: {foreign[0]} is not one of the 1000 classes of ImageNet-1K")
-        self._labels = [order[name] for name in images.classes]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, str]:
-        """Return pixels, label and the reason why there are no pixels (exceptions of workers lose their type)."""
-        import numpy as np
-        from torchvision.transforms import InterpolationMode
-        from torchvision.transforms import functional as transforms
-
-        row = self._rows[index]
-        name = self._images.file(row)
-        try:
-            image: Image.Image = load_rgb(self._images.store.read(name), name=name)
-        except Exception as error:
-            return (
-                torch.zeros(self._protocol.crop, self._protocol.crop, 3, dtype=torch.uint8),
-                -1,
-                f"{self._images.root / name}: {error}",
-            )
-        image = transforms.resize(
-            image, self._protocol.resize, InterpolationMode(self._protocol.interpolation)
-        )
-        image = transforms.center_crop(image, [self._protocol.crop, self._protocol.crop])
-        return torch.from_numpy(np.array(image)), self._labels[int(self._images.labels[row])], ""
 
 
 def in1k_validation_images(in1k_images_root: str | os.PathLike[str]) -> image_lists.ImageList:
@@ -107,7 +65,7 @@ def measure(
         in1k_images_root: holds ``val/<wnid>/*.JPEG``.
         device: device of the computation.
         batch_size: images per forward pass.
-        n_workers: decoding processes.
+        n_workers: decoding threads.
         limit: number of images, spread evenly over the classes; 0 takes all.
 
     Raises:
@@ -119,25 +77,38 @@ def measure(
             "classifier, or without a figure for it; there is nothing to compare"
         )
     images = in1k_validation_images(in1k_images_root)
+    order = {wnid: label for label, wnid in enumerate(sorted(IN1K_LIST.read_text().split()))}
+    foreign = [name for name in images.classes if name not in order]
+    if foreign:
+        raise CogError(f"{images.root}: {foreign[0]} is not one of the 1000 classes of ImageNet-1K")
+    chosen = slice(None, None, max(1, len(images) // limit) if limit else 1)
+    images = dataclasses.replace(
+        images, files=images.files[chosen][: limit or None], labels=images.labels[chosen][: limit or None]
+    )
+    labels = torch.tensor([order[images.classes[label]] for label in images.labels])
     network = load_network(spec, Path(ckpt_file), classifier=True).eval().to(device)
     classify = getattr(network, "classify", network)
-    step = max(1, len(images) // limit) if limit else 1
-    rows = list(range(0, len(images), step))[: limit or None]
-    dataset = _Images(images, rows, spec.release.accuracy)
+    authors = spec.release.accuracy
+    decoder = Decoder(images, resize=authors.resize, crop=authors.crop, interpolation=authors.interpolation)
     mean, std = normalizer(spec.preprocess.mean, spec.preprocess.std, device)
     hits = 0
-    with exact_float32(), torch.inference_mode(), Progress(len(rows), spec.name) as progress:
-        for pixels, labels, problems in DataLoader(
-            dataset, batch_size, num_workers=usable_workers(n_workers)
-        ):
-            if any(problems):
-                raise CogError(f"cannot decode {next(filter(None, problems))}")
-            logits = classify(to_input(pixels.numpy(), mean, std))
+    with (
+        exact_float32(),
+        torch.inference_mode(),
+        Progress(len(images), spec.name) as progress,
+        contextlib.closing(
+            batches(decoder, batch_size=batch_size, n_workers=usable_workers(n_workers))
+        ) as stream,
+    ):
+        for batch in stream:
+            for row, reason in batch.failures:
+                raise CogError(f"cannot decode {images.root / images.file(row)}: {reason}")
+            logits = classify(to_input(batch.pixels[: batch.n], mean, std))
             if logits.ndim != 2 or logits.shape[1] != 1000:
                 raise CogError(f"{ckpt_file}: its classifier does not have the 1000 classes of ImageNet-1K")
-            hits += int((logits.argmax(1).cpu() == labels).sum())
-            progress.update(len(labels))
-    return Accuracy(100 * hits / len(rows), len(rows))
+            hits += int((logits.argmax(1).cpu() == labels[batch.first : batch.first + batch.n]).sum())
+            progress.update(batch.n)
+    return Accuracy(100 * hits / len(images), len(images))
 
 
 def verdict(spec: ModelSpec, accuracy: Accuracy) -> str:

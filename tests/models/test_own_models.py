@@ -182,6 +182,37 @@ def test_extraction_with_a_loader_that_declares(image_tree, tmp_path, caplog):
         extract_features.main([*command, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])
 
 
+def test_fine_tuning_keeps_to_the_protocols_geometry():
+    request = ModelRequest("sup_resnet50", source="timm_resnet50")
+    assert request.fine_tuned(config.get_cfg(opts=["FT_EXTRACT.POOLING", "cls"])) == {
+        "source": "timm_resnet50",
+        "pooling": "cls",
+    }
+    assert ModelRequest("sup_resnet50").fine_tuned(config.get_cfg()) == {}
+    for opts in (("IMAGE_INTERPOLATION", "bilinear"), ("IMAGE_SQUASH", "True")):
+        with pytest.raises(CogError, match="fine-tuning resizes images as the protocol does"):
+            request.fine_tuned(config.get_cfg(opts=[f"FT_EXTRACT.{opts[0]}", opts[1]]))
+
+
+def test_any_exception_of_a_network_is_one_line(image_tree, tmp_path):
+    """Also of a later pass than the first, and of a kind that networks seldom raise."""
+    file = tmp_path / "net.py"
+    file.write_text(
+        LOADER + "    calls = []\n    def forward(x):\n        calls.append(0)\n"
+        "        assert len(calls) < 2, 'a message\\nof two lines'\n        return x.mean((2, 3))\n"
+        "    return torch.nn.Identity(), forward\n"
+    )
+    command = [
+        "--model", "mine_net", "--models_root_dir", str(tmp_path), "--model_loader", f"{file}:load_my_model",
+        "--dataset", "birds", "--split", "test", "--images_root", str(image_tree), "--device", "cpu",
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE", "224",
+    ]  # fmt: skip
+    with pytest.raises(
+        CogError, match=r"mine_net failed on a batch of shape \(4, 3, 224, 224\): AssertionError: a message$"
+    ):
+        extract_features.main(command)
+
+
 def test_a_forgotten_classifier_is_warned_of(loads, caplog):
     request = ModelRequest("mine_net", model_loader="net.py:load_my_model")
     backbone = loads("return torch.nn.Flatten()")

@@ -49,6 +49,7 @@ TIMM_SLOW = {
     "vit_small_patch14_dinov2": 518,
     "vit_small_patch14_reg4_dinov2": 518,
     "vit_small_patch16_dinov3": 256,
+    "vit_tiny_r_s16_p8_224": 224,  # a hybrid of convolutions and attention
     "levit_128s": 224,  # two classifiers
     "crossvit_9_240": 240,
     "deit3_small_patch16_224": 224,
