@@ -252,7 +252,7 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
             first, known = merged.setdefault(average.place, (name, average))
             if known != average:
                 raise CogError(
-                    f"{first} and {name} have different results of {_describe(average)} under the same label "
+                    f"{first} and {name} have different numbers of {_describe(average)} under the same label "
                     f"{average.source!r}; change the entry 'label' of one of them"
                 )
     return [average for _, average in merged.values()]
@@ -316,7 +316,7 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
             for average in _read_entry(entry, kind, version, path=path, label=label):
                 place = average.place
                 if places.setdefault(place, path) is not path:
-                    raise _Invalid(f"{path} and {places[place]} are both {_describe(average)}")
+                    raise _Invalid(f"{path} is a second {_describe(average)}; the first is {places[place]}")
                 averages[place] = average
     if not averages:
         raise _Invalid("cells is not a list with anything in it")

@@ -245,7 +245,7 @@ def compare(cells: Iterable[SeedAverage]) -> Comparable:
 
 
 def split(
-    own: Sequence[SeedAverage], paper: Sequence[SeedAverage]
+    results: Sequence[SeedAverage], paper: Sequence[SeedAverage]
 ) -> tuple[Callable[[str, str, str], bool], str]:
     """Decide what is drawn together in one figure.
 
@@ -253,16 +253,16 @@ def split(
     are, the published ones.
 
     Args:
-        own: any results that are not published ones.
+        results: any results that are not published ones.
         paper: published ones.
 
     Returns:
         Whether results of a model, source and data set are drawn; and why some are not, or "".
     """
-    known = compare([*own, *paper])
+    known = compare([*results, *paper])
     if not known.refused:
         return lambda model, source, dataset: True, ""
-    some = any(known.verdict(cell).match.comparable for cell in own)
+    some = any(known.verdict(cell).match.comparable for cell in results)
     sources = published.SOURCES.values()
 
     def drawn(model: str, source: str, dataset: str) -> bool:

@@ -79,40 +79,40 @@ class Place:
     field: tuple[float, ...]
 
 
-def gap(own: SeedAverage, other: SeedAverage) -> Gap:
+def gap(average: SeedAverage, other: SeedAverage) -> Gap:
     """Compare two top-1 scores.
 
     The combined deviation is the root of the summed variances over seeds: the spread of a single difference, not
     the error of the mean. It needs no assumption beyond independent seeds, and errs on the side of "about equal".
     The spread of a result with a single seed is unknown; the other's stands in for it.
     """
-    deviations = [None if len(a.seeds) == 1 and not a.std else a.std for a in (own, other)]
+    deviations = [None if len(a.seeds) == 1 and not a.std else a.std for a in (average, other)]
     known = [std for std in deviations if std is not None]
     combined = math.hypot(*(known[0] if std is None else std for std in deviations)) if known else None
-    clear = combined is not None and not comparison.within(own.value, other.value, combined)
-    return Gap(other.model, other, own.value - other.value, combined, clear)
+    clear = combined is not None and not comparison.within(average.value, other.value, combined)
+    return Gap(other.model, other, average.value - other.value, combined, clear)
 
 
-def place(own: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
+def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
     """Rank one result among published ones of its data set and number of shots; None without any.
 
     Args:
-        own: the result.
+        average: the result.
         published: any cells, of other data sets and shots as well. The one of the same model (a published
             model run again) takes no rank of its own.
     """
-    rivals = [c for c in published if (c.dataset, c.n_shot) == (own.dataset, own.n_shot)]
-    itself = next((c for c in rivals if c.model == own.model), None)
+    rivals = [c for c in published if (c.dataset, c.n_shot) == (average.dataset, average.n_shot)]
+    itself = next((c for c in rivals if c.model == average.model), None)
     reference = next((c for c in rivals if c.model == REFERENCE), None)
     rivals = sorted((c for c in rivals if c is not itself), key=lambda c: -c.value)
     if not rivals:
         return None
-    mean, *others = (round(c.value, _DECIMALS) for c in (own, *rivals))
+    mean, *others = (round(c.value, _DECIMALS) for c in (average, *rivals))
     rank = comparison.rank([mean, *others])[0]
-    gaps = [gap(own, rival) for rival in rivals]
+    gaps = [gap(average, rival) for rival in rivals]
     higher, below = gaps[: rank.rank - 1], gaps[rank.rank + rank.n_tied - 2 :]
     return Place(
-        cell=own,
+        cell=average,
         rank=rank.rank,
         of=rank.n_ranked,
         shared=rank.n_tied > 1,
@@ -122,18 +122,18 @@ def place(own: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
         level_with=tuple(g.model for g, other in zip(gaps, others, strict=True) if other == mean),
         below=below[0] if below else None,
         about_equal=tuple(g.model for g in gaps if not g.clear),
-        to_reference=gap(own, reference) if reference is not None else None,
-        to_published=gap(own, itself) if itself is not None else None,
+        to_reference=gap(average, reference) if reference is not None else None,
+        to_published=gap(average, itself) if itself is not None else None,
         field=tuple(c.value for c in rivals),
     )
 
 
-def places(own: Iterable[SeedAverage], published: Sequence[SeedAverage]) -> dict[tuple[str, int], Place]:
+def places(averages: Iterable[SeedAverage], published: Sequence[SeedAverage]) -> dict[tuple[str, int], Place]:
     """Rank the results of one model; by data set and number of shots."""
     rivals: dict[tuple[str, int], list[SeedAverage]] = {}
     for cell in published:
         rivals.setdefault((cell.dataset, cell.n_shot), []).append(cell)
-    ranked = ((cell, place(cell, rivals.get((cell.dataset, cell.n_shot), ()))) for cell in own)
+    ranked = ((cell, place(cell, rivals.get((cell.dataset, cell.n_shot), ()))) for cell in averages)
     return {(cell.dataset, cell.n_shot): p for cell, p in ranked if p is not None}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,14 +144,19 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
     return features
 
 
+def _digest(value: Any) -> str | None:
+    return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
+
+
 #: How entries of ``features.json`` are read.
 _ENTRIES: dict[Callable[[Any], Any], tuple[str, ...]] = {
     whole: ("n_images", "n_classes", "n_failed"),
     number: ("seconds", "images_per_second"),
     text: (
-        "checkpoint_sha256", "loader", "profile", "variant", "precision", "image_list_sha256", "class_list_sha256",
-        "images_root", "device", "finished",
+        "checkpoint_sha256", "loader", "profile", "variant", "precision", "image_list_sha256", "images_root", "device",
+        "finished",
     ),
+    _digest: ("class_list_sha256",),  # which goes into exported files
 }  # fmt: skip
 
 

@@ -524,14 +524,14 @@ def test_bad_measures_in_a_file(tmp_path, change, message):
     if "value" in change:  # without the list, or twice the same
         content["measures"] = json.loads(exchange.dump([GOOD, GOOD]))["measures"]
         (tmp_path / "f.json").write_text(json.dumps(content))
-        with pytest.raises(CogError, match=r"measures\[1\] and measures\[0\] are both kmeans ami"):
+        with pytest.raises(CogError, match="is a second kmeans ami"):
             exchange.load(tmp_path / "f.json")
 
 
 def test_files_that_disagree():
     other = SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.6)
     assert exchange.merge(("f", [GOOD]), ("g", [GOOD])) == [GOOD]
-    with pytest.raises(CogError, match="f and g have different results of kmeans ami of a_b on in1k"):
+    with pytest.raises(CogError, match="f and g have different numbers of kmeans ami of a_b on in1k"):
         exchange.merge(("f", [GOOD]), ("g", [other]))
 
 

@@ -255,7 +255,7 @@ BAD = {
     "source number": (change((*CELL, "source"), 1), "cells[1].source is 1"),
     "source runs": (change((*CELL, "source"), "runs"), "reserved"),
     "poses as published": (change((*CELL, "source"), "paper v2"), "not the published number"),
-    "the same twice": (change((*CELL, "model"), "a_b"), "cells[1] and cells[0] are both a_b on in1k (n_shot 8)"),
+    "the same twice": (change((*CELL, "model"), "a_b"), "cells[1] is a second a_b on in1k (n_shot 8); the first"),
 }  # fmt: skip
 
 
@@ -327,7 +327,7 @@ def test_merging():
     one, two, three = make(source="x"), make("a_c", source="x"), make(source="y")
     assert exchange.merge(("f", [*one, *two]), ("g", [*two, *three])) == [*one, *two, *three]
     assert exchange.merge() == []
-    with pytest.raises(CogError, match=r"f and g have different results of a_b on in1k \(n_shot 8\).*'x'"):
+    with pytest.raises(CogError, match=r"f and g have different numbers of a_b on in1k \(n_shot 8\).*'x'"):
         exchange.merge(("f", [*one, *two]), ("g", make(source="x", missing_seeds=())))
 
 

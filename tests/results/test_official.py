@@ -264,6 +264,9 @@ def test_features_tell_the_list_of_classes(tmp_path, run):
     argv = ("--models_root_dir", tmp_path / "models", "--with_published", "--rank", "--format", "csv")
     assert any(row["source"] == "runs" for row in rows(run(*argv).out))
     (place / "features_test").mkdir()
+    for odd in (17, "x", OTHER.upper(), [OTHER], f"{OTHER}\n"):
+        (place / "features_test/features.json").write_text(json.dumps({"class_list_sha256": odd}))
+        assert any(row["source"] == "runs" for row in rows(run(*argv).out))
     (place / "features_test/features.json").write_text(json.dumps({"class_list_sha256": OTHER}))
     shown = run(*argv)
     assert not any(row["source"] == "runs" for row in rows(shown.out))
