@@ -107,7 +107,7 @@ def sort_state(browser):
 def test_page_renders_without_complaint_or_request(opened, page):
     assert opened.complaints() == []
     assert opened.requests() == [page.as_uri()]
-    assert opened.evaluate("document.querySelector('h1').innerText") == "How well do 2 models generalise?"
+    assert opened.evaluate("document.querySelector('h1').innerText") == "How well do 2 models generalize?"
     assert opened.evaluate("document.compatMode") == "CSS1Compat"
     # The browser's parser had nothing to mend: every section is where it was put.
     assert opened.evaluate("Array.from(document.querySelectorAll('main > section'), s => s.id)") == [

@@ -138,7 +138,7 @@ def test_answer_comes_first(write):
     text = " ".join(page.text.split())
     better = sum(c.value > 76.3 for c in PAPER if (c.dataset, c.n_shot) == ("in1k", 0))
     assert 0 < text.index(f"rank {better + 1} of 32") < text.index("Where it stands")
-    assert "How well does my_net generalise?" in text
+    assert "How well does my_net generalize?" in text
 
 
 def test_everything_from_folders_is_escaped(write, tmp_path):

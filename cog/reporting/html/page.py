@@ -116,9 +116,9 @@ def _title(facts: Facts) -> str:
         return "The published results" if facts.published else "Results of other experiments"
     if len(facts.own) == 1:
         only = facts.own[0].label
-        return f"How well does {only} generalise?" if facts.compared else f"Results of {only}"
+        return f"How well does {only} generalize?" if facts.compared else f"Results of {only}"
     return (
-        f"How well do {len(facts.own)} models generalise?"
+        f"How well do {len(facts.own)} models generalize?"
         if facts.compared
         else f"Results of {len(facts.own)} models"
     )
