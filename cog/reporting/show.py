@@ -8,20 +8,11 @@ from collections.abc import Callable, Sequence
 
 from cog.errors import CogError
 from cog.reporting.request import OutputPaths, OutputRequest, ResultsRequest, check_outputs
-from cog.reporting.tables import (
-    differences,
-    experiments,
-    layout,
-    overview,
-    per_seed,
-    pivot,
-    quantities,
-    vs_published,
-    writers,
-)
-from cog.reporting.tables.layout import Shown, TableStyle, View
-from cog.results import exchange, find, labels, official, published, query
-from cog.results.cells import Problem, SeedAverage, of_metric, summarise
+from cog.reporting.tables import accuracies, comparisons, experiments, per_seed, writers
+from cog.reporting.tables.layout import TableStyle, View
+from cog.reporting.tables.pivot import Averages
+from cog.results import exchange, labels, official, published, query
+from cog.results.cells import RUNS, Problem, SeedAverage, of_metric, summarise
 from cog.results.measures import LOGREG, is_classifier, of_runs
 from cog.results.query import Found, ResultQuery
 from cog.runtime import machine_checks
@@ -76,87 +67,75 @@ def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> 
 def as_text(found: Found, request: ResultsRequest) -> str:
     """Return the tables that are asked for as text of the format that is asked for."""
     selected = request.selection
-    if request.shows_experiments:
-        return _show_experiments(found, request)
-    own = [cell for cell in found.cells if cell.source == find.RUNS]
+    runs = [one for one in found.cells if one.source == RUNS]
     is_one = selected.logreg_root_dir is not None or all(
         len(values or ()) == 1 for values in (selected.exact_models, selected.datasets, selected.n_shots)
     )
-    seed_by_seed = is_one and request.format == "text" and request.per_seed and bool(own)
-    metric = request.metric or ("both" if seed_by_seed else "top1")
+    seed_by_seed = is_one and request.format == "text" and request.per_seed and bool(runs)
+    is_table = request.format in writers.DRAWN
+    usual = "both" if seed_by_seed or (request.analysis and not is_table) else "top1"
+    metric = request.metric or usual
     metrics = tuple(labels.METRIC_LABELS) if metric == "both" else (metric,)
     decimals = request.decimals
-    if decimals is None:
-        fine = seed_by_seed or request.baseline is not None
-        decimals = DECIMALS.get(request.format, FINE_DECIMALS if fine else TABLE_DECIMALS)
     if seed_by_seed:
-        both = {cell.metric: cell for cell in own[:2]}  # sorted, top-1 and top-5 of a place together
-        averages = {metric: both[metric] for metric in metrics}
-        return per_seed.draw(found.runs, averages, decimals=decimals, paper=selected.paper)
-    shown = layout.arrange(
-        found.cells,
-        models=selected.exact_models,
-        datasets=selected.datasets,
-        n_shots=selected.n_shots,
-        others=found.others,
+        averages = {one.metric: one for one in runs[:2] if one.metric in metrics}  # sorted by place
+        digits = FINE_DECIMALS if decimals is None else decimals
+        return per_seed.draw(found.runs, averages, decimals=digits, paper=selected.paper)
+    if decimals is None and not request.shows_experiments:
+        decimals = DECIMALS.get(request.format, TABLE_DECIMALS if request.baseline is None else FINE_DECIMALS)
+    style = TableStyle(
+        decimals=decimals,
+        paper_labels=request.labels == "paper",
+        with_source=selected.paper is not None or bool(selected.imports),
     )
-    with_source = selected.paper is not None or bool(selected.imports)
-    style = TableStyle(decimals=decimals, paper_labels=request.labels == "paper", with_source=with_source)
-    view = _view(shown, request, metrics, style)
-    return _text(view, request, decimals, shown.comparable.remarks)
-
-
-def _text(view: View, request: ResultsRequest, decimals: int | None, remarks: Sequence[str]) -> str:
-    """Return a view as text; remarks stand below its last table, or are warnings where there is no place for them."""
-    if request.format not in writers.DRAWN:
+    view = (_experiments if request.shows_experiments else _accuracies)(found, request, metrics, style)
+    remarks = [writers.printable(one) for one in official.compare([*found.cells, *found.others]).remarks]
+    if not is_table:
         for remark in remarks:
-            logger.warning("%s", writers.printable(remark))
+            logger.warning("%s", remark)
         return writers.flat(view.records, view.columns, request.format, decimals=decimals)
     *first, last = view.tables
-    last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, map(writers.printable, remarks))))
+    last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, remarks)))
     return writers.draw([*first, last], request.format, width=request.width)
 
 
-def _show_experiments(found: Found, request: ResultsRequest) -> str:
-    selected = request.selection
-    with_source = selected.paper is not None or bool(selected.imports)
-    style = TableStyle(paper_labels=request.labels == "paper", with_source=with_source)
-    numbers = experiments.Numbers(found.all_measures, models=selected.exact_models)
+def _experiments(found: Found, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
+    averages = Averages(found.all_measures, models=request.selection.exact_models)
     if request.overview:
-        view = overview.overview(numbers, style=style, decimals=request.decimals)
-    elif request.analysis:
-        # Tables show one accuracy unless told otherwise; records have all.
-        metric = request.metric or ("top1" if request.format in writers.DRAWN else "both")
-        metrics = tuple(labels.METRIC_LABELS) if metric == "both" else (metric,)
-        view = experiments.of_analyses(
-            numbers, request.analysis, style=style, decimals=request.decimals, metrics=metrics
-        )
-    else:
-        view = experiments.of_variants(
-            numbers, request.variants or (), style=style, decimals=request.decimals
-        )
-    return _text(view, request, request.decimals, official.compare([*found.cells, *found.others]).remarks)
+        return experiments.overview(averages, style=style)
+    if request.analysis:
+        return experiments.of_analyses(averages, request.analysis, style=style, metrics=metrics)
+    return experiments.of_variants(averages, request.variants or (), style=style)
 
 
-def _view(shown: Shown, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
+def _accuracies(found: Found, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
+    selected = request.selection
+    # Those of another evaluation stand where those of logistic regression do.
+    cells, others = (
+        [one if one.evaluation == LOGREG else dataclasses.replace(one, evaluation=LOGREG) for one in group]
+        for group in (found.cells, found.others)
+    )
+    averages = Averages(
+        cells,
+        models=selected.exact_models,
+        datasets=selected.datasets,
+        n_shots=selected.n_shots,
+        others=others,
+    )
     if request.baseline:
-        return differences.statements(shown, request.baseline, metrics=metrics, style=style)
-    of: Callable[[str], quantities.Quantity] = quantities.accuracy
-    if reference := request.relative_to:
-        of = lambda metric: quantities.relative(shown, reference, metric)  # noqa: E731
+        return comparisons.differences(averages, request.baseline, metrics=metrics, style=style)
+    quantity: accuracies.QuantityOf = accuracies.accuracy
+    if request.relative_to:
+        quantity = accuracies.relative_to(request.relative_to)
     elif request.drop:
-        of = lambda metric: quantities.drop(shown, metric)  # noqa: E731
+        quantity = accuracies.drop
     elif request.rank:
-        of = lambda metric: quantities.rank(shown, metric)  # noqa: E731
-    view = pivot.tabulate(shown, of, metrics=metrics, layout=request.view or "datasets", style=style)
-    if (
-        request.with_published
-        and not (request.relative_to or request.drop or request.rank)
-        and "top1" in metrics
-    ):
-        compared = vs_published.beside_published(shown, version=request.paper, style=style)
-        if compared is not None:
-            return vs_published.with_columns(view, compared)
+        quantity = accuracies.rank
+    layout = request.view or "datasets"
+    view = accuracies.of_accuracies(averages, quantity, metrics=metrics, layout=layout, style=style)
+    if request.with_published and quantity is accuracies.accuracy and "top1" in metrics:
+        beside = comparisons.beside_published(averages, version=request.paper, style=style)
+        return comparisons.with_columns(view, beside)
     return view
 
 
@@ -215,8 +194,8 @@ def write_files(found: Found, request: ResultsRequest, output: OutputRequest, pa
         )
         logger.info("wrote %s", paths.report)
     if paths.export is not None:
-        cells = [one for one in found.cells if one.source != find.RUNS]
-        own = [one for one in found.cells if one.source == find.RUNS]
+        cells = [one for one in found.cells if one.source != RUNS]
+        own = [one for one in found.cells if one.source == RUNS]
         if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
             # Among the accuracies of logistic regression they would be taken for the protocol's.
             own = of_runs({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())

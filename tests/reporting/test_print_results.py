@@ -16,7 +16,8 @@ from result_folders import make_record, make_seed_folder
 
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.reporting.tables import layout, pivot, quantities, writers
+from cog.reporting.tables import accuracies, layout, writers
+from cog.reporting.tables.pivot import Averages
 from cog.results import find
 from cog.results.cells import SeedAverage
 from cog.runtime import cli
@@ -336,9 +337,8 @@ def test_output_file(study, tmp_path, capsys):
 
 def test_latex_and_markdown_escape_names():
     cell = SeedAverage("a_b", "50%_&$#{x}~^\\|\n", "logreg", "top1", 1, 1.0, 0.0, (1,))
-    shown = layout.arrange([cell])
-    view = pivot.tabulate(
-        shown, quantities.accuracy, metrics=["top1"], layout="datasets", style=layout.TableStyle()
+    view = accuracies.of_accuracies(
+        Averages([cell]), accuracies.accuracy, metrics=["top1"], layout="datasets", style=layout.TableStyle()
     )
     latex = writers.draw(view.tables, "latex")
     assert r"a\_b" in latex and "1 training image per class" in latex

@@ -12,7 +12,8 @@ import statistics
 import pytest
 
 from cog.commands import print_results
-from cog.reporting.tables import layout, pivot, quantities, writers
+from cog.reporting.tables import accuracies, layout, writers
+from cog.reporting.tables.pivot import Averages
 from cog.results import published
 from cog.results.cells import SeedAverage
 from cog.runtime.csv_text import csv_text
@@ -143,7 +144,7 @@ def test_tables_5_to_10_and_the_data_of_fig_3(paper, show, fmt):
         assert f"{dataset} (Table {number} of the paper)" in out.replace(r"\_", "_")
 
 
-@pytest.mark.parametrize("view", pivot.LAYOUTS)
+@pytest.mark.parametrize("view", accuracies.LAYOUTS)
 def test_tables_5_to_10_as_records(paper, show, view):
     assert parse_csv(show("--view", view, "--format", "csv", "--decimals", 1)) == paper
     found = read_json(show("--view", view, "--format", "json"))
@@ -400,16 +401,16 @@ def make(model="a_b", dataset="in1k", n_shot=0, mean=50.0, std=0.5, metric="top1
     return SeedAverage(model, dataset, "logreg", metric, n_shot, mean, std, **changes)
 
 
-def tabulate(cells, quantity=quantities.accuracy, metrics=("top1",), where="datasets", **arguments):
-    shown = layout.arrange(cells, **arguments)
-    of = quantity if quantity is quantities.accuracy else lambda metric: quantity(shown, metric)
-    return pivot.tabulate(shown, of, metrics=metrics, layout=where, style=layout.TableStyle())
+def tabulate(cells, quantity=accuracies.accuracy, metrics=("top1",), where="datasets"):
+    return accuracies.of_accuracies(
+        Averages(cells), quantity, metrics=metrics, layout=where, style=layout.TableStyle()
+    )
 
 
 def test_ranks_with_ties_and_gaps():
     cells = [make(f"m_{i}", mean=mean) for i, mean in enumerate((50.0, 60.0, 60.0, 40.0))]
     cells += [make("m_3", "cog_l1", mean=1.0), make("m_0", "cog_l1", mean=2.0)]
-    view = tabulate(cells, quantities.rank)
+    view = tabulate(cells, accuracies.rank)
     assert {(r["model"], r["dataset"]): (r["rank"], r["mean_rank"]) for r in view.records} == {
         ("m_0", "in1k"): (3, 2.0), ("m_1", "in1k"): (1, 1.0), ("m_2", "in1k"): (1, 1.0), ("m_3", "in1k"): (4, 3.0),
         ("m_0", "cog_l1"): (1, 2.0), ("m_3", "cog_l1"): (2, 3.0),
@@ -423,7 +424,7 @@ def test_sources_are_rows_of_their_own():
     cells = [make(mean=50.0), make(mean=51.0, source="their lab"), make("a_c", mean=49.0, source="paper v2")]
     view = tabulate(cells)
     assert [label for label, _ in view.tables[0].rows] == ["a_b", "a_b [their lab]", "a_c [paper v2]"]
-    relative = tabulate(cells, lambda shown, metric: quantities.relative(shown, "a_b", metric))
+    relative = tabulate(cells, accuracies.relative_to("a_b"))
     found = {(r["model"], r["source"]): (r["difference"], r["baseline_source"]) for r in relative.records}
     assert found == {
         ("a_b", "runs"): (0.0, "runs"),

@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from cog.errors import CogError
 from cog.reporting.html.templating import breakable, date, duration, signed
-from cog.reporting.tables import overview
-from cog.reporting.tables.experiments import ALL, Numbers, of_analyses, of_variants
+from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
+from cog.reporting.tables.pivot import Averages, Slice, pivot
 from cog.reporting.tables.writers import Table, TableEntry, printable
 from cog.results import measures, metric_info
 from cog.results.analysis_records import AnalysisRecord
@@ -79,39 +79,35 @@ def collect(found: Experiments) -> ExperimentSection:
     """Return the values of the section."""
     if not found.present:
         return ExperimentSection()
-    numbers = Numbers(found.measures)
-    style = TableStyle()
-    overviews = [_overview(numbers, dataset, style) for dataset in numbers.datasets]
+    averages = Averages(found.measures)
+    overviews = [_overview(averages, dataset) for dataset in averages.datasets]
     groups = []
     for title, view in (
-        ("Analyses of features", partial(of_analyses, metrics=("top1",))),
-        ("Variants of the classifier", of_variants),
+        ("Analyses of features", partial(experiments.of_analyses, metrics=("top1",))),
+        ("Variants of the classifier", experiments.of_variants),
     ):
         with contextlib.suppress(CogError):  # none of these there
-            groups.append((title, view(numbers, [ALL], style=style, decimals=None).tables))
+            groups.append((title, view(averages, [experiments.ALL], style=TableStyle()).tables))
     return ExperimentSection(
-        [one for one in overviews if one is not None], groups, _winners(found.analyses), _made(found.analyses)
+        [table for table in overviews if table.columns],
+        groups,
+        _winners(found.analyses),
+        _made(found.analyses),
     )
 
 
-def _overview(numbers: Numbers, dataset: str, style: TableStyle) -> Table | None:
-    """Models by experiments, so that each experiment can be sorted by."""
-    keys = [key for key in overview.headlines(numbers.keys) if dataset in numbers.on(key)]
-    if len(keys) < 2:
-        return None
-    kinds = [metric_info.describe(*key) for key in keys]
+def _overview(averages: Averages, dataset: str) -> Table:
+    """Return models by experiments, which can then be sorted by each; where there is only one, no columns."""
+    keys = [key for key in experiments.headlines(averages.keys) if dataset in averages.on(key)]
+    metrics = [metric_info.describe(*key) for key in keys if len(keys) > 1]
+    head = [f"{metric.arrow} {metric.short_title}".strip() for metric in metrics]
+    columns = [Slice.of_key(title, dataset, key) for title, key in zip(head, keys, strict=False)]
     rows = []
-    sources = {row.source for row in numbers.rows}
-    for row in numbers.rows:
-        found = [numbers.get(row, dataset, key) for key in keys]
-        if any(measure is not None for measure in found):
-            entries = [
-                None if measure is None else numbers.entry(measure, decimals=None, interval=False)
-                for measure in found
-            ]
-            rows.append((style.label(row, sources=sources), tuple(entries)))
-    head = tuple(f"{kind.arrow} {kind.short_title}".strip() for kind in kinds)
-    return Table(f"All experiments on {dataset_label(dataset)}", head, tuple(rows))
+    for row, line in zip(averages.rows, pivot(averages, averages.by_model, columns), strict=True):
+        if any(line):
+            label = TableStyle().label(row, sources=averages.sources)
+            rows.append((label, tuple(map(experiments.plain_entry, line))))
+    return Table(f"All experiments on {dataset_label(dataset)}", tuple(head), tuple(rows))
 
 
 @dataclass(frozen=True)
