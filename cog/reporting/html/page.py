@@ -42,7 +42,7 @@ def render(
         root: the folder that was read, if it was one.
     """
     rows = score_tables.rows_of(facts)
-    views = score_tables.views_of(rows, official=facts.compared or not facts.own)
+    views = score_tables.views_of(facts, rows)
     searches = provenance.searches(facts)
     imported = ", ".join(f"{model.name} from {model.source}" for model in facts.own if model.source != RUNS)
     sections = {
@@ -89,7 +89,7 @@ def render(
             published_from=_published_from(facts),
             rows=rows,
             views=views,
-            first_view=next((view.key for view in views if any(row.own for row in view.rows)), "")
+            first_view=next((view.key for view in views if any(line.row.own for line in view.lines)), "")
             or next((view.key for view in views), ""),
             experiments=experiments.collect(facts.experiments),
             parts=experiments.parts,
