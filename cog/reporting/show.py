@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from cog.errors import CogError
-from cog.reporting.request import OutputPaths, OutputRequest, ResultsRequest, check_outputs
+from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
 from cog.reporting.tables import accuracies, comparisons, experiments, per_seed, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
@@ -40,7 +41,7 @@ def read(request: ResultsRequest) -> Found:
         flag = "--relative_to" if request.relative_to else "--baseline"
         query.check_baseline(selected.baseline, (*found.cells, *found.others), flag=flag)
     _warn(found, selected)
-    _check_epochs(_averaged(found), allow=request.allow_mixed_epochs)
+    _check_epochs(found, allow=request.allow_mixed_epochs)
     return found
 
 
@@ -53,7 +54,7 @@ def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> 
     """
     report = Report()
     with report.step("output"):
-        for path in check_outputs(output).all:
+        for path in check_outputs(output).values():
             if machine_checks.check_writable(report, path if path.is_dir() else path.parent):
                 report.ok("output", str(path))
     with report.step("results"):
@@ -110,17 +111,12 @@ def _experiments(found: Found, request: ResultsRequest, metrics: Sequence[str], 
 
 def _accuracies(found: Found, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
     selected = request.selection
-    # Those of another evaluation stand where those of logistic regression do.
-    cells, others = (
-        [one if one.evaluation == LOGREG else dataclasses.replace(one, evaluation=LOGREG) for one in group]
-        for group in (found.cells, found.others)
-    )
     averages = Averages(
-        cells,
+        _as_logreg(found.cells),
         models=selected.exact_models,
         datasets=selected.datasets,
         n_shots=selected.n_shots,
-        others=others,
+        others=_as_logreg(found.others),
     )
     if request.baseline:
         return comparisons.differences(averages, request.baseline, metrics=metrics, style=style)
@@ -139,21 +135,23 @@ def _accuracies(found: Found, request: ResultsRequest, metrics: Sequence[str], s
     return view
 
 
-def write_files(found: Found, request: ResultsRequest, output: OutputRequest, paths: OutputPaths) -> None:
-    """Write what was asked for beside tables. Nothing heavy is imported unless it is.
+def write_files(
+    found: Found, request: ResultsRequest, output: OutputRequest, paths: Mapping[str, Path]
+) -> None:
+    """Write the files beside tables (:func:`check_outputs`). Nothing heavy is imported unless it is needed.
 
     What can still fail for another reason than a full disk (files in a folder, a missing library) comes first.
     """
     selected = request.selection
-    paper = [cell for cell in found.cells if cell.source in published.SOURCES.values()]
-    own = [cell for cell in found.cells if cell.source not in published.SOURCES.values()]
-    if paths.figures is not None:
+    published_there = [one for one in found.cells if one.source in published.SOURCES.values()]
+    others = [one for one in found.cells if one.source not in published.SOURCES.values()]
+    if folder := paths.get("figures"):
         from cog.reporting import figures
 
         written = figures.write(
-            own,
-            paper,
-            paths.figures,
+            others,
+            published_there,
+            folder,
             others=found.others,
             measures=found.all_measures,
             analyses=found.analyses,
@@ -165,25 +163,21 @@ def write_files(found: Found, request: ResultsRequest, output: OutputRequest, pa
             metric="top5" if request.metric == "top5" else "top1",
             overwrite=output.overwrite,
         )
-        logger.info("wrote %d files in %s", len(written), paths.figures)
-    if paths.diagnostics is not None:
+        logger.info("wrote %d files in %s", len(written), folder)
+    if folder := paths.get("diagnostics"):
         from cog.reporting import figures
         from cog.reporting.figures import search
 
-        written = search.write(
-            found.runs,
-            paths.diagnostics,
-            formats=output.figure_formats or figures.FORMATS,
-            overwrite=output.overwrite,
-        )
-        logger.info("wrote %d files in %s", len(written), paths.diagnostics)
-    if paths.report is not None:
+        formats = output.figure_formats or figures.FORMATS
+        written = search.write(found.runs, folder, formats=formats, overwrite=output.overwrite)
+        logger.info("wrote %d files in %s", len(written), folder)
+    if page := paths.get("report"):
         from cog.reporting import html
 
         html.write(
-            paths.report,
+            page,
             runs=found.runs,
-            cells=own,
+            cells=others,
             published=published.cells(request.paper),
             problems=found.problems,
             measures=found.all_measures,
@@ -192,32 +186,39 @@ def write_files(found: Found, request: ResultsRequest, output: OutputRequest, pa
             root=selected.models_root_dir or selected.logreg_root_dir,
             overwrite=output.overwrite,
         )
-        logger.info("wrote %s", paths.report)
-    if paths.export is not None:
-        cells = [one for one in found.cells if one.source != RUNS]
-        own = [one for one in found.cells if one.source == RUNS]
-        if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
-            # Among the accuracies of logistic regression they would be taken for the protocol's.
-            own = of_runs({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())
-        else:
-            own = [dataclasses.replace(one, evaluation=LOGREG) for one in own]
-        exchange.write(paths.export, [*own, *cells, *found.measures], label=output.label)
-        logger.info("wrote %s", paths.export)
+        logger.info("wrote %s", page)
+    if target := paths.get("export"):
+        exchange.write(target, _to_share(found, selected), label=output.label)
+        logger.info("wrote %s", target)
+
+
+def _to_share(found: Found, selected: ResultQuery) -> list[SeedAverage]:
+    runs = [one for one in found.cells if one.source == RUNS]
+    if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
+        # Among the accuracies of logistic regression they would be taken for the protocol's.
+        runs = of_runs({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())
+    else:
+        runs = _as_logreg(runs)
+    return [*runs, *(one for one in found.cells if one.source != RUNS), *found.measures]
+
+
+def _as_logreg(averages: Sequence[SeedAverage]) -> list[SeedAverage]:
+    """Return averages of another evaluation under the name of logistic regression, in whose place they are shown."""
+    return [
+        one if one.evaluation == LOGREG else dataclasses.replace(one, evaluation=LOGREG) for one in averages
+    ]
 
 
 def _warn_of_problems(problems: Sequence[Problem]) -> None:
     """Name what is not counted: damaged folders and failed runs each, those that are merely unfinished in one line."""
-    unfinished = {state: [one for one in problems if one.state == state] for state in (RUNNING, INTERRUPTED)}
+    unfinished = {RUNNING: "in progress", INTERRUPTED: "interrupted (the same command continues)"}
     for problem in problems:
         if problem.state not in unfinished:
             logger.warning("not counted: %s", writers.printable(str(problem)))
     parts = [
-        f"{len(found)} {words}, such as {writers.printable(str(found[0].path))}"
-        for (state, words) in (
-            (RUNNING, "in progress"),
-            (INTERRUPTED, "interrupted (the same command continues)"),
-        )
-        if (found := unfinished[state])
+        f"{len(some)} {words}, such as {writers.printable(str(some[0].path))}"
+        for state, words in unfinished.items()
+        if (some := [problem for problem in problems if problem.state == state])
     ]
     if parts:
         logger.info("not counted yet: %s", "; ".join(parts))
@@ -227,24 +228,20 @@ def _warn(found: Found, selected: ResultQuery) -> None:
     """Say what a reader of the numbers should know."""
     shown = [*found.cells, *found.all_measures]
     kind = "finished run" if selected.paper is None and not selected.imports else "result"
-    for flag, found_values, wanted in (
+    for flag, there, wanted in (
         ("--model", {one.model for one in shown}, selected.models),
         ("--dataset", {one.dataset for one in shown}, selected.datasets),
         ("--n_shot", {str(one.n_shot) for one in shown}, selected.n_shots),
     ):
-        absent = [
-            str(value)
-            for value in wanted or ()
-            if not any(query.matches(known, str(value)) for known in found_values)
-        ]
+        names = map(str, wanted or ())
+        absent = [name for name in names if not any(query.matches(known, name) for known in there)]
         if absent:
             logger.warning("no %s for %s %s", kind, flag, " ".join(absent))
     for variant, runs in (("", found.runs), *found.variants.items()):
         for run in runs:
             if run.diverged:
-                logger.warning(
-                    "training diverged, counted all the same: %s", writers.printable(str(run.path))
-                )
+                path = writers.printable(str(run.path))
+                logger.warning("training diverged, counted all the same: %s", path)
         for key, places in query.mixed_settings(runs).items():
             more = f" and {len(places) - 1} more" if len(places) > 1 else ""
             place = writers.printable(_place(variant, *places[0]))
@@ -256,27 +253,23 @@ def _place(variant: str, model: str, dataset: str, n_shot: int) -> str:
     return ", ".join(filter(None, (variant, model, dataset, labels.shots_label(n_shot))))
 
 
-def _averaged(found: Found) -> list[tuple[str, SeedAverage]]:
-    """Return all averages over seeds that are shown or that others are relative to, with the name of the variant."""
-    main = [("", cell) for cell in of_metric((*found.cells, *found.others), "top1")]
-    variants = {name: summarise(runs) for name, runs in found.variants.items() if is_classifier(name)}
-    return main + [(name, cell) for name, cells in variants.items() for cell in of_metric(cells, "top1")]
-
-
-def _check_epochs(averaged: Sequence[tuple[str, SeedAverage]], *, allow: bool) -> None:
+def _check_epochs(found: Found, *, allow: bool) -> None:
     """Refuse to average seeds that were trained for different numbers of epochs, unless told to.
 
     Raises:
-        CogError: when some were, and ``allow`` is False.
+        CogError: when some were, of averages that are shown or that others are relative to, and ``allow`` is False.
     """
-    mixed = [(name, cell) for name, cell in averaged if len(set(cell.epochs)) > 1]
-    for name, cell in mixed:
-        epochs = ", ".join(f"seed {seed}: {n}" for seed, n in zip(cell.seeds, cell.epochs, strict=True))
-        place = _place(name, cell.model, cell.dataset, cell.n_shot)
+    averaged = [("", one) for one in (*found.cells, *found.others)]
+    averaged += [
+        (name, one) for name, runs in found.variants.items() if is_classifier(name) for one in summarise(runs)
+    ]
+    mixed = [(name, one) for name, one in averaged if one.metric == "top1" and len(set(one.epochs)) > 1]
+    for name, one in mixed:
+        epochs = ", ".join(f"seed {seed}: {n}" for seed, n in zip(one.seeds, one.epochs, strict=True))
+        place = _place(name, one.model, one.dataset, one.n_shot)
         text = writers.printable(f"{place}: seeds were trained for different numbers of epochs ({epochs})")
         if not allow:
             more = f"; so were those of {len(mixed) - 1} more" if len(mixed) > 1 else ""
-            raise CogError(
-                f"{text}{more}; choose --seeds, or add --allow_mixed_epochs to average them all the same"
-            )
+            advice = "choose --seeds, or add --allow_mixed_epochs to average them all the same"
+            raise CogError(f"{text}{more}; {advice}")
         logger.warning("%s", text)
