@@ -176,13 +176,8 @@ def write_files(
 
         html.write(
             page,
-            runs=found.runs,
-            cells=others,
+            dataclasses.replace(found, cells=others),
             published=published.cells(request.paper),
-            problems=found.problems,
-            measures=found.all_measures,
-            analyses=found.analyses,
-            variants=found.variants,
             root=selected.models_root_dir or selected.logreg_root_dir,
             overwrite=output.overwrite,
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cog import constants
-from cog.results.cells import Details, Run, SeedAverage
+from cog.results.cells import Details, Run, SeedAverage, summarise
+from cog.results.query import Found
 
 SETTINGS = {
     "n_trials": 30,
@@ -47,6 +48,12 @@ def make_run(model="my_net", dataset="in1k", n_shot=0, seed=22, top1=70.0, *, pa
         details=Details(**details),
         **fields,
     )
+
+
+def make_found(runs=(), cells=None, *, seeds=constants.SEEDS, problems=(), **more):
+    """Everything that a page is made of; cells: default: the averages of the runs."""
+    cells = summarise(runs, seeds) if cells is None else cells
+    return Found(list(runs), list(problems), list(cells), [], **more)
 
 
 def make_cell(model="my_net", dataset="in1k", n_shot=0, mean=70.0, std=0.1, seeds=constants.SEEDS, **changes):

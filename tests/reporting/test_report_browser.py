@@ -8,12 +8,12 @@ import pickle
 
 import pytest
 from browser import Browser, find_chromium
-from report_runs import make_run
+from report_runs import make_found, make_run
 from result_folders import make_logs
 
 from cog import constants
 from cog.reporting import html
-from cog.results import find, published
+from cog.results import published
 from cog.results.cells import Problem
 
 pytestmark = pytest.mark.slow
@@ -72,10 +72,7 @@ def page(tmp_path_factory):
     ]
     path = root / f"report {HOSTILE[10:16]}.html".replace("/", "")
     problems = [Problem(root / HOSTILE.replace("/", ""), HOSTILE)]
-    cells = find.summarise(runs, constants.SEEDS)
-    html.write(
-        path, runs=runs, cells=cells, published=published.cells(), problems=problems, root=root / "models"
-    )
+    html.write(path, make_found(runs, problems=problems), published=published.cells(), root=root / "models")
     return path
 
 
@@ -247,8 +244,7 @@ def test_nothing_sticks_out_sideways(browser, page, width, dark):
 def page_of_one(tmp_path_factory):
     root = tmp_path_factory.mktemp("one")
     runs = runs_of(root, "my_net", 1.5, n_trials_diverged=4)
-    cells = find.summarise(runs, constants.SEEDS)
-    html.write(root / "one.html", runs=runs, cells=cells, published=published.cells(), root="/models")
+    html.write(root / "one.html", make_found(runs), published=published.cells(), root="/models")
     return root / "one.html"
 
 

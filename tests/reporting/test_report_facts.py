@@ -7,7 +7,7 @@ import json
 import math
 
 import pytest
-from report_runs import make_cell, make_run, published_cell
+from report_runs import make_cell, make_found, make_run, published_cell
 
 from cog import constants
 from cog.reporting.html import facts
@@ -359,14 +359,8 @@ def test_the_most_severe_comes_first():
 
 
 # ---- all together -----------------------------------------------------------------------------------
-def report_facts(runs, *, cells=None, published_cells=PAPER, seeds=constants.SEEDS):
-    return facts.collect(
-        runs=runs,
-        cells=find.summarise(runs, seeds) if cells is None else cells,
-        published=published_cells,
-        problems=(),
-        labels=LABELS,
-    )
+def report_facts(runs, *, published_cells=PAPER, **more):
+    return facts.collect(make_found(runs, **more), published=published_cells)
 
 
 def test_results_on_other_data_are_compared_with_each_other_only():

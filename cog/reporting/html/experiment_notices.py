@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from cog.reporting.html.experiments import Experiments, features_of, settings_of
 from cog.results import measures
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.cells import RUNS, Run, dataset_key
 from cog.results.diagnostics import Notice
 from cog.results.labels import dataset_label
+from cog.results.query import Found
+from cog.results.search_history import plain
 
 # The analyses of one command that need nothing but features.
 _LABEL_FREE = ("kmeans", "alignment", "knn", "ncm")
@@ -20,20 +21,24 @@ _COMPARED = ("n_trials", "n_epochs", "batch_size", "val_frac", "momentum")
 
 _MANY = 12
 
+# What ends the name under which an analysis records the features it used.
+_FEATURES = "_features"
 
-def collect(found: Experiments, runs: Sequence[Run], *, root: str) -> list[Notice]:
+_LONGEST_SETTING = 40
+
+
+def collect(found: Found, *, root: str) -> list[Notice]:
     """Return the notices.
 
     Args:
-        found: the experiments.
-        runs: of logistic regression on all features.
+        found: the results.
         root: the folder of all models, for commands.
     """
     return [
         *_settings(found.analyses),
         *_features(found.analyses),
         *_diverged(found),
-        *_variants(found, runs),
+        *_variants(found),
         *_missing(found, root),
     ]
 
@@ -97,7 +102,7 @@ def _features(analyses: Sequence[AnalysisRecord]) -> Iterable[Notice]:
         )
 
 
-def _diverged(found: Experiments) -> Iterable[Notice]:
+def _diverged(found: Found) -> Iterable[Notice]:
     """Variants whose final training diverged."""
     by_model: dict[str, list[str]] = {}
     for evaluation, group in found.variants.items():
@@ -119,10 +124,10 @@ def _diverged(found: Experiments) -> Iterable[Notice]:
         )
 
 
-def _variants(found: Experiments, runs: Sequence[Run]) -> Iterable[Notice]:
+def _variants(found: Found) -> Iterable[Notice]:
     """Variants whose training or search differs in more than the classifier."""
     base: dict[tuple[str, str, int], dict[str, set[str]]] = {}
-    for run in runs:
+    for run in found.runs:
         place = base.setdefault((run.model, run.dataset, run.n_shot), {})
         for key, value in _told(run).items():
             place.setdefault(key, set()).add(value)
@@ -155,11 +160,11 @@ def _told(run: Run) -> dict[str, str]:
     return {key: f"{settings[key]}" for key in _COMPARED if key in settings}
 
 
-def _missing(found: Experiments, root: str) -> Iterable[Notice]:
+def _missing(found: Found, root: str) -> Iterable[Notice]:
     """Analyses that are there for some models and data sets, and not for others with features."""
     there = {(record.model or "", record.dataset or "", record.analysis) for record in found.analyses}
     names = [name for name in _LABEL_FREE if any(analysis == name for _, _, analysis in there)]
-    own = [measure for measure in found.measures if measure.source == RUNS]
+    own = [measure for measure in found.all_measures if measure.source == RUNS]
     places = sorted(
         {(measure.model, measure.dataset) for measure in own},
         key=lambda place: (place[0], dataset_key(place[1])),
@@ -185,3 +190,29 @@ def _missing(found: Experiments, root: str) -> Iterable[Notice]:
                 f"{name}: {', '.join(map(dataset_label, where))}" for name, where in absent.items()
             ),
         )
+
+
+def settings_of(record: AnalysisRecord) -> dict[str, str]:
+    """Return what an analysis was told, without the features and files it was given."""
+    found = {}
+    for key, value in record.identity.items():
+        shown = plain(value)
+        # Digests say that inputs differ, which is not a setting.
+        if not key.endswith(_FEATURES) and shown is not None and len(shown) < _LONGEST_SETTING:
+            found[key] = shown
+    return found
+
+
+def features_of(record: AnalysisRecord) -> dict[str, str]:
+    """Return the digest of the features of each split that an analysis used."""
+    found = {}
+    for key, value in record.identity.items():
+        digest = value.get("sample_sha256") if isinstance(value, dict) else None
+        if key.endswith(_FEATURES) and isinstance(digest, str):
+            found[key.removesuffix(_FEATURES)] = digest
+    return found
+
+
+def describe_settings(record: AnalysisRecord) -> str:
+    """Return the settings of an analysis in one line."""
+    return ", ".join(f"{key} {value}" for key, value in settings_of(record).items())

@@ -5,57 +5,28 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
 from cog.errors import CogError
+from cog.reporting.html.experiment_notices import describe_settings
+from cog.reporting.html.facts import Facts
 from cog.reporting.html.templating import breakable, date, duration, signed
 from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages, Slice, pivot
 from cog.reporting.tables.writers import Table, TableEntry, printable
-from cog.results import measures, metric_info
+from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.cells import Run, SeedAverage, dataset_key, natural_key
+from cog.results.cells import dataset_key
 from cog.results.labels import dataset_label
-from cog.results.search_history import plain
 from cog.runtime.json_fields import number
-
-# What ends the name under which an analysis records the features it used.
-_FEATURES = "_features"
-
-_LONGEST_SETTING = 40
 
 # Of the concepts that differ most, at either end.
 _MOST_CONCEPTS = 8
-
-
-@dataclass(frozen=True)
-class Experiments:
-    """Everything the section is made of.
-
-    Attributes:
-        measures: numbers of all experiments, with what is derived among them.
-        analyses: results of analyses found on disk.
-        variants: runs of other evaluations, by the name of these.
-    """
-
-    measures: Sequence[SeedAverage] = ()
-    analyses: Sequence[AnalysisRecord] = ()
-    variants: Mapping[str, Sequence[Run]] = field(default_factory=dict)
-
-    @property
-    def present(self) -> bool:
-        """Whether there is more than logistic regression on all features."""
-        return any(measure.evaluation != measures.LOGREG for measure in self.measures)
-
-    @property
-    def models(self) -> list[str]:
-        """Names of the models, in natural order."""
-        return sorted({measure.model for measure in self.measures}, key=natural_key)
 
 
 @dataclass(frozen=True)
@@ -75,11 +46,12 @@ class ExperimentSection:
     made: Sequence[tuple[Markup, Sequence[str]]] = ()
 
 
-def collect(found: Experiments) -> ExperimentSection:
+def collect(facts: Facts) -> ExperimentSection:
     """Return the values of the section."""
-    if not found.present:
+    if not facts.has_experiments:
         return ExperimentSection()
-    averages = Averages(found.measures)
+    analyses = facts.found.analyses
+    averages = Averages(facts.found.all_measures)
     overviews = [_overview(averages, dataset) for dataset in averages.datasets]
     groups = []
     for title, view in (
@@ -91,8 +63,8 @@ def collect(found: Experiments) -> ExperimentSection:
     return ExperimentSection(
         [table for table in overviews if table.columns],
         groups,
-        _winners(found.analyses),
-        _made(found.analyses),
+        _winners(analyses),
+        _made(analyses),
     )
 
 
@@ -188,29 +160,3 @@ def _made(analyses: Sequence[AnalysisRecord]) -> list[tuple[Markup, list[str]]]:
         ]
         rows.append((breakable(model) + f", {printable(analysis)}", properties))
     return rows
-
-
-def settings_of(record: AnalysisRecord) -> dict[str, str]:
-    """Return what an analysis was told, without the features and files it was given."""
-    found = {}
-    for key, value in record.identity.items():
-        shown = plain(value)
-        # Digests say that inputs differ, which is not a setting.
-        if not key.endswith(_FEATURES) and shown is not None and len(shown) < _LONGEST_SETTING:
-            found[key] = shown
-    return found
-
-
-def features_of(record: AnalysisRecord) -> dict[str, str]:
-    """Return the digest of the features of each split that an analysis used."""
-    found = {}
-    for key, value in record.identity.items():
-        digest = value.get("sample_sha256") if isinstance(value, dict) else None
-        if key.endswith(_FEATURES) and isinstance(digest, str):
-            found[key.removesuffix(_FEATURES)] = digest
-    return found
-
-
-def describe_settings(record: AnalysisRecord) -> str:
-    """Return the settings of an analysis in one line."""
-    return ", ".join(f"{key} {value}" for key, value in settings_of(record).items())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+import cog
 import cog.reporting.html.answer as answer
 import cog.reporting.html.experiments as experiments
 import cog.reporting.html.provenance as provenance
@@ -28,7 +29,6 @@ def render(
     pictures: Sequence[Picture],
     pictures_hint: str,
     created: str,
-    version: str,
     root: str | None,
 ) -> str:
     """Return the page.
@@ -38,7 +38,6 @@ def render(
         pictures: figures to show.
         pictures_hint: shown when there are none: why.
         created: date and time.
-        version: of this toolkit.
         root: the folder that was read, if it was one.
     """
     rows = score_tables.rows_of(facts)
@@ -48,7 +47,7 @@ def render(
     sections = {
         "answer": ("The answer" if facts.own else "About this page", True),
         "tables": ("Tables", bool(rows)),
-        "experiments": ("Other experiments", facts.experiments.present),
+        "experiments": ("Other experiments", facts.has_experiments),
         "figures": ("Figures", bool(pictures or pictures_hint)),
         "warnings": ("Warnings", bool(facts.own or facts.notices)),
         "runs": ("Runs and provenance", bool(imported) or any(model.runs for model in facts.own)),
@@ -74,7 +73,7 @@ def render(
             title=_title(facts),
             counted=_counted(facts),
             created=created,
-            version=version,
+            version=cog.__version__,
             root=root,
             labels={name: model.label for name, model in published.MODELS.items()},
             reference=REFERENCE,
@@ -91,7 +90,7 @@ def render(
             views=views,
             first_view=next((view.key for view in views if any(line.row.own for line in view.lines)), "")
             or next((view.key for view in views), ""),
-            experiments=experiments.collect(facts.experiments),
+            experiments=experiments.collect(facts),
             parts=experiments.parts,
             pictures=pictures,
             pictures_hint=pictures_hint,
@@ -128,7 +127,7 @@ def _counted(facts: Facts) -> str:
     """Say what the page was made from; "" for published results alone."""
     if facts.own:
         return f"{counted(sum(len(model.runs) for model in facts.own), 'run')} of {counted(len(facts.own), 'model')}"
-    return f"{len(facts.experiments.analyses):,} analyses" if facts.experiments.analyses else ""
+    return f"{len(facts.found.analyses):,} analyses" if facts.found.analyses else ""
 
 
 def _published_from(facts: Facts) -> str:
