@@ -57,26 +57,26 @@ def read_results(
     Raises:
         CogError: a folder or file that cannot be read.
     """
-    found: list[Score] = []
+    read: list[Score] = []
     problems: list[Problem] = []
     if root is not None:
         everything = find.find_all(root, models=models, datasets=datasets)
         problems = everything.problems
         for runs in everything.runs.values():
-            found += scores.of_runs(runs)
-        found += scores.of_records(everything.analyses)
+            read += scores.of_runs(runs)
+        read += scores.of_records(everything.analyses)
     others = scores.of_averages(
         exchange.merge(*((str(path), exchange.load(path, flag="file")) for path in imports))
     )
     if published is not None:
         others += scores.of_paper(published)
-    found += [
-        one
-        for one in dict.fromkeys(others)  # a shared file may hold published numbers as well
-        if (models is None or any(query.matches(one.model, name) for name in models))
-        and (datasets is None or one.dataset in datasets)
+    read += [
+        score
+        for score in dict.fromkeys(others)  # a shared file may hold published numbers as well
+        if (models is None or any(query.matches(score.model, name) for name in models))
+        and (datasets is None or score.dataset in datasets)
     ]
-    return Results(sorted(found, key=scores.sort_key), problems)
+    return Results(sorted(read, key=scores.sort_key), problems)
 
 
 class Results(Sequence[Score]):
@@ -86,8 +86,8 @@ class Results(Sequence[Score]):
         problems: folders that were not counted, and why.
     """
 
-    def __init__(self, found: Iterable[Score], problems: Iterable[Problem] = ()) -> None:
-        self._scores = tuple(found)
+    def __init__(self, members: Iterable[Score], problems: Iterable[Problem] = ()) -> None:
+        self._scores = tuple(members)
         self.problems = tuple(problems)
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class Results(Sequence[Score]):
         )
 
     def __repr__(self) -> str:
-        return f"<{len(self)} scores of {len({one.model for one in self})} models>"
+        return f"<{len(self)} scores of {len({score.model for score in self})} models>"
 
     def select(self, **wanted: Any) -> Results:
         """Return the scores whose fields have the values given; see :func:`cog.results.scores.select`."""
@@ -124,7 +124,7 @@ class Results(Sequence[Score]):
         except ImportError:
             raise CogError("to_pandas needs pandas: pip install pandas") from None
         return pandas.DataFrame(
-            [dataclasses.asdict(one) for one in self], columns=[*Score.__dataclass_fields__]
+            [dataclasses.asdict(score) for score in self], columns=[*Score.__dataclass_fields__]
         )
 
     def table(self, rows: str = "model", columns: str = "dataset", *, format: str = "text") -> str:
@@ -142,10 +142,12 @@ class Results(Sequence[Score]):
             raise CogError(f"format {format} is not known, expected one of {', '.join(DRAWN)}, csv")
         averages = self.average()
         at = _by_place(averages, rows, columns)
-        names = {field: list(dict.fromkeys(_value(one, field) for one in averages)) for field in FIELDS}
+        names = {
+            field: list(dict.fromkeys(_value(average, field) for average in averages)) for field in FIELDS
+        }
         grid = [[at.get((row, column)) for column in names[columns]] for row in names[rows]]
         if format == "csv":
-            values = ([None if one is None else one.value for one in line] for line in grid)
+            values = ([None if average is None else average.value for average in line] for line in grid)
             body = ([name, *line] for name, line in zip(names[rows], values, strict=True))
             return csv_text([rows, *map(str, names[columns])], body)
         shared = {field: names[field] for field in FIELDS if field not in (rows, columns)}
@@ -157,12 +159,15 @@ class Results(Sequence[Score]):
         source = shared.get("source", [RUNS])
         title += f" [{source[0]}]" if len(source) == 1 and source != [RUNS] else ""
         labels, header = (tuple(_label(field, value) for value in names[field]) for field in (rows, columns))
-        entries = (tuple(None if one is None else own_number(one).entry() for one in line) for line in grid)
+        entries = (
+            tuple(None if average is None else own_number(average).entry() for average in line)
+            for line in grid
+        )
         return draw([Table(title, header, tuple(zip(labels, entries, strict=True)), corner=rows)], format)
 
 
-def _value(one: SeedAverage, field: str) -> Any:
-    return getattr(one, "n_shot" if field == "n_shots" else field)
+def _value(average: SeedAverage, field: str) -> Any:
+    return getattr(average, "n_shot" if field == "n_shots" else field)
 
 
 def _label(field: str, value: Any) -> str:
@@ -181,10 +186,10 @@ def _by_place(averages: Sequence[SeedAverage], rows: str, columns: str) -> dict[
     if not averages:
         raise CogError("there is no score to show")
     at: dict[tuple[Any, Any], SeedAverage] = {}
-    for one in averages:
-        place = (_value(one, rows), _value(one, columns))
-        other = at.setdefault(place, one)
-        apart = [field for field in FIELDS if _value(one, field) != _value(other, field)]
+    for average in averages:
+        place = (_value(average, rows), _value(average, columns))
+        other = at.setdefault(place, average)
+        apart = [field for field in FIELDS if _value(average, field) != _value(other, field)]
         if apart:
             raise CogError(
                 f"several numbers for {place[0]}, {place[1]}: they differ in {', '.join(apart)}; select one, such as "

@@ -36,13 +36,13 @@ def read(request: ResultsRequest) -> Found:
             are allowed.
     """
     selected = request.selection
-    found = query.gather(selected, on_problems=_warn_of_problems, needs_in1k=request.drop)
+    results = query.gather(selected, on_problems=_warn_of_problems, needs_in1k=request.drop)
     if selected.baseline is not None:
         flag = "--relative_to" if request.relative_to else "--baseline"
-        query.check_baseline(selected.baseline, (*found.cells, *found.others), flag=flag)
-    _warn(found, selected)
-    _check_epochs(found, allow=request.allow_mixed_epochs)
-    return found
+        query.check_baseline(selected.baseline, (*results.cells, *results.others), flag=flag)
+    _warn(results, selected)
+    _check_epochs(results, allow=request.allow_mixed_epochs)
+    return results
 
 
 def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> int:
@@ -58,17 +58,18 @@ def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> 
             if machine_checks.check_writable(report, path if path.is_dir() else path.parent):
                 report.ok("output", str(path))
     with report.step("results"):
-        found = read(make_request())
+        results = read(make_request())
         report.ok(
-            "results", f"{len(found.runs):,} runs in {len(of_metric(found.cells, 'top1')):,} groups of seeds"
+            "results",
+            f"{len(results.runs):,} runs in {len(of_metric(results.cells, 'top1')):,} groups of seeds",
         )
     return report.finish()
 
 
-def as_text(found: Found, request: ResultsRequest) -> str:
+def as_text(results: Found, request: ResultsRequest) -> str:
     """Return the tables that are asked for as text of the format that is asked for."""
     selected = request.selection
-    runs = [one for one in found.cells if one.source == RUNS]
+    runs = [average for average in results.cells if average.source == RUNS]
     is_one = selected.logreg_root_dir is not None or all(
         len(values or ()) == 1 for values in (selected.exact_models, selected.datasets, selected.n_shots)
     )
@@ -79,9 +80,11 @@ def as_text(found: Found, request: ResultsRequest) -> str:
     metrics = tuple(labels.METRIC_LABELS) if metric == "both" else (metric,)
     decimals = request.decimals
     if seed_by_seed:
-        averages = {one.metric: one for one in runs[:2] if one.metric in metrics}  # sorted by place
+        averages = {
+            average.metric: average for average in runs[:2] if average.metric in metrics
+        }  # sorted by place
         digits = FINE_DECIMALS if decimals is None else decimals
-        return per_seed.draw(found.runs, averages, decimals=digits, paper=selected.paper)
+        return per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
     if decimals is None and not request.shows_experiments:
         decimals = DECIMALS.get(request.format, TABLE_DECIMALS if request.baseline is None else FINE_DECIMALS)
     style = TableStyle(
@@ -89,8 +92,9 @@ def as_text(found: Found, request: ResultsRequest) -> str:
         paper_labels=request.labels == "paper",
         with_source=selected.paper is not None or bool(selected.imports),
     )
-    view = (_experiments if request.shows_experiments else _accuracies)(found, request, metrics, style)
-    remarks = [writers.printable(one) for one in official.compare([*found.cells, *found.others]).remarks]
+    view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
+    comparable = official.compare([*results.cells, *results.others])
+    remarks = [writers.printable(remark) for remark in comparable.remarks]
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)
@@ -100,8 +104,8 @@ def as_text(found: Found, request: ResultsRequest) -> str:
     return writers.draw([*first, last], request.format, width=request.width)
 
 
-def _experiments(found: Found, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
-    averages = Averages(found.all_measures, models=request.selection.exact_models)
+def _experiments(results: Found, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
+    averages = Averages(results.all_measures, models=request.selection.exact_models)
     if request.overview:
         return experiments.overview(averages, style=style)
     if request.analysis:
@@ -109,14 +113,14 @@ def _experiments(found: Found, request: ResultsRequest, metrics: Sequence[str], 
     return experiments.of_variants(averages, request.variants or (), style=style)
 
 
-def _accuracies(found: Found, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
+def _accuracies(results: Found, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
     selected = request.selection
     averages = Averages(
-        _as_logreg(found.cells),
+        _as_logreg(results.cells),
         models=selected.exact_models,
         datasets=selected.datasets,
         n_shots=selected.n_shots,
-        others=_as_logreg(found.others),
+        others=_as_logreg(results.others),
     )
     if request.baseline:
         return comparisons.differences(averages, request.baseline, metrics=metrics, style=style)
@@ -136,15 +140,15 @@ def _accuracies(found: Found, request: ResultsRequest, metrics: Sequence[str], s
 
 
 def write_files(
-    found: Found, request: ResultsRequest, output: OutputRequest, paths: Mapping[str, Path]
+    results: Found, request: ResultsRequest, output: OutputRequest, paths: Mapping[str, Path]
 ) -> None:
     """Write the files beside tables (:func:`check_outputs`). Nothing heavy is imported unless it is needed.
 
     What can still fail for another reason than a full disk (files in a folder, a missing library) comes first.
     """
     selected = request.selection
-    published_there = [one for one in found.cells if one.source in published.SOURCES.values()]
-    others = [one for one in found.cells if one.source not in published.SOURCES.values()]
+    published_there = [average for average in results.cells if average.source in published.SOURCES.values()]
+    others = [average for average in results.cells if average.source not in published.SOURCES.values()]
     if folder := paths.get("figures"):
         from cog.reporting import figures
 
@@ -152,9 +156,9 @@ def write_files(
             others,
             published_there,
             folder,
-            others=found.others,
-            measures=found.all_measures,
-            analyses=found.analyses,
+            others=results.others,
+            measures=results.all_measures,
+            analyses=results.analyses,
             which=output.figure_names,
             formats=output.figure_formats or figures.FORMATS,
             shots=selected.n_shots,
@@ -169,38 +173,39 @@ def write_files(
         from cog.reporting.figures import search
 
         formats = output.figure_formats or figures.FORMATS
-        written = search.write(found.runs, folder, formats=formats, overwrite=output.overwrite)
+        written = search.write(results.runs, folder, formats=formats, overwrite=output.overwrite)
         logger.info("wrote %d files in %s", len(written), folder)
     if page := paths.get("report"):
         from cog.reporting import html
 
         html.write(
             page,
-            dataclasses.replace(found, cells=others),
+            dataclasses.replace(results, cells=others),
             published=published.cells(request.paper),
             root=selected.models_root_dir or selected.logreg_root_dir,
             overwrite=output.overwrite,
         )
         logger.info("wrote %s", page)
     if target := paths.get("export"):
-        exchange.write(target, _to_share(found, selected), label=output.label)
+        exchange.write(target, _to_share(results, selected), label=output.label)
         logger.info("wrote %s", target)
 
 
-def _to_share(found: Found, selected: ResultQuery) -> list[SeedAverage]:
-    runs = [one for one in found.cells if one.source == RUNS]
+def _to_share(results: Found, selected: ResultQuery) -> list[SeedAverage]:
+    runs = [average for average in results.cells if average.source == RUNS]
     if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
         # Among the accuracies of logistic regression they would be taken for the protocol's.
-        runs = of_runs({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())
+        runs = of_runs({selected.eval_name: results.runs}, expected_seeds=selected.seeds or ())
     else:
         runs = _as_logreg(runs)
-    return [*runs, *(one for one in found.cells if one.source != RUNS), *found.measures]
+    return [*runs, *(average for average in results.cells if average.source != RUNS), *results.measures]
 
 
 def _as_logreg(averages: Sequence[SeedAverage]) -> list[SeedAverage]:
     """Return averages of another evaluation under the name of logistic regression, in whose place they are shown."""
     return [
-        one if one.evaluation == LOGREG else dataclasses.replace(one, evaluation=LOGREG) for one in averages
+        average if average.evaluation == LOGREG else dataclasses.replace(average, evaluation=LOGREG)
+        for average in averages
     ]
 
 
@@ -219,20 +224,20 @@ def _warn_of_problems(problems: Sequence[Problem]) -> None:
         logger.info("not counted yet: %s", "; ".join(parts))
 
 
-def _warn(found: Found, selected: ResultQuery) -> None:
+def _warn(results: Found, selected: ResultQuery) -> None:
     """Say what a reader of the numbers should know."""
-    shown = [*found.cells, *found.all_measures]
+    shown = [*results.cells, *results.all_measures]
     kind = "finished run" if selected.paper is None and not selected.imports else "result"
     for flag, there, wanted in (
-        ("--model", {one.model for one in shown}, selected.models),
-        ("--dataset", {one.dataset for one in shown}, selected.datasets),
-        ("--n_shot", {str(one.n_shot) for one in shown}, selected.n_shots),
+        ("--model", {average.model for average in shown}, selected.models),
+        ("--dataset", {average.dataset for average in shown}, selected.datasets),
+        ("--n_shot", {str(average.n_shot) for average in shown}, selected.n_shots),
     ):
         names = map(str, wanted or ())
         absent = [name for name in names if not any(query.matches(known, name) for known in there)]
         if absent:
             logger.warning("no %s for %s %s", kind, flag, " ".join(absent))
-    for variant, runs in (("", found.runs), *found.variants.items()):
+    for variant, runs in (("", results.runs), *results.variants.items()):
         for run in runs:
             if run.diverged:
                 path = writers.printable(str(run.path))
@@ -248,20 +253,27 @@ def _place(variant: str, model: str, dataset: str, n_shot: int) -> str:
     return ", ".join(filter(None, (variant, model, dataset, labels.shots_label(n_shot))))
 
 
-def _check_epochs(found: Found, *, allow: bool) -> None:
+def _check_epochs(results: Found, *, allow: bool) -> None:
     """Refuse to average seeds that were trained for different numbers of epochs, unless told to.
 
     Raises:
         CogError: when some were, of averages that are shown or that others are relative to, and ``allow`` is False.
     """
-    averaged = [("", one) for one in (*found.cells, *found.others)]
+    averaged = [("", average) for average in (*results.cells, *results.others)]
     averaged += [
-        (name, one) for name, runs in found.variants.items() if is_classifier(name) for one in summarise(runs)
+        (name, average)
+        for name, runs in results.variants.items()
+        if is_classifier(name)
+        for average in summarise(runs)
     ]
-    mixed = [(name, one) for name, one in averaged if one.metric == "top1" and len(set(one.epochs)) > 1]
-    for name, one in mixed:
-        epochs = ", ".join(f"seed {seed}: {n}" for seed, n in zip(one.seeds, one.epochs, strict=True))
-        place = _place(name, one.model, one.dataset, one.n_shot)
+    mixed = [
+        (name, average)
+        for name, average in averaged
+        if average.metric == "top1" and len(set(average.epochs)) > 1
+    ]
+    for name, average in mixed:
+        epochs = ", ".join(f"seed {seed}: {n}" for seed, n in zip(average.seeds, average.epochs, strict=True))
+        place = _place(name, average.model, average.dataset, average.n_shot)
         text = writers.printable(f"{place}: seeds were trained for different numbers of epochs ({epochs})")
         if not allow:
             more = f"; so were those of {len(mixed) - 1} more" if len(mixed) > 1 else ""

@@ -111,7 +111,7 @@ def test_published_experiments_are_left_out_where_the_data_differ():
     ]
     numbers = [*measures.of_paper("v1"), SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5)]
     stated = facts.collect(make_found(runs, all_measures=numbers), published=published.cells("v1"))
-    assert not stated.compared and [one.model for one in stated.found.all_measures] == ["a_b"]
+    assert not stated.compared and [one.model for one in stated.results.all_measures] == ["a_b"]
 
 
 def test_hostile_records_stay_text(tmp_path, no_figures):

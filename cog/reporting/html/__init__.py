@@ -19,7 +19,7 @@ from cog.runtime.provenance import now
 
 def write(
     path: str | os.PathLike[str],
-    found: Found | None = None,
+    results: Found | None = None,
     *,
     published: Sequence[SeedAverage] = (),
     root: str | os.PathLike[str] | None = None,
@@ -30,7 +30,7 @@ def write(
 
     Args:
         path: the HTML file.
-        found: the results; accuracies of runs and of imported files in ``cells``. None: there are none.
+        results: as they were read; accuracies of runs and of imported files in ``cells``. None: there are none.
         published: accuracies of the paper (:func:`cog.results.published.cells`).
         root: the folder that was read, to name it.
         overwrite: replace an existing file.
@@ -45,14 +45,14 @@ def write(
     from cog.reporting.html import facts, page, pictures
 
     target = check_file(path, flag="--report", overwrite=overwrite)
-    found = found or Found([], [], [], [])
+    results = results or Found([], [], [], [])
     folder = None if root is None else str(root)
-    stated = facts.collect(found, published=published, root=folder)
+    stated = facts.collect(results, published=published, root=folder)
     drawn, hint = pictures.draw(
-        found.cells,
-        stated.published if stated.compared or not found.cells else (),
-        stated.found.all_measures,
-        found.analyses,
+        results.cells,
+        stated.published if stated.compared or not results.cells else (),
+        stated.results.all_measures,
+        results.analyses,
     )
     text = page.render(stated, pictures=drawn, pictures_hint=hint, created=created or now(), root=folder)
     files.write_text(target, text)

@@ -27,19 +27,19 @@ _FEATURES = "_features"
 _LONGEST_SETTING = 40
 
 
-def collect(found: Found, *, root: str) -> list[Notice]:
+def collect(results: Found, *, root: str) -> list[Notice]:
     """Return the notices.
 
     Args:
-        found: the results.
+        results: as they were read.
         root: the folder of all models, for commands.
     """
     return [
-        *_settings(found.analyses),
-        *_features(found.analyses),
-        *_diverged(found),
-        *_variants(found),
-        *_missing(found, root),
+        *_settings(results.analyses),
+        *_features(results.analyses),
+        *_diverged(results),
+        *_variants(results),
+        *_missing(results, root),
     ]
 
 
@@ -102,10 +102,10 @@ def _features(analyses: Sequence[AnalysisRecord]) -> Iterable[Notice]:
         )
 
 
-def _diverged(found: Found) -> Iterable[Notice]:
+def _diverged(results: Found) -> Iterable[Notice]:
     """Variants whose final training diverged."""
     by_model: dict[str, list[str]] = {}
-    for evaluation, group in found.variants.items():
+    for evaluation, group in results.variants.items():
         # Others are not shown.
         for run in group if measures.is_classifier(evaluation) else ():
             if run.diverged:
@@ -124,15 +124,15 @@ def _diverged(found: Found) -> Iterable[Notice]:
         )
 
 
-def _variants(found: Found) -> Iterable[Notice]:
+def _variants(results: Found) -> Iterable[Notice]:
     """Variants whose training or search differs in more than the classifier."""
     base: dict[tuple[str, str, int], dict[str, set[str]]] = {}
-    for run in found.runs:
+    for run in results.runs:
         place = base.setdefault((run.model, run.dataset, run.n_shot), {})
         for key, value in _told(run).items():
             place.setdefault(key, set()).add(value)
     by_model: dict[str, list[str]] = {}
-    for evaluation, group in found.variants.items():
+    for evaluation, group in results.variants.items():
         if not measures.is_classifier(evaluation) or evaluation.startswith("finetune"):
             continue
         for run in group:
@@ -160,11 +160,11 @@ def _told(run: Run) -> dict[str, str]:
     return {key: f"{settings[key]}" for key in _COMPARED if key in settings}
 
 
-def _missing(found: Found, root: str) -> Iterable[Notice]:
+def _missing(results: Found, root: str) -> Iterable[Notice]:
     """Analyses that are there for some models and data sets, and not for others with features."""
-    there = {(record.model or "", record.dataset or "", record.analysis) for record in found.analyses}
+    there = {(record.model or "", record.dataset or "", record.analysis) for record in results.analyses}
     names = [name for name in _LABEL_FREE if any(analysis == name for _, _, analysis in there)]
-    own = [measure for measure in found.all_measures if measure.source == RUNS]
+    own = [measure for measure in results.all_measures if measure.source == RUNS]
     places = sorted(
         {(measure.model, measure.dataset) for measure in own},
         key=lambda place: (place[0], dataset_key(place[1])),
@@ -194,23 +194,23 @@ def _missing(found: Found, root: str) -> Iterable[Notice]:
 
 def settings_of(record: AnalysisRecord) -> dict[str, str]:
     """Return what an analysis was told, without the features and files it was given."""
-    found = {}
+    settings = {}
     for key, value in record.identity.items():
         shown = plain(value)
         # Digests say that inputs differ, which is not a setting.
         if not key.endswith(_FEATURES) and shown is not None and len(shown) < _LONGEST_SETTING:
-            found[key] = shown
-    return found
+            settings[key] = shown
+    return settings
 
 
 def features_of(record: AnalysisRecord) -> dict[str, str]:
     """Return the digest of the features of each split that an analysis used."""
-    found = {}
+    digests = {}
     for key, value in record.identity.items():
         digest = value.get("sample_sha256") if isinstance(value, dict) else None
         if key.endswith(_FEATURES) and isinstance(digest, str):
-            found[key.removesuffix(_FEATURES)] = digest
-    return found
+            digests[key.removesuffix(_FEATURES)] = digest
+    return digests
 
 
 def describe_settings(record: AnalysisRecord) -> str:

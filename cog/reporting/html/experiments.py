@@ -50,8 +50,8 @@ def collect(facts: Facts) -> ExperimentSection:
     """Return the values of the section."""
     if not facts.has_experiments:
         return ExperimentSection()
-    analyses = facts.found.analyses
-    averages = Averages(facts.found.all_measures)
+    analyses = facts.results.analyses
+    averages = Averages(facts.results.all_measures)
     overviews = [_overview(averages, dataset) for dataset in averages.datasets]
     groups = []
     for title, view in (

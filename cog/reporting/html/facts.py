@@ -76,7 +76,7 @@ class Facts:
         differences: of own models to ``baseline`` with all images, by model (index in ``own``) and data set.
         baseline: index in ``own`` of the model the others are compared with; None with fewer than two.
         notices: what to know, the most severe first.
-        found: the results; numbers of other experiments are those that the page shows.
+        results: as they were read; numbers of other experiments are those that the page shows.
     """
 
     own: tuple[OwnModel, ...]
@@ -86,12 +86,12 @@ class Facts:
     differences: Mapping[tuple[int, str], Difference]
     baseline: int | None
     notices: tuple[Notice, ...]
-    found: Found
+    results: Found
 
     @property
     def has_experiments(self) -> bool:
         """Whether there is more than logistic regression on all features."""
-        return _has_experiments(self.found)
+        return _has_experiments(self.results)
 
     @property
     def incomplete(self) -> bool:
@@ -105,36 +105,36 @@ class Facts:
         return any(verdict.match is Match.UNKNOWN for verdict in verdicts)
 
 
-def collect(found: Found, *, published: Sequence[SeedAverage] = (), root: str | None = None) -> Facts:
+def collect(results: Found, *, published: Sequence[SeedAverage] = (), root: str | None = None) -> Facts:
     """Derive everything that the page states.
 
     Args:
-        found: results, none of them published accuracies.
+        results: as they were read; none of them published accuracies.
         published: accuracies of the paper.
         root: the folder of all models, for commands.
     """
     root = root or "<models_root_dir>"
-    if not found.cells and _has_experiments(
-        found
+    if not results.cells and _has_experiments(
+        results
     ):  # the published classifiers are not what the page is about
         published = ()
-    features = search_history.features_of(found.runs)
-    own = _own_models(found, features, published)
+    features = search_history.features_of(results.runs)
+    own = _own_models(results, features, published)
     compared = any(model.places for model in own)
     if not compared and own:  # published numbers are on other data
-        kept = [one for one in found.all_measures if one.source not in SOURCES.values()]
-        found = dataclasses.replace(found, all_measures=kept)
+        kept = [average for average in results.all_measures if average.source not in SOURCES.values()]
+        results = dataclasses.replace(results, all_measures=kept)
     notices = diagnostics.collect(
         Evidence(
-            runs=found.runs,
-            cells=[cell for cell in of_metric(found.cells, "top1") if cell.source == RUNS],
-            problems=found.problems,
+            runs=results.runs,
+            cells=[cell for cell in of_metric(results.cells, "top1") if cell.source == RUNS],
+            problems=results.problems,
             counts={(m.name, dataset): v for m in own if m.source == RUNS for dataset, v in m.counts.items()},
             features=features,
             root=root,
         )
     )
-    notices += experiment_notices.collect(found, root=root)
+    notices += experiment_notices.collect(results, root=root)
     baseline = _choose_baseline(own)
     facts = Facts(
         own=tuple(own),
@@ -144,22 +144,22 @@ def collect(found: Found, *, published: Sequence[SeedAverage] = (), root: str | 
         differences=_differences(own, baseline),
         baseline=baseline,
         notices=tuple(sorted(notices, key=lambda notice: diagnostics.SEVERITIES.index(notice.severity))),
-        found=found,
+        results=results,
     )
     return dataclasses.replace(facts, headline=tuple(_headline(facts)))
 
 
-def _has_experiments(found: Found) -> bool:
-    return any(one.evaluation != LOGREG for one in found.all_measures)
+def _has_experiments(results: Found) -> bool:
+    return any(average.evaluation != LOGREG for average in results.all_measures)
 
 
 def _own_models(
-    found: Found,
+    results: Found,
     features: Mapping[tuple[str, str, str], FeatureDescription],
     published: Sequence[SeedAverage],
 ) -> list[OwnModel]:
     groups: dict[tuple[str, str], list[SeedAverage]] = {}
-    for cell in sorted(found.cells, key=lambda cell: (dataset_key(cell.dataset), cell.n_shot)):
+    for cell in sorted(results.cells, key=lambda cell: (dataset_key(cell.dataset), cell.n_shot)):
         groups.setdefault((cell.model, cell.source), []).append(cell)
     n_sources = collections.Counter(model for model, _ in groups)
     models = []
@@ -180,7 +180,7 @@ def _own_models(
                 label=label,
                 cells=tuple(cells),
                 top5=tuple(of_metric(groups[model, source], "top5")),
-                runs=tuple(run for run in found.runs if run.model == here),
+                runs=tuple(run for run in results.runs if run.model == here),
                 counts=verdicts,
                 features={
                     (dataset, split): made
@@ -205,12 +205,12 @@ def _differences(own: Sequence[OwnModel], baseline: int | None) -> dict[tuple[in
     if baseline is None:
         return {}
     base = {cell.dataset: cell for cell in own[baseline].cells if cell.n_shot == 0}
-    found = {}
+    differences = {}
     for index, model in enumerate(own):
         for cell in model.cells:
             if index != baseline and cell.n_shot == 0 and cell.dataset in base:
-                found[index, cell.dataset] = comparison.difference(cell, base[cell.dataset])
-    return found
+                differences[index, cell.dataset] = comparison.difference(cell, base[cell.dataset])
+    return differences
 
 
 def _sentences(
@@ -277,9 +277,9 @@ def _headline(facts: Facts) -> list[str]:
 def _best_on_levels(own: Sequence[OwnModel]) -> list[str]:
     """Say which of several compared models stands best on unseen concepts."""
     ranks = {
-        model.label: sum(found) / len(found)
+        model.label: sum(levels) / len(levels)
         for model in own
-        if len(found := [model.places[d, 0].rank for d in constants.COG_LEVELS if (d, 0) in model.places])
+        if len(levels := [model.places[d, 0].rank for d in constants.COG_LEVELS if (d, 0) in model.places])
         == constants.N_LEVELS
     }
     if len(ranks) < 2:

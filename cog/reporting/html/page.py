@@ -127,7 +127,7 @@ def _counted(facts: Facts) -> str:
     """Say what the page was made from; "" for published results alone."""
     if facts.own:
         return f"{counted(sum(len(model.runs) for model in facts.own), 'run')} of {counted(len(facts.own), 'model')}"
-    return f"{len(facts.found.analyses):,} analyses" if facts.found.analyses else ""
+    return f"{len(facts.results.analyses):,} analyses" if facts.results.analyses else ""
 
 
 def _published_from(facts: Facts) -> str:

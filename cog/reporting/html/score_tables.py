@@ -89,7 +89,9 @@ class ScoreView:
 
 def rows_of(facts: Facts) -> list[PageRow]:
     """Return the rows: own models first, then the paper's in its order, unless the data forbid a comparison."""
-    rows = [PageRow(f"own-{i}", own.label, "own", own.name, own.source) for i, own in enumerate(facts.own)]
+    rows = [
+        PageRow(f"own-{i}", model.label, "own", model.name, model.source) for i, model in enumerate(facts.own)
+    ]
     for model, source in _in_order_of_paper(facts.published if facts.compared or not facts.own else ()):
         known = published.MODELS.get(model)
         label, kind = (model, "published") if known is None else (known.label, known.category)
@@ -100,25 +102,28 @@ def rows_of(facts: Facts) -> list[PageRow]:
 def _in_order_of_paper(averages: Iterable[SeedAverage]) -> list[tuple[str, str]]:
     order = {model: i for i, model in enumerate(published.MODELS)}
     return sorted(
-        {(one.model, one.source) for one in averages}, key=lambda row: (order.get(row[0], len(order)), row)
+        {(average.model, average.source) for average in averages},
+        key=lambda row: (order.get(row[0], len(order)), row),
     )
 
 
 def views_of(facts: Facts, rows: Sequence[PageRow]) -> list[ScoreView]:
     """Return the tables: data sets side by side for each number of shots, and shots side by side for each data set."""
-    own = [one for model in facts.own for one in (*model.cells, *model.top5)]
-    averages = Averages(dataclasses.replace(one, evaluation=LOGREG) for one in (*own, *facts.published))
+    own = [average for model in facts.own for average in (*model.cells, *model.top5)]
+    averages = Averages(
+        dataclasses.replace(average, evaluation=LOGREG) for average in (*own, *facts.published)
+    )
     # Only official data are called as in the paper.
     label = dataset_label if facts.compared or not facts.own else lambda name: name or "(unnamed)"
     there = {(row.model, row.source) for row in rows}
-    cells = [one for one in averages.shown if (one.model, one.source) in there]
-    datasets = sorted({one.dataset for one in cells}, key=dataset_key)
-    few_first = sorted({one.n_shot for one in cells}, key=lambda n: (n == 0, n))
+    cells = [average for average in averages.shown if (average.model, average.source) in there]
+    datasets = sorted({average.dataset for average in cells}, key=dataset_key)
+    few_first = sorted({average.n_shot for average in cells}, key=lambda n: (n == 0, n))
     views = []
     for metric, group in _GROUPS.items():
         members = [row for row in rows if row.own or metric == "top1"]
         for n_shot in sorted(few_first):
-            columns = [Slice({"dataset": one, "n_shot": n_shot}, label(one)) for one in datasets]
+            columns = [Slice({"dataset": name, "n_shot": n_shot}, label(name)) for name in datasets]
             title = f"{METRIC_LABELS[metric].capitalize()} accuracy (%), {shots_title(n_shot)}"
             views.append(_view(f"{metric}-n{n_shot}", group, title, averages, members, columns, metric))
     for i, dataset in enumerate(datasets if len(few_first) > 1 else ()):
@@ -149,7 +154,7 @@ def _view(
     has_mean = len(levels) > 1
     lines = []
     for row, line in zip(rows, grid, strict=True):
-        known = [one.value for i in levels if (one := line[i]) is not None]
+        known = [average.value for i in levels if (average := line[i]) is not None]
         mean = statistics.fmean(known) if has_mean and len(known) == len(levels) else None
         if any(line):
             lines.append(ScoreLine(row, [line[i] for i in used], mean))

@@ -23,7 +23,7 @@ LAYOUTS = ("datasets", "shots", "table")
 
 _TABLE_NUMBERS = {dataset: 5 + index for index, dataset in enumerate(constants.DATASETS)}
 
-#: Returns what is shown of a metric, given the digits after the point.
+#: Returns the quantity of a metric, given averages, the name of the metric, and digits after the point.
 QuantityOf = Callable[[Averages, str, int], Quantity]
 
 
@@ -34,7 +34,7 @@ def of_accuracies(
 
     Args:
         averages: of logistic regression, or of another evaluation under its name.
-        quantity: what is shown of a metric.
+        quantity: the number that is shown, by metric.
         metrics: ``"top1"``, ``"top5"`` or both.
         layout: one of ``LAYOUTS``; of its tables, those without any number are left out.
         style: how numbers and labels are written.
@@ -46,9 +46,9 @@ def of_accuracies(
     records: list[dict[str, Any]] = []
     of = {metric: quantity(averages, metric, style.points) for metric in metrics}
     # One record for each average: in the order of the first layout, whose tables also decide on the mean rank.
-    for one in ("shots", "datasets") if layout == "table" else (layout,):
+    for kind in ("shots", "datasets") if layout == "table" else (layout,):
         further = []
-        for title, columns in _panels(averages, one, only_all=layout == "table"):
+        for title, columns in _panels(averages, kind, only_all=layout == "table"):
             for metric in metrics:
                 table, shown = tabulate(
                     averages,
@@ -88,7 +88,7 @@ def _panels(averages: Averages, layout: str, *, only_all: bool) -> Iterator[tupl
     """Yield the title and the columns of each table of a layout."""
     if layout == "datasets":
         for n_shot in [0] if only_all and 0 in averages.n_shots else averages.n_shots:
-            columns = [Slice({"dataset": one, "n_shot": n_shot}, one) for one in averages.datasets]
+            columns = [Slice({"dataset": name, "n_shot": n_shot}, name) for name in averages.datasets]
             yield shots_label(n_shot), columns
         return
     rising = sorted(averages.n_shots, key=lambda n_shot: (n_shot == 0, n_shot))
@@ -108,8 +108,10 @@ def average_record(average: SeedAverage) -> dict[str, Any]:
 def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
     """Show the mean accuracy and its population standard deviation over seeds, in percent."""
 
-    def of(one: SeedAverage) -> Number:
-        return Number(one.value, one.std, decimals, record={"mean": one.value, "std": one.std})
+    def of(average: SeedAverage) -> Number:
+        return Number(
+            average.value, average.std, decimals, record={"mean": average.value, "std": average.std}
+        )
 
     return Quantity(of, "{metric} accuracy (%)", "mean ± std over seeds", ("mean", "std"))
 
@@ -127,9 +129,9 @@ class Baseline:
     def __init__(self, averages: Averages, model: str) -> None:
         self._averages = averages
         self._at = {
-            (one.source, one.dataset, one.metric, one.n_shot): one
-            for one in (*averages.shown, *averages.others)
-            if one.model == model
+            (average.source, average.dataset, average.metric, average.n_shot): average
+            for average in (*averages.shown, *averages.others)
+            if average.model == model
         }
         self.sources = sorted({source for source, *_ in self._at}, key=source_key)
         if not self.sources:
@@ -152,13 +154,13 @@ def relative_to(model: str) -> QuantityOf:
     def quantity(averages: Averages, metric: str, decimals: int) -> Quantity:
         baseline = Baseline(averages, model)
 
-        def of(one: SeedAverage) -> Number | None:
-            base = baseline.of(one)
+        def of(average: SeedAverage) -> Number | None:
+            base = baseline.of(average)
             if base is None:
                 return None
-            value, deviation = one.value - base.value, None
-            if base is not one and one.std is not None and base.std is not None:
-                deviation = math.hypot(one.std, base.std)
+            value, deviation = average.value - base.value, None
+            if base is not average and average.std is not None and base.std is not None:
+                deviation = math.hypot(average.std, base.std)
             record = (model, base.source, value, deviation)
             return Number(
                 value, deviation, decimals, signed=True, record=dict(zip(columns, record, strict=True))
@@ -185,20 +187,20 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
         CogError: when no model has an IN-1K accuracy.
     """
     reference = {
-        (one.model, one.source, one.n_shot): one
-        for one in (*averages.shown, *averages.others)
-        if one.dataset == constants.IN1K and one.metric == metric
+        (average.model, average.source, average.n_shot): average
+        for average in (*averages.shown, *averages.others)
+        if average.dataset == constants.IN1K and average.metric == metric
     }
     if not reference:
         raise CogError(f"--drop needs results on {constants.IN1K}, and there is none among those read")
 
-    def of(one: SeedAverage) -> Number | None:
-        base = reference.get((one.model, one.source, one.n_shot))
+    def of(average: SeedAverage) -> Number | None:
+        base = reference.get((average.model, average.source, average.n_shot))
         if base is None or base.value <= 0:
             return None
-        value, deviation = 100 * (one.value / base.value - 1), None
-        if one.dataset != constants.IN1K and one.std is not None and base.std is not None:
-            deviation = 100 * math.hypot(one.std / base.value, one.value * base.std / base.value**2)
+        value, deviation = 100 * (average.value / base.value - 1), None
+        if average.dataset != constants.IN1K and average.std is not None and base.std is not None:
+            deviation = 100 * math.hypot(average.std / base.value, average.value * base.std / base.value**2)
         record = {"in1k_mean": base.value, "drop": value, "drop_deviation": deviation}
         return Number(value, deviation, decimals, signed=True, record=record)
 
@@ -215,15 +217,15 @@ def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
     """
     foreign = averages.comparable.is_foreign
     means: dict[tuple[str, int], list[float]] = {}
-    for one in averages.shown:
-        if one.metric == metric and not foreign(one):
-            bisect.insort(means.setdefault((one.dataset, one.n_shot), []), one.value)
+    for average in averages.shown:
+        if average.metric == metric and not foreign(average):
+            bisect.insort(means.setdefault((average.dataset, average.n_shot), []), average.value)
 
-    def of(one: SeedAverage) -> Number | None:
-        if foreign(one):
+    def of(average: SeedAverage) -> Number | None:
+        if foreign(average):
             return None
-        rising = means[one.dataset, one.n_shot]
-        first, end = bisect.bisect_left(rising, one.value), bisect.bisect_right(rising, one.value)
+        rising = means[average.dataset, average.n_shot]
+        first, end = bisect.bisect_left(rising, average.value), bisect.bisect_right(rising, average.value)
         value = 1 + len(rising) - end
         return Number(
             value, decimals=0, record={"rank": value, "n_tied": end - first, "n_ranked": len(rising)}

@@ -74,16 +74,16 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
         for n_shot in averages.n_shots:
             places = ((row, dataset) for row in averages.rows for dataset in averages.datasets)
             pairs = [
-                (one, base)
+                (average, base)
                 for row, dataset in places
-                if (one := _at(averages, row, dataset, metric, n_shot)) is not None
-                and (base := baseline.of(one)) is not None
-                and base is not one
+                if (average := _at(averages, row, dataset, metric, n_shot)) is not None
+                and (base := baseline.of(average)) is not None
+                and base is not average
             ]
             if pairs:
-                found = [comparison.difference(*pair) for pair in pairs]
-                tables.append(_differences_table(found, style))
-                of_metric += found
+                with_shots = [comparison.difference(*pair) for pair in pairs]
+                tables.append(_differences_table(with_shots, style))
+                of_metric += with_shots
         if of_metric:
             tables.append(_crossings_table(comparison.crossings(of_metric), model, metric, averages, style))
         items += of_metric
@@ -157,13 +157,13 @@ def _crossings_table(
 
 
 def _difference_record(item: Difference) -> dict[str, Any]:
-    own = {
+    named = {
         "difference": item.mean,
         "paired": item.paired,
         "common_seeds": item.seeds,
         "reading": item.reading,
     }
-    return {**dataclasses.asdict(item), **own}
+    return {**dataclasses.asdict(item), **named}
 
 
 def beside_published(averages: Averages, *, version: str, style: TableStyle) -> View:
@@ -172,7 +172,9 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
     Returns:
         One table for each number of shots; none when no model shown is in the paper, or none on the official data.
     """
-    of_paper = {(one.model, one.dataset, one.n_shot): one for one in published.cells(version)}
+    of_paper = {
+        (average.model, average.dataset, average.n_shot): average for average in published.cells(version)
+    }
     d = style.points
     records: list[dict[str, Any]] = []
     tables = []
@@ -182,17 +184,21 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
             if row.source in published.SOURCES.values():
                 continue
             for dataset in averages.datasets:
-                one, other = (
+                average, other = (
                     _at(averages, row, dataset, "top1", n_shot),
                     of_paper.get((row.model, dataset, n_shot)),
                 )
-                if one is None or other is None or not averages.comparable.verdict(one).match.comparable:
+                if (
+                    average is None
+                    or other is None
+                    or not averages.comparable.verdict(average).match.comparable
+                ):
                     continue
-                record = compare_with_published(one, other)
+                record = compare_with_published(average, other)
                 deviation, within = record["combined_deviation"], record["within"]
                 entries = (
                     TableEntry(dataset),
-                    Number(one.value, one.std, d).entry(seeds_mark(one)),
+                    Number(average.value, average.std, d).entry(seeds_mark(average)),
                     Number(other.value, other.std).entry(),
                     Number(record["difference"], None, d, signed=True).entry(),
                     TableEntry("?" if deviation is None else f"{deviation:.{d}f}"),
@@ -207,18 +213,20 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
     return View(tuple(tables), _BESIDE_COLUMNS if tables else (), tuple(records))
 
 
-def compare_with_published(one: SeedAverage, other: SeedAverage) -> dict[str, Any]:
+def compare_with_published(average: SeedAverage, other: SeedAverage) -> dict[str, Any]:
     """Return the flat record of an accuracy beside the published one."""
-    deviation = math.hypot(one.std, other.std) if one.std is not None and other.std is not None else None
+    deviation = (
+        math.hypot(average.std, other.std) if average.std is not None and other.std is not None else None
+    )
     return {
-        **average_record(one),
-        "mean": one.value,
-        "std": one.std,
+        **average_record(average),
+        "mean": average.value,
+        "std": average.std,
         "published_mean": other.value,
         "published_std": other.std,
-        "difference": one.value - other.value,
+        "difference": average.value - other.value,
         "combined_deviation": deviation,
-        "within": None if deviation is None else comparison.within(one.value, other.value, deviation),
+        "within": None if deviation is None else comparison.within(average.value, other.value, deviation),
     }
 
 

@@ -136,21 +136,21 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
             paper_tables={published.SOURCES["v1"]: f", Table {paper_table}"} if paper_table else {},
         )
         tables.append(table)
-        present = [one.average for one in shown]
-        ends = [end for one in present for end in _ends(averages, one) if end is not None]
+        present = [average.average for average in shown]
+        ends = [end for average in present for end in _ends(averages, average) if end is not None]
         records |= dict.fromkeys([*present, *ends])
     return View(tuple(tables), COLUMNS, tuple(map(record, records)))
 
 
-def _ends(averages: Averages, one: SeedAverage) -> list[SeedAverage | None]:
-    return [averages.beside(one, name) for name in metric_info.interval_of(one.metric)]
+def _ends(averages: Averages, average: SeedAverage) -> list[SeedAverage | None]:
+    return [averages.beside(average, name) for name in metric_info.interval_of(average.metric)]
 
 
-def number_of(averages: Averages, one: SeedAverage, *, decimals: int | None) -> Number:
+def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None) -> Number:
     """Return the number of an average with its interval, where one is known."""
-    low, high = _ends(averages, one)
+    low, high = _ends(averages, average)
     interval = None if low is None or high is None else (low.value, high.value)
-    return dataclasses.replace(own_number(one, decimals=decimals), interval=interval)
+    return dataclasses.replace(own_number(average, decimals=decimals), interval=interval)
 
 
 def record(average: SeedAverage) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def record(average: SeedAverage) -> dict[str, Any]:
     return {**given, **named, "n_seeds": len(average.seeds) or None}
 
 
-# --- what the tables are made of
+# --- rows and columns of the tables
 
 
 def _by_dataset(averages: Averages, keys: Iterable[Key]) -> Iterator[ExperimentTable]:
@@ -251,13 +251,15 @@ def _blurred(averages: Averages) -> Iterator[ExperimentTable]:
         top1, few = (LOGREG, "top1", key[2]), key[2] > 0
         difference = Slice.of_key("difference", blurred, key)
         changes = [
-            one.value for (one,) in pivot(averages, averages.by_model, [difference]) if one is not None
+            average.value
+            for (average,) in pivot(averages, averages.by_model, [difference])
+            if average is not None
         ]
         mean = format_number(statistics.fmean(changes), 2, signed=True)
         note = f"Mean difference: {mean} points."
         yield ExperimentTable(
             f"LogReg, top-1 (%), IN-1K with faces blurred, {shots_label(key[2])}",
-            [*(Slice.of_key(one, one, top1) for one in (constants.IN1K, blurred)), difference],
+            [*(Slice.of_key(name, name, top1) for name in (constants.IN1K, blurred)), difference],
             metric_info.describe(*top1),
             (Note(note if few else f"{note} The paper's mean drop, over 31 models, is 0.91 %."),),
         )
@@ -304,7 +306,7 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
             better = {1: "higher", -1: "lower", 0: ""}[metric_info.describe(*key).better]
             entries = [plain_entry(line[i], decimals=style.decimals) for i in used]
             lines.append((str(row.label), (TableEntry(better) if better else None, *entries)))
-            records += [one for one in line if one is not None]
+            records += [average for average in line if average is not None]
         source = f" [{printable(min(sources))}]" if len(sources) == 1 and RUNS not in sources else ""
         note = Note("better: the direction in which a number speaks for the features; -: it has none.")
         tables.append(
@@ -322,9 +324,9 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
     return View(tuple(tables), COLUMNS, tuple(map(record, records)))
 
 
-def plain_entry(one: SeedAverage | None, *, decimals: int | None = None) -> TableEntry | None:
+def plain_entry(average: SeedAverage | None, *, decimals: int | None = None) -> TableEntry | None:
     """Return the entry of a number without its interval."""
-    return None if one is None else own_number(one, decimals=decimals).entry(seeds_mark(one))
+    return None if average is None else own_number(average, decimals=decimals).entry(seeds_mark(average))
 
 
 def headlines(keys: Sequence[Key]) -> list[Key]:

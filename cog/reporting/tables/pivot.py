@@ -19,7 +19,7 @@ from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import metric_info, official
 from cog.results.cells import RUNS, SeedAverage, dataset_key
 
-#: Fields of an average that say what it is of.
+#: Fields that identify an average.
 PLACE = ("model", "source", "dataset", "evaluation", "metric", "n_shot")
 
 _place_of = operator.attrgetter(*PLACE)
@@ -76,16 +76,16 @@ class Averages:
             for name, values in (("model", models), ("dataset", datasets), ("n_shot", n_shots))
             if values is not None
         ]
-        self.shown = [one for one in averages if all(of(one) in values for of, values in wanted)]
+        self.shown = [average for average in averages if all(of(average) in values for of, values in wanted)]
         self.others = list(others)
         self._at: dict[tuple[Any, ...], SeedAverage] = {}
         self._datasets: dict[Key, set[str]] = {}
-        for one in self.shown:
-            self._at.setdefault(_place_of(one), one)
-            self._datasets.setdefault(one.key, set()).add(one.dataset)
-        self.rows = order_rows((Row(one.model, one.source) for one in self.shown), models=models)
-        self.datasets = sorted(datasets or {one.dataset for one in self.shown}, key=dataset_key)
-        self.n_shots = sorted(n_shots or {one.n_shot for one in self.shown})
+        for average in self.shown:
+            self._at.setdefault(_place_of(average), average)
+            self._datasets.setdefault(average.key, set()).add(average.dataset)
+        self.rows = order_rows((Row(average.model, average.source) for average in self.shown), models=models)
+        self.datasets = sorted(datasets or {average.dataset for average in self.shown}, key=dataset_key)
+        self.n_shots = sorted(n_shots or {average.n_shot for average in self.shown})
         self.keys = sorted(self._datasets, key=lambda key: (metric_info.describe(*key).order, str(key)))
 
     def get(self, place: Mapping[str, Any]) -> SeedAverage | None:
@@ -160,8 +160,8 @@ class Quantity:
         title: title of tables; ``{metric}`` stands for the metric's name.
         spread: words of the title for deviations.
         columns: of flat records, beside those of every record.
-        notes: what a reader must know.
-        spread_note: what a reader of deviations must know, or "".
+        notes: lines below every table.
+        spread_note: line below tables with deviations, or "".
         mean_title: header of a further column with the mean of a row, by which rows are sorted; "": there is none.
         mean_decimals: digits of the mean after the point.
     """
@@ -231,26 +231,33 @@ def tabulate(
     Args:
         averages: all there are; the rows are theirs.
         columns: in this order.
-        quantity: what is shown.
+        quantity: the number that is shown.
         title: without the words on deviations and source.
         style: how rows are written.
         shared: values of the fields that neither rows nor columns fix.
         all_rows: whether rows without a number stand in the table, and columns that lack the same seeds are named
             together.
-        paper_tables: words on the table of a publication, by source, where all is from one.
+        paper_tables: number of the table in a publication, by source; named where all rows are of that source.
     """
     grid: list[tuple[Row, list[Shown | None], float]] = []
     for row, line in zip(averages.rows, pivot(averages, averages.by_model, columns, shared), strict=True):
-        numbers = [None if one is None else quantity.of(one) for one in line]
+        numbers = [None if average is None else quantity.of(average) for average in line]
         values = [number.value for number in numbers if number is not None]
         if values or all_rows:
             mean = statistics.fmean(values) if values else math.inf
             pairs = zip(line, numbers, strict=True)
             grid.append(
-                (row, [Shown(one, number, mean) if one and number else None for one, number in pairs], mean)
+                (
+                    row,
+                    [
+                        Shown(average, number, mean) if average and number else None
+                        for average, number in pairs
+                    ],
+                    mean,
+                )
             )
-    shown = [one for _, line, _ in grid for one in line if one is not None]
-    sources = {one.average.source for one in shown} or set(averages.sources)
+    shown = [place for _, places, _ in grid for place in places if place is not None]
+    sources = {place.average.source for place in shown} or set(averages.sources)
     labels = {row: style.label(row, sources=sources) for row, _, _ in grid}
     headers = [str(column.label) for column in columns]
     notes = list(quantity.notes)
@@ -260,10 +267,10 @@ def tabulate(
         missing += _missing_seeds(label, headers, places, together=all_rows)
     if missing:
         notes.insert(0, Note("Missing seeds", tuple(missing)))
-    if any(one.number.deviation is not None for one in shown):
+    if any(place.number.deviation is not None for place in shown):
         title += f", {quantity.spread}"
         notes += [Note(quantity.spread_note)] if quantity.spread_note else []
-    if any(one.number.interval for one in shown):
+    if any(place.number.interval for place in shown):
         notes.append(Note("[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."))
     if len(sources) == 1 and RUNS not in sources:
         (source,) = sources
@@ -274,7 +281,9 @@ def tabulate(
         headers.append(quantity.mean_title)
     rows = []
     for row, places, mean in grid:
-        entries = [None if one is None else one.number.entry(seeds_mark(one.average)) for one in places]
+        entries = [
+            None if place is None else place.number.entry(seeds_mark(place.average)) for place in places
+        ]
         if quantity.mean_title:
             n_numbers = len(places) - places.count(None)
             mark = f"({n_numbers}/{len(places)})" if n_numbers < len(places) else ""
@@ -289,9 +298,9 @@ def _missing_seeds(
 ) -> Iterator[tuple[str, str]]:
     """Yield columns and their missing seeds; if ``together``, columns that lack the same ones once."""
     lacking: dict[tuple[tuple[int, ...], int], list[str]] = {}
-    for index, (header, one) in enumerate(zip(headers, line, strict=True)):
-        if one is not None and one.average.missing_seeds:
-            lacking.setdefault((one.average.missing_seeds, 0 if together else index), []).append(header)
+    for index, (header, place) in enumerate(zip(headers, line, strict=True)):
+        if place is not None and place.average.missing_seeds:
+            lacking.setdefault((place.average.missing_seeds, 0 if together else index), []).append(header)
     for (seeds, _), some in lacking.items():
-        where = "every column" if together and len(some) == len(headers) > 1 else ", ".join(some)
-        yield printable(f"{label}, {where}"), ", ".join(map(str, seeds))
+        names = "every column" if together and len(some) == len(headers) > 1 else ", ".join(some)
+        yield printable(f"{label}, {names}"), ", ".join(map(str, seeds))

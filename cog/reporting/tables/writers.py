@@ -34,7 +34,7 @@ class TableEntry:
 
     Attributes:
         number: ``71.0``, ``+0.4``, or any text.
-        deviation: what follows the plus-minus sign, or "".
+        deviation: number after the plus-minus sign, or "".
         mark: a remark on the number, such as ``(2/5)``, or "".
     """
 
@@ -85,7 +85,7 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
     """Draw tables one below the other.
 
     Args:
-        tables: what to draw.
+        tables: in this order.
         fmt: one of ``DRAWN``.
         width: columns of the terminal, for text: wider tables are drawn in blocks of columns, one below the other;
             0: any width.
@@ -130,7 +130,7 @@ def _cells(
     """Yield the cells of every line of a table, its header first."""
     yield [escape(table.corner), *map(escape, table.columns)]
     for label, row in table.rows:
-        yield [escape(label), *(none if one is None else entry(i, one) for i, one in enumerate(row))]
+        yield [escape(label), *(none if cell is None else entry(i, cell) for i, cell in enumerate(row))]
 
 
 # --- text
@@ -205,9 +205,9 @@ def _markdown(table: Table) -> list[str]:
     if not table.columns:
         return lines
 
-    def entry(_: int, one: TableEntry) -> str:
-        deviation = f" ± {one.deviation}" if one.deviation else ""
-        return f"{_markdown_text(one.number)}{deviation} {one.mark}".rstrip()
+    def entry(_: int, cell: TableEntry) -> str:
+        deviation = f" ± {cell.deviation}" if cell.deviation else ""
+        return f"{_markdown_text(cell.number)}{deviation} {cell.mark}".rstrip()
 
     header, *rows = _cells(table, _markdown_text, entry, "-")
     rules = ["---", *("---" if index in table.words else "---:" for index in range(len(table.columns)))]
@@ -237,11 +237,11 @@ def _latex(table: Table) -> list[str]:
     if not table.columns:
         return [title]
 
-    def entry(index: int, one: TableEntry) -> str:
+    def entry(index: int, cell: TableEntry) -> str:
         if index in table.words:
-            return _latex_text(one.number)
-        deviation = rf" \pm {one.deviation}" if one.deviation else ""
-        return f"${one.number}{deviation}$ {one.mark}".rstrip()
+            return _latex_text(cell.number)
+        deviation = rf" \pm {cell.deviation}" if cell.deviation else ""
+        return f"${cell.number}{deviation}$ {cell.mark}".rstrip()
 
     header, *rows = (" & ".join(cells) + r" \\" for cells in _cells(table, _latex_text, entry, "--"))
     kinds = "".join("l" if index in table.words else "r" for index in range(len(table.columns)))
