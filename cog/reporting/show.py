@@ -80,9 +80,8 @@ def as_text(results: Found, request: ResultsRequest) -> str:
     metrics = tuple(labels.METRIC_LABELS) if metric == "both" else (metric,)
     decimals = request.decimals
     if seed_by_seed:
-        averages = {
-            average.metric: average for average in runs[:2] if average.metric in metrics
-        }  # sorted by place
+        both = runs[:2]  # averages of one place stand together
+        averages = {average.metric: average for average in both if average.metric in metrics}
         digits = FINE_DECIMALS if decimals is None else decimals
         return per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
     if decimals is None and not request.shows_experiments:

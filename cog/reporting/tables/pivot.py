@@ -243,19 +243,13 @@ def tabulate(
     for row, line in zip(averages.rows, pivot(averages, averages.by_model, columns, shared), strict=True):
         numbers = [None if average is None else quantity.of(average) for average in line]
         values = [number.value for number in numbers if number is not None]
+        mean = statistics.fmean(values) if values else math.inf
+        places = [
+            Shown(average, number, mean) if average is not None and number is not None else None
+            for average, number in zip(line, numbers, strict=True)
+        ]
         if values or all_rows:
-            mean = statistics.fmean(values) if values else math.inf
-            pairs = zip(line, numbers, strict=True)
-            grid.append(
-                (
-                    row,
-                    [
-                        Shown(average, number, mean) if average and number else None
-                        for average, number in pairs
-                    ],
-                    mean,
-                )
-            )
+            grid.append((row, places, mean))
     shown = [place for _, places, _ in grid for place in places if place is not None]
     sources = {place.average.source for place in shown} or set(averages.sources)
     labels = {row: style.label(row, sources=sources) for row, _, _ in grid}
@@ -281,9 +275,7 @@ def tabulate(
         headers.append(quantity.mean_title)
     rows = []
     for row, places, mean in grid:
-        entries = [
-            None if place is None else place.number.entry(seeds_mark(place.average)) for place in places
-        ]
+        entries = [place and place.number.entry(seeds_mark(place.average)) for place in places]
         if quantity.mean_title:
             n_numbers = len(places) - places.count(None)
             mark = f"({n_numbers}/{len(places)})" if n_numbers < len(places) else ""
