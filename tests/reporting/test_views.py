@@ -369,7 +369,7 @@ def test_ranks_with_ties_and_gaps():
     }  # fmt: skip
     # Means over different columns do not compare: rows with gaps come last, and say so.
     assert [label for label, _ in view.tables[0].rows] == ["m_0", "m_3", "m_1", "m_2"]
-    assert view.tables[0].rows[2][1][-1] == writers.TableEntry("1.0", mark="(1/2)")
+    assert view.tables[0].rows[2][1][-1] == writers.TableEntry("1.0", seeds="1/2")
 
 
 def test_sources_are_rows_of_their_own():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from cog.reporting.html.templating import breakable, date, duration, signed
 from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages, Slice, pivot
-from cog.reporting.tables.writers import Table, TableEntry, printable
+from cog.reporting.tables.writers import Table, printable
 from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.cells import dataset_key
@@ -80,28 +79,6 @@ def _overview(averages: Averages, dataset: str) -> Table:
             label = TableStyle().label(row, sources=averages.sources)
             rows.append((label, tuple(map(experiments.plain_entry, line))))
     return Table(f"All experiments on {dataset_label(dataset)}", tuple(head), tuple(rows))
-
-
-@dataclass(frozen=True)
-class EntryParts:
-    """An entry of a table as the page shows it: ``value`` is for sorting, all parts may be empty."""
-
-    value: str
-    number: str
-    seeds: str
-    interval: str
-
-
-def parts(entry: TableEntry) -> EntryParts:
-    """Take an entry of a table apart."""
-    value = re.fullmatch(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", entry.number)
-    seeds, _, interval = entry.mark.partition("[")
-    return EntryParts(
-        value=f"{float(entry.number):g}" if value else "",
-        number=entry.number.replace("-", "−"),
-        seeds=seeds.strip(" ()"),
-        interval=f"[{interval.replace('-', '−')}" if interval else "",
-    )
 
 
 def _winners(analyses: Sequence[AnalysisRecord]) -> list[tuple[str, list[tuple[str, list[str]]]]]:

@@ -91,7 +91,6 @@ def render(
             first_view=next((view.key for view in views if any(line.row.own for line in view.lines)), "")
             or next((view.key for view in views), ""),
             experiments=experiments.collect(facts),
-            parts=experiments.parts,
             pictures=pictures,
             pictures_hint=pictures_hint,
             provenance=provenance.describe,

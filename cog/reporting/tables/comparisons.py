@@ -10,7 +10,7 @@ from typing import Any
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.accuracies import Baseline, average_record
-from cog.reporting.tables.layout import Row, TableStyle, View, format_number, seeds_mark
+from cog.reporting.tables.layout import Row, TableStyle, View, format_number, seeds_there
 from cog.reporting.tables.pivot import Averages, Number
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import comparison, published
@@ -198,7 +198,7 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
                 deviation, within = record["combined_deviation"], record["within"]
                 entries = (
                     TableEntry(dataset),
-                    Number(average.value, average.std, d).entry(seeds_mark(average)),
+                    Number(average.value, average.std, d).entry(seeds_there(average)),
                     Number(other.value, other.std).entry(),
                     Number(record["difference"], None, d, signed=True).entry(),
                     TableEntry("?" if deviation is None else f"{deviation:.{d}f}"),

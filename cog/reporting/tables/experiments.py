@@ -16,7 +16,7 @@ from typing import Any
 from cog import constants
 from cog.analysis.knn import neighbor_metric
 from cog.errors import CogError
-from cog.reporting.tables.layout import TableStyle, View, format_number, seeds_mark
+from cog.reporting.tables.layout import TableStyle, View, format_number, seeds_there
 from cog.reporting.tables.pivot import (
     Averages,
     Key,
@@ -326,7 +326,7 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
 
 def plain_entry(average: SeedAverage | None, *, decimals: int | None = None) -> TableEntry | None:
     """Return the entry of a number without its interval."""
-    return None if average is None else own_number(average, decimals=decimals).entry(seeds_mark(average))
+    return None if average is None else own_number(average, decimals=decimals).entry(seeds_there(average))
 
 
 def headlines(keys: Sequence[Key]) -> list[Key]:

@@ -89,7 +89,7 @@ def format_number(value: float, decimals: int, *, signed: bool = False) -> str:
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-def seeds_mark(average: SeedAverage) -> str:
-    """Return ``(2/5)`` when only two of five seeds are there, else nothing."""
+def seeds_there(average: SeedAverage) -> str:
+    """Return ``2/5`` when only two of five seeds are there, else nothing."""
     n_seeds, n_missing = len(average.seeds), len(average.missing_seeds)
-    return f"({n_seeds}/{n_seeds + n_missing})" if n_missing else ""
+    return f"{n_seeds}/{n_seeds + n_missing}" if n_missing else ""

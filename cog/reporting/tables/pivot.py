@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cog.reporting.tables.layout import Row, TableStyle, format_number, order_rows, seeds_mark
+from cog.reporting.tables.layout import Row, TableStyle, format_number, order_rows, seeds_there
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import metric_info, official
 from cog.results.cells import RUNS, SeedAverage, dataset_key
@@ -138,17 +138,17 @@ class Number:
     interval: tuple[float, float] | None = None
     record: Mapping[str, Any] = field(default_factory=dict)
 
-    def entry(self, mark: str = "") -> TableEntry:
-        """Return the entry of a table, with a remark on the number."""
+    def entry(self, seeds: str = "") -> TableEntry:
+        """Return the entry of a table; ``seeds``: such as ``2/5`` where some are missing."""
         if self.significant:
             text = f"{self.value:.{self.decimals}g}"
         else:
             text = format_number(self.value, self.decimals, signed=self.signed)
         deviation = "" if self.deviation is None else f"{self.deviation:.{self.decimals}f}"
+        interval = ""
         if self.interval is not None:
-            low, high = (format_number(end, self.decimals) for end in self.interval)
-            mark = f"{mark} [{low}, {high}]".lstrip()
-        return TableEntry(text, deviation, mark)
+            interval = f"[{', '.join(format_number(end, self.decimals) for end in self.interval)}]"
+        return TableEntry(text, deviation, seeds, interval)
 
 
 @dataclass(frozen=True)
@@ -275,11 +275,11 @@ def tabulate(
         headers.append(quantity.mean_title)
     rows = []
     for row, places, mean in grid:
-        entries = [place and place.number.entry(seeds_mark(place.average)) for place in places]
+        entries = [place and place.number.entry(seeds_there(place.average)) for place in places]
         if quantity.mean_title:
             n_numbers = len(places) - places.count(None)
-            mark = f"({n_numbers}/{len(places)})" if n_numbers < len(places) else ""
-            mean_entry = Number(mean, decimals=quantity.mean_decimals).entry(mark)
+            some = f"{n_numbers}/{len(places)}" if n_numbers < len(places) else ""
+            mean_entry = Number(mean, decimals=quantity.mean_decimals).entry(some)
             entries.append(mean_entry if n_numbers else None)
         rows.append((labels[row], tuple(entries)))
     return Table(title, tuple(headers), tuple(rows), tuple(notes)), shown

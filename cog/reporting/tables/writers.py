@@ -35,12 +35,19 @@ class TableEntry:
     Attributes:
         number: ``71.0``, ``+0.4``, or any text.
         deviation: number after the plus-minus sign, or "".
-        mark: a remark on the number, such as ``(2/5)``, or "".
+        seeds: such as ``2/5`` where two of five numbers are there, or "".
+        interval: such as ``[0.1, 0.3]``, or "".
     """
 
     number: str
     deviation: str = ""
-    mark: str = ""
+    seeds: str = ""
+    interval: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Return the remarks on the number."""
+        return " ".join(filter(None, (f"({self.seeds})" if self.seeds else "", self.interval)))
 
 
 @dataclass(frozen=True)
