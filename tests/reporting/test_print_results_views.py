@@ -341,11 +341,12 @@ def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, ru
     assert out == ""
     models = {"mine_net"} if "--model" in more else {"mine_net", "sup_resnet50"}
     figures, diagnostics, report = (calls[name] for name in places)
-    for call in (figures, report):
-        assert {(cell.model, cell.source, cell.dataset) for cell in call["cells"]} == {
+    stated = report["results"]
+    for cells in (figures["cells"], stated.cells):
+        assert {(cell.model, cell.source, cell.dataset) for cell in cells} == {
             (model, "runs", "in1k") for model in models
         }
-    assert {run.model for run in diagnostics["runs"]} == {run.model for run in report["runs"]} == models
+    assert {run.model for run in diagnostics["runs"]} == {run.model for run in stated.runs} == models
     assert list(figures["published"]) == []
     assert list(report["published"]) == published.cells(), "where a model stands among all of them"
     assert (figures["folder"], diagnostics["folder"], report["path"]) == tuple(places.values())

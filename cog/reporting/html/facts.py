@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +42,6 @@ class OwnModel:
         counts: verdict on the data, by data set.
         features: how its features were made, by data set and split.
         places: among the published results, by data set and number of shots; only where the data allow it.
-        sentences: the answer, in plain words.
     """
 
     name: str
@@ -52,7 +53,6 @@ class OwnModel:
     counts: Mapping[str, Verdict]
     features: Mapping[tuple[str, str], FeatureDescription]
     places: Mapping[tuple[str, int], Place]
-    sentences: tuple[str, ...]
 
     def cell(self, dataset: str, n_shot: int) -> SeedAverage | None:
         """Return its top-1 accuracy on a data set."""
@@ -62,6 +62,30 @@ class OwnModel:
     def has_all_images(self) -> bool:
         """Whether there is a result with all images."""
         return any(cell.n_shot == 0 for cell in self.cells)
+
+    @property
+    def shown_shots(self) -> int:
+        """The number of shots that its places are shown for: all images, else the most."""
+        shots = {n_shot for _, n_shot in self.places}
+        return 0 if 0 in shots else max(shots)
+
+    @functools.cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer, in plain words."""
+        return tuple(_sentences(self))
+
+    def mean_rank(self, n_shot: int) -> float | None:
+        """Return its mean rank on the levels; None when it has no rank on some of them."""
+        places = [self.places.get((dataset, n_shot)) for dataset in constants.COG_LEVELS]
+        ranks = [place.rank for place in places if place is not None]
+        return sum(ranks) / len(ranks) if len(ranks) == constants.N_LEVELS else None
+
+    def n_classes(self, dataset: str) -> str:
+        """Return the numbers of classes that its runs on a data set recorded."""
+        numbers = {
+            run.details.n_classes for run in self.runs if run.dataset == dataset and run.details.n_classes
+        }
+        return ", ".join(f"{n:,}" for n in sorted(numbers)) or "?"
 
 
 @dataclass(frozen=True)
@@ -103,6 +127,32 @@ class Facts:
         """Whether the official data are assumed for an own result."""
         verdicts = (verdict for model in self.own for verdict in model.counts.values())
         return any(verdict.match is Match.UNKNOWN for verdict in verdicts)
+
+    @property
+    def ranked(self) -> list[tuple[int, OwnModel, float | None]]:
+        """Index in ``own``, model and mean rank of compared models, the best on unseen concepts first."""
+        rows = [
+            (i, model, model.mean_rank(model.shown_shots)) for i, model in enumerate(self.own) if model.places
+        ]
+        return sorted(rows, key=lambda row: math.inf if row[2] is None else row[2])
+
+    @property
+    def alerts(self) -> list[tuple[str, list[tuple[int, str, str]]]]:
+        """Kinds of problems and warnings, which belong at the top, where nobody misses them.
+
+        At most one pair: the worst severity, and index of the first notice, kind and models of each kind.
+        """
+        kinds: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        for i, notice in enumerate(self.notices):
+            # That the data are others is said already, where it rules out any comparison.
+            if notice.severity != "note" and (self.compared or notice.kind != Match.DIFFERENT.value):
+                kinds.setdefault((notice.severity, notice.kind), []).append((i, notice.model))
+        items = []
+        for (_, kind), places in kinds.items():
+            models = [model for _, model in places if model]
+            names = ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
+            items.append((places[0][0], kind[0].upper() + kind[1:], names if len(self.own) > 1 else ""))
+        return [(next(iter(kinds))[0], items)] if kinds else []
 
 
 def collect(results: Found, *, published: Sequence[SeedAverage] = (), root: str | None = None) -> Facts:
@@ -188,7 +238,6 @@ def _own_models(
                     if name == here
                 },
                 places=places,
-                sentences=tuple(_sentences(cells, places, verdicts)),
             )
         )
     return models
@@ -213,19 +262,16 @@ def _differences(own: Sequence[OwnModel], baseline: int | None) -> dict[tuple[in
     return differences
 
 
-def _sentences(
-    cells: Sequence[SeedAverage], places: Mapping[tuple[str, int], Place], verdicts: Mapping[str, Verdict]
-) -> list[str]:
-    if not places:
-        return [*ranking.describe_own(cells), *_certainty(cells)]
-    shots = {n_shot for _, n_shot in places}
-    labels = {name: model.label for name, model in MODELS.items()}
-    texts = ranking.describe_places(places, labels, n_shot=0 if 0 in shots else max(shots))
-    texts += [*ranking.describe_published(places), *ranking.describe_few_shot(places)]
-    left_out = [dataset for dataset, verdict in verdicts.items() if not verdict.match.comparable]
+def _sentences(model: OwnModel) -> list[str]:
+    if not model.places:
+        return [*ranking.describe_own(model.cells), *_certainty(model.cells)]
+    labels = {name: published.label for name, published in MODELS.items()}
+    texts = ranking.describe_places(model.places, labels, n_shot=model.shown_shots)
+    texts += [*ranking.describe_published(model.places), *ranking.describe_few_shot(model.places)]
+    left_out = [dataset for dataset, verdict in model.counts.items() if not verdict.match.comparable]
     if left_out:
         texts.append(f"Not compared, because the data are others: {', '.join(left_out)}.")
-    return [*texts, *_certainty(cells)]
+    return [*texts, *_certainty(model.cells)]
 
 
 def _certainty(cells: Sequence[SeedAverage]) -> list[str]:
@@ -276,18 +322,13 @@ def _headline(facts: Facts) -> list[str]:
 
 def _best_on_levels(own: Sequence[OwnModel]) -> list[str]:
     """Say which of several compared models stands best on unseen concepts."""
-    ranks = {
-        model.label: sum(levels) / len(levels)
-        for model in own
-        if len(levels := [model.places[d, 0].rank for d in constants.COG_LEVELS if (d, 0) in model.places])
-        == constants.N_LEVELS
-    }
+    ranks = {model.label: mean for model in own if (mean := model.mean_rank(0)) is not None}
     if len(ranks) < 2:
         return []
     best = min(ranks.values())
-    first = [label for label, rank in ranks.items() if rank == best]
-    which = first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"
+    *others, last = [label for label, rank in ranks.items() if rank == best]
+    names, verb = (f"{', '.join(others)} and {last}", "stand") if others else (last, "stands")
     return [
-        f"Of {len(ranks)} models, {which} stand{'s' * (len(first) == 1)} best on unseen concepts: mean rank "
-        f"{best:.1f} on the levels L1 to L5 among the published models, with all training images."
+        f"Of {len(ranks)} models, {names} {verb} best on unseen concepts: mean rank {best:.1f} on the levels L1 to L5 "
+        "among the published models, with all training images."
     ]

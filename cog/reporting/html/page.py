@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 import cog
-import cog.reporting.html.answer as answer
 import cog.reporting.html.experiments as experiments
 import cog.reporting.html.provenance as provenance
 import cog.reporting.html.score_tables as score_tables
@@ -81,10 +80,6 @@ def render(
             own_datasets=sorted(
                 {dataset for model in facts.own for dataset in model.counts}, key=dataset_key
             ),
-            shown_shots=answer.shown_shots,
-            n_classes=answer.n_classes,
-            alerts=answer.alerts(facts),
-            ranked=answer.ranked(facts),
             published_from=_published_from(facts),
             rows=rows,
             views=views,
