@@ -259,8 +259,7 @@ def test_export_and_import(study, tmp_path, run):
 def test_published_numbers_through_a_file_are_the_published_numbers(tmp_path, run):
     target = tmp_path / "f.json"
     run("--published_only", "--export", target)
-    for view in (("--view", "table"), ("--rank",), ("--relative_to", "sup_resnet50"), ("--drop",)):
-        assert run("--import", target, *view) == run("--published_only", *view)
+    assert run("--import", target, "--view", "table") == run("--published_only", "--view", "table")
     # Once, not twice.
     assert run("--import", target, "--with_published", "--rank") == run("--published_only", "--rank")
 
@@ -283,16 +282,16 @@ def test_an_imported_cell_that_is_incomplete_is_marked(study, tmp_path, run):
     assert "mine_net  55.0 ± 0.0 (2/5)" in out and "mine_net, in1k: 45, 77, 93" in out
 
 
-def test_filters_by_pattern_and_category(study, run, caplog):
+def test_filters_of_runs(study, run):
     def models(*argv):
         rows = rows_of(
             run("--models_root_dir", study, "--n_shot", 0, "--dataset", "in1k", "--format", "csv", *argv)
         )
         return [row["model"] for row in rows]
 
-    assert models("--model", "*net*") == ["mine_net", "sup_resnet50"]
-    assert models("--model", "sup_*") == models("--category", "reference") == ["sup_resnet50"]
-    assert models("--category", "custom") == ["mine_net"]
+    assert models("--category", "reference") == ["sup_resnet50"] and models("--category", "custom") == [
+        "mine_net"
+    ]
     assert models("--model", "s?p_*", "mine_n[aeiou]t") == ["mine_net", "sup_resnet50"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from cog.commands import print_results
 from cog.reporting.tables import accuracies, layout, writers
 from cog.reporting.tables.layout import TableStyle
-from cog.reporting.tables.pivot import Averages
+from cog.reporting.tables.pivot import Averages, Slice, pivot
 from cog.results import published
 from cog.results.cells import SeedAverage
 from cog.runtime.csv_text import csv_text
@@ -340,15 +340,6 @@ def test_filters_of_published_numbers(show):
     )
 
 
-def test_a_baseline_need_not_be_shown(show):
-    found = read_json(
-        show("--model", "clip*", "--relative_to", "sup_resnet50", "--n_shot", "all", "--format", "json")
-    )
-    assert {model for _, model, _ in found} == {"clip_resnet50"} and len(found) == 6
-    drops = read_json(show("--dataset", "cog_l5", "--drop", "--n_shot", "all", "--format", "json"))
-    assert {dataset for dataset, _, _ in drops} == {"cog_l5"} and len(drops) == 31
-
-
 def make(model="a_b", dataset="in1k", n_shot=0, mean=50.0, std=0.5, metric="top1", **changes):
     return SeedAverage(model, dataset, "logreg", metric, n_shot, mean, std, **changes)
 
@@ -357,6 +348,18 @@ def tabulate(cells, quantity=accuracies.accuracy, metrics=("top1",), where="data
     return accuracies.of_accuracies(
         Averages(cells), quantity, metrics=metrics, layout=where, style=TableStyle()
     )
+
+
+def test_averages_are_told_apart_by_their_place():
+    first, again, fewer = make(mean=50.0), make(mean=60.0), make(n_shot=8)
+    averages = Averages([first, again, fewer])
+    place = {"model": "a_b", "source": "runs", "dataset": "in1k", "evaluation": "logreg", "metric": "top1"}
+    assert averages.get({**place, "n_shot": 0}) is first, "of several the first counts"
+    assert averages.get({**place, "n_shot": 1}) is None
+    rows, columns = averages.by_model, [Slice({"n_shot": n, "metric": "top1"}, str(n)) for n in (8, 0, 1)]
+    assert pivot(averages, rows, columns, {"dataset": "in1k", "evaluation": "logreg"}) == [
+        [fewer, first, None]
+    ]
 
 
 def test_ranks_with_ties_and_gaps():
