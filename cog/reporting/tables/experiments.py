@@ -53,7 +53,7 @@ _DIMENSIONS = (32, 256)
 
 @dataclass(frozen=True)
 class ExperimentTable:
-    """A table to be: models by columns, each of which fixes data set and number."""
+    """Title and columns of a table of models; a column fixes data set, evaluation, metric and shots."""
 
     title: str
     columns: Sequence[Slice]
@@ -124,7 +124,7 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
     """Return the tables, and the numbers that are in them, each once, with the ends of their intervals."""
     of = functools.partial(number_of, averages, decimals=style.decimals)
     tables: list[Table] = []
-    records: dict[SeedAverage, None] = {}
+    numbers: dict[SeedAverage, None] = {}
     for panel in panels:
         paper_table = _PAPER_TABLES.get(panel.metric.group)
         table, shown = tabulate(
@@ -136,10 +136,10 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
             paper_tables={published.SOURCES["v1"]: f", Table {paper_table}"} if paper_table else {},
         )
         tables.append(table)
-        present = [average.average for average in shown]
+        present = [place.average for place in shown]
         ends = [end for average in present for end in _ends(averages, average) if end is not None]
-        records |= dict.fromkeys([*present, *ends])
-    return View(tuple(tables), COLUMNS, tuple(map(record, records)))
+        numbers |= dict.fromkeys([*present, *ends])
+    return View(tuple(tables), COLUMNS, tuple(map(record, numbers)))
 
 
 def _ends(averages: Averages, average: SeedAverage) -> list[SeedAverage | None]:
