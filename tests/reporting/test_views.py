@@ -389,6 +389,21 @@ def test_sources_are_rows_of_their_own():
     assert "paper v2" in relative.tables[0].notes[0].text
 
 
+def test_order_of_rows():
+    rows = [layout.Row("a_b", source) for source in ("runs", "paper v2", "a lab", "z lab")]
+    assert layout.order_rows(reversed(rows)) == rows
+    paper, own = layout.Row("sup_resnet50", "paper v2"), layout.Row("a_x10", "runs")
+    assert layout.order_rows([own, paper]) == [paper, own], "the paper's models first where it is shown"
+    assert layout.order_rows([own, layout.Row("a_x2", "runs")])[0].model == "a_x2"
+    assert layout.order_rows([paper], models=["a_b", "sup_resnet50"]) == [
+        layout.Row("a_b", "paper v2"),
+        paper,
+    ]
+    assert layout.order_rows([own, paper], models=["a_b", "sup_resnet50", "a_x10"])[0] == layout.Row(
+        "a_b", "runs"
+    )
+
+
 def test_top5_where_only_some_have_it():
     cells = [make("a_b"), make("a_b", metric="top5", mean=90.0, std=0.1), make("a_c")]
     view = tabulate(cells, metrics=("top5",))
