@@ -10,8 +10,8 @@ from typing import Any
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.accuracies import Baseline, average_record
-from cog.reporting.tables.layout import Row, TableStyle, View, format_number, seeds_there
-from cog.reporting.tables.pivot import Averages, Number
+from cog.reporting.tables.layout import Row, TableStyle, View, format_number, only_source, seeds_there
+from cog.reporting.tables.pivot import Averages, Number, Slice, pivot
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import comparison, published
 from cog.results.cells import RUNS, SeedAverage
@@ -48,9 +48,12 @@ _WITHIN = Note(
 )
 
 
-def _at(averages: Averages, row: Row, dataset: str, metric: str, n_shot: int) -> SeedAverage | None:
-    place = {"dataset": dataset, "evaluation": LOGREG, "metric": metric, "n_shot": n_shot}
-    return averages.get({**row._asdict(), **place})
+def _accuracies(averages: Averages, metric: str, n_shot: int) -> list[SeedAverage]:
+    """Return what there is with a number of shots, by rows, then by data sets."""
+    columns = [Slice({"dataset": dataset}) for dataset in averages.datasets]
+    shared = {"evaluation": LOGREG, "metric": metric, "n_shot": n_shot}
+    grid = pivot(averages, averages.by_model, columns, shared)
+    return [average for line in grid for average in line if average is not None]
 
 
 def differences(averages: Averages, model: str, *, metrics: Sequence[str], style: TableStyle) -> View:
@@ -72,16 +75,12 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
     for metric in metrics:
         of_metric: list[Difference] = []
         for n_shot in averages.n_shots:
-            places = ((row, dataset) for row in averages.rows for dataset in averages.datasets)
-            pairs = [
-                (average, base)
-                for row, dataset in places
-                if (average := _at(averages, row, dataset, metric, n_shot)) is not None
-                and (base := baseline.of(average)) is not None
-                and base is not average
+            with_shots = [
+                comparison.difference(average, base)
+                for average in _accuracies(averages, metric, n_shot)
+                if (base := baseline.of(average)) is not None and base is not average
             ]
-            if pairs:
-                with_shots = [comparison.difference(*pair) for pair in pairs]
+            if with_shots:
                 tables.append(_differences_table(with_shots, style))
                 of_metric += with_shots
         if of_metric:
@@ -119,11 +118,10 @@ def _differences_table(items: Sequence[Difference], style: TableStyle) -> Table:
         rows.append((label, tuple(map(TableEntry, texts))))
         previous = row
     baseline = printable(style.label(Row(first.baseline, first.baseline_source), sources=sources))
-    source = f" [{printable(min(sources))}]" if len(sources) == 1 and RUNS not in sources else ""
     notes = {item.paired: _PAIRED if item.paired else _UNPAIRED for item in items}
     title = f"{METRIC_LABELS[first.metric]} accuracy minus that of {baseline} (points)"
     return Table(
-        f"{title}, {shots_label(first.n_shot)}{source}",
+        f"{title}, {shots_label(first.n_shot)}{only_source(sources)}",
         ("data set", "difference", "interval or ±", "seeds", "reading"),
         tuple(rows),
         tuple(notes[paired] for paired in sorted(notes, reverse=True)),
@@ -180,32 +178,23 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
     tables = []
     for n_shot in averages.n_shots:
         rows = []
-        for row in averages.rows:
-            if row.source in published.SOURCES.values():
+        for average in _accuracies(averages, "top1", n_shot):
+            other = of_paper.get((average.model, average.dataset, n_shot))
+            is_published = average.source in published.SOURCES.values()
+            if other is None or is_published or not averages.comparable.verdict(average).match.comparable:
                 continue
-            for dataset in averages.datasets:
-                average, other = (
-                    _at(averages, row, dataset, "top1", n_shot),
-                    of_paper.get((row.model, dataset, n_shot)),
-                )
-                if (
-                    average is None
-                    or other is None
-                    or not averages.comparable.verdict(average).match.comparable
-                ):
-                    continue
-                record = compare_with_published(average, other)
-                deviation, within = record["combined_deviation"], record["within"]
-                entries = (
-                    TableEntry(dataset),
-                    Number(average.value, average.std, d).entry(seeds_there(average)),
-                    Number(other.value, other.std).entry(),
-                    Number(record["difference"], None, d, signed=True).entry(),
-                    TableEntry("?" if deviation is None else f"{deviation:.{d}f}"),
-                    TableEntry({True: "yes", False: "no", None: "?"}[within]),
-                )
-                rows.append((style.label(row, sources=[RUNS]), entries))
-                records.append(record)
+            record = compare_with_published(average, other)
+            deviation, within = record["combined_deviation"], record["within"]
+            entries = (
+                TableEntry(average.dataset),
+                Number(average.value, average.std, d).entry(seeds_there(average)),
+                Number(other.value, other.std).entry(),
+                Number(record["difference"], None, d, signed=True).entry(),
+                TableEntry("?" if deviation is None else f"{deviation:.{d}f}"),
+                TableEntry({True: "yes", False: "no", None: "?"}[within]),
+            )
+            rows.append((style.label(Row(average.model, average.source), sources=[RUNS]), entries))
+            records.append(record)
         if rows:
             title = f"top-1 accuracy (%) beside the published one, {shots_label(n_shot)}, mean ± std"
             columns = ("data set", "here", published.SOURCES[version], "difference", "combined std", "within")

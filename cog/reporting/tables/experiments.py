@@ -16,7 +16,7 @@ from typing import Any
 from cog import constants
 from cog.analysis.knn import neighbor_metric
 from cog.errors import CogError
-from cog.reporting.tables.layout import TableStyle, View, format_number, seeds_there
+from cog.reporting.tables.layout import TableStyle, View, format_number, only_source, seeds_there
 from cog.reporting.tables.pivot import (
     Averages,
     Key,
@@ -27,9 +27,9 @@ from cog.reporting.tables.pivot import (
     pivot,
     tabulate,
 )
-from cog.reporting.tables.writers import Note, Table, TableEntry, printable
+from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results import measures, metric_info, published
-from cog.results.cells import RUNS, SeedAverage, dataset_key, natural_key
+from cog.results.cells import SeedAverage, dataset_key, natural_key
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.measures import LOGREG
 from cog.results.metric_info import ClassifierName, Metric
@@ -307,11 +307,10 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
             entries = [plain_entry(line[i], decimals=style.decimals) for i in used]
             lines.append((str(row.label), (TableEntry(better) if better else None, *entries)))
             records += [average for average in line if average is not None]
-        source = f" [{printable(min(sources))}]" if len(sources) == 1 and RUNS not in sources else ""
         note = Note("better: the direction in which a number speaks for the features; -: it has none.")
         tables.append(
             Table(
-                title=f"all experiments on {dataset}{source}",
+                title=f"all experiments on {dataset}{only_source(sources)}",
                 columns=("better", *(style.label(averages.rows[i], sources=sources) for i in used)),
                 rows=tuple(lines),
                 notes=(note,) if len(used) > 1 else (),

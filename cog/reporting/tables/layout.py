@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cog.reporting.tables.writers import Table
+from cog.reporting.tables.writers import Table, printable
 from cog.results import published
 from cog.results.cells import RUNS, SeedAverage, natural_key
 
@@ -52,6 +52,19 @@ class TableStyle:
         if self.paper_labels and model in published.MODELS:
             model = published.MODELS[model].table_label
         return model if row.source == RUNS or set(sources) == {row.source} else f"{model} [{row.source}]"
+
+
+def only_source(sources: Collection[str], more: Mapping[str, str] | None = None) -> str:
+    """Return the words of a title for the source of all numbers: nothing for runs and for several.
+
+    Args:
+        sources: of the numbers.
+        more: words to add, by source.
+    """
+    if len(sources) != 1 or RUNS in sources:
+        return ""
+    (source,) = sources
+    return f" [{printable(source)}{(more or {}).get(source, '')}]"
 
 
 def order_rows(rows: Iterable[Row], *, models: Sequence[str] | None = None) -> list[Row]:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cog.reporting.tables.layout import Row, TableStyle, format_number, order_rows, seeds_there
+from cog.reporting.tables.layout import Row, TableStyle, format_number, only_source, order_rows, seeds_there
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import metric_info, official
-from cog.results.cells import RUNS, SeedAverage, dataset_key
+from cog.results.cells import SeedAverage, dataset_key
 
 #: Fields that identify an average.
 PLACE = ("model", "source", "dataset", "evaluation", "metric", "n_shot")
@@ -266,9 +266,7 @@ def tabulate(
         notes += [Note(quantity.spread_note)] if quantity.spread_note else []
     if any(place.number.interval for place in shown):
         notes.append(Note("[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."))
-    if len(sources) == 1 and RUNS not in sources:
-        (source,) = sources
-        title += f" [{printable(source)}{(paper_tables or {}).get(source, '')}]"
+    title += only_source(sources, paper_tables)
     if quantity.mean_title:
         # A ranking is read from the top. Rows without all columns have a mean that is not comparable.
         grid.sort(key=lambda line: (None in line[1], line[2]))
