@@ -121,11 +121,10 @@ def views_of(facts: Facts, rows: Sequence[PageRow]) -> list[ScoreView]:
     few_first = sorted({average.n_shot for average in cells}, key=lambda n: (n == 0, n))
     views = []
     for metric, group in _GROUPS.items():
-        members = [row for row in rows if row.own or metric == "top1"]
         for n_shot in sorted(few_first):
             columns = [Slice({"dataset": name, "n_shot": n_shot}, label(name)) for name in datasets]
             title = f"{METRIC_LABELS[metric].capitalize()} accuracy (%), {shots_title(n_shot)}"
-            views.append(_view(f"{metric}-n{n_shot}", group, title, averages, members, columns, metric))
+            views.append(_view(f"{metric}-n{n_shot}", group, title, averages, rows, columns, metric))
     for i, dataset in enumerate(datasets if len(few_first) > 1 else ()):
         columns = [
             Slice({"dataset": dataset, "n_shot": n}, shots_title(n) if n else "all") for n in few_first
