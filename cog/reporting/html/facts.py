@@ -164,9 +164,8 @@ def collect(results: Found, *, published: Sequence[SeedAverage] = (), root: str 
         root: the folder of all models, for commands.
     """
     root = root or "<models_root_dir>"
-    if not results.cells and _has_experiments(
-        results
-    ):  # the published classifiers are not what the page is about
+    if not results.cells and _has_experiments(results):
+        # The published classifiers are not what the page is about.
         published = ()
     features = search_history.features_of(results.runs)
     own = _own_models(results, features, published)
