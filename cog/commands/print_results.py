@@ -50,14 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()  # records refer to no circles, and there are many: looking for some takes a sixth of the time
     try:
         results = show.read(request)
-        shown = paths.table is not None or not output.without_tables
+        shown = "output" in paths or not output.without_tables
         text = show.as_text(results, request) if shown else ""
     finally:
         gc.enable()
     if shown:
-        if paths.table is not None:
-            files.write_text(paths.table, text)
-            logger.info("wrote %s", paths.table)
+        if target := paths.get("output"):
+            files.write_text(target, text)
+            logger.info("wrote %s", target)
         else:
             _print(text)
     show.write_files(results, request, output, paths)

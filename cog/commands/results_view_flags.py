@@ -6,7 +6,7 @@ import argparse
 
 from cog.commands.results_source_flags import many
 from cog.reporting.show import DECIMALS, FINE_DECIMALS, TABLE_DECIMALS
-from cog.reporting.tables import experiments, pivot, writers
+from cog.reporting.tables import accuracies, experiments, writers
 from cog.results import exchange, labels, published
 from cog.runtime import cli as command_line
 
@@ -16,7 +16,7 @@ def add(parser: command_line.Parser) -> None:
     add = parser.add_argument_group("what is shown").add_argument
     add(
         "--view",
-        choices=pivot.LAYOUTS,
+        choices=accuracies.LAYOUTS,
         help="datasets (default): models x data sets, a table per number of shots; shots: models x numbers of shots, "
         "a table per data set (Tables 5-10); table: the latter, then models x data sets for all images (Fig. 3)",
     )

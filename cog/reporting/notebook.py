@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cog.errors import CogError
-from cog.reporting.tables.layout import format_number
-from cog.reporting.tables.writers import DRAWN, Table, TableEntry, draw
-from cog.results import metric_info, query, scores
+from cog.reporting.tables.pivot import own_number
+from cog.reporting.tables.writers import DRAWN, Table, draw
+from cog.results import query, scores
 from cog.results.labels import shots_label
 from cog.results.run_records import Problem
 from cog.results.scores import RUNS, Score, SeedAverage
@@ -69,8 +69,8 @@ class Results(Sequence[Score]):
         problems: folders that were not counted, and why.
     """
 
-    def __init__(self, found: Iterable[Score], problems: Iterable[Problem] = ()) -> None:
-        self._scores = tuple(found)
+    def __init__(self, members: Iterable[Score], problems: Iterable[Problem] = ()) -> None:
+        self._scores = tuple(members)
         self.problems = tuple(problems)
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Results(Sequence[Score]):
         )
 
     def __repr__(self) -> str:
-        return f"<{len(self)} scores of {len({one.model for one in self})} models>"
+        return f"<{len(self)} scores of {len({score.model for score in self})} models>"
 
     def select(self, **wanted: Any) -> Results:
         """Return the scores whose fields have the values given; see :func:`cog.results.scores.select`."""
@@ -107,7 +107,7 @@ class Results(Sequence[Score]):
         except ImportError:
             raise CogError("to_pandas needs pandas: pip install pandas") from None
         return pandas.DataFrame(
-            [dataclasses.asdict(one) for one in self], columns=[*Score.__dataclass_fields__]
+            [dataclasses.asdict(score) for score in self], columns=[*Score.__dataclass_fields__]
         )
 
     def table(self, rows: str = "model", columns: str = "dataset", *, format: str = "text") -> str:
@@ -121,88 +121,61 @@ class Results(Sequence[Score]):
         Raises:
             CogError: another field or format, no score, or several numbers for one place.
         """
-        averages = self.average()
-        table = pivot(averages, rows=rows, columns=columns)
-        if format == "csv":
-            at = {_place(one, rows, columns): one.value for one in averages}
-            row_names, column_names = (_names(averages, name) for name in (rows, columns))
-            body = ([row, *(at.get((row, column)) for column in column_names)] for row in row_names)
-            return csv_text([rows, *map(str, column_names)], body)
-        if format not in DRAWN:
+        if format not in (*DRAWN, "csv"):
             raise CogError(f"format {format} is not known, expected one of {', '.join(DRAWN)}, csv")
-        return draw([table], format)
+        averages = self.average()
+        at = _by_place(averages, rows, columns)
+        names = {
+            field: list(dict.fromkeys(_value(average, field) for average in averages)) for field in FIELDS
+        }
+        grid = [[at.get((row, column)) for column in names[columns]] for row in names[rows]]
+        if format == "csv":
+            values = ([None if average is None else average.value for average in line] for line in grid)
+            body = ([name, *line] for name, line in zip(names[rows], values, strict=True))
+            return csv_text([rows, *map(str, names[columns])], body)
+        shared = {field: names[field] for field in FIELDS if field not in (rows, columns)}
+        title = ", ".join(
+            shots_label(value) if field == "n_shots" else value
+            for field, (value, *others) in shared.items()
+            if field != "source" and not others
+        )
+        source = shared.get("source", [RUNS])
+        title += f" [{source[0]}]" if len(source) == 1 and source != [RUNS] else ""
+        labels, header = (tuple(_label(field, value) for value in names[field]) for field in (rows, columns))
+        entries = (
+            tuple(None if average is None else own_number(average).entry() for average in line)
+            for line in grid
+        )
+        return draw([Table(title, header, tuple(zip(labels, entries, strict=True)), corner=rows)], format)
 
 
-def pivot(averages: Sequence[SeedAverage], *, rows: str, columns: str) -> Table:
-    """Arrange averages by the fields that ``rows`` and ``columns`` name, in the order of first appearance.
-
-    Raises:
-        CogError: see :meth:`Results.table`.
-    """
-    for name in (rows, columns):
-        if name not in FIELDS:
-            raise CogError(f"a score has no {name}, expected one of {', '.join(FIELDS)}")
-    if not averages:
-        raise CogError("there is no score to show")
-    at: dict[tuple[Any, Any], SeedAverage] = {}
-    for one in averages:
-        other = at.setdefault(_place(one, rows, columns), one)
-        if other is not one:
-            apart = [name for name in FIELDS if _FIELD[name](one) != _FIELD[name](other)]
-            raise CogError(
-                f"several numbers for {_FIELD[rows](one)}, {_FIELD[columns](one)}: they differ in {', '.join(apart)}; "
-                f"select one, such as {apart[0]}={_FIELD[apart[0]](other)!r}"
-            )
-    row_names, column_names = _names(averages, rows), _names(averages, columns)
-    body = tuple(
-        (_label(rows, row), tuple(_entry(at.get((row, column))) for column in column_names))
-        for row in row_names
-    )
-    return Table(
-        _title(averages, rows, columns),
-        tuple(_label(columns, name) for name in column_names),
-        body,
-        corner=rows,
-    )
-
-
-_FIELD: dict[str, Callable[[SeedAverage], Any]] = {
-    "model": lambda one: one.model,
-    "dataset": lambda one: one.dataset,
-    "evaluation": lambda one: one.evaluation,
-    "n_shots": lambda one: one.n_shot,
-    "metric": lambda one: one.metric,
-    "source": lambda one: one.source,
-}
-
-
-def _place(one: SeedAverage, rows: str, columns: str) -> tuple[Any, Any]:
-    return _FIELD[rows](one), _FIELD[columns](one)
-
-
-def _names(averages: Sequence[SeedAverage], field: str) -> list[Any]:
-    return list(dict.fromkeys(map(_FIELD[field], averages)))
+def _value(average: SeedAverage, field: str) -> Any:
+    return getattr(average, "n_shot" if field == "n_shots" else field)
 
 
 def _label(field: str, value: Any) -> str:
     return (f"N={value}" if value else "all") if field == "n_shots" else str(value)
 
 
-def _entry(one: SeedAverage | None) -> TableEntry | None:
-    if one is None:
-        return None
-    kind = metric_info.describe(*one.key)
-    shown = format_number(one.value, kind.decimals, signed=kind.signed)
-    return TableEntry(shown, "" if one.std is None else f"{one.std:.{kind.decimals}f}")
+def _by_place(averages: Sequence[SeedAverage], rows: str, columns: str) -> dict[tuple[Any, Any], SeedAverage]:
+    """Return averages by the values of two fields.
 
-
-def _title(averages: Sequence[SeedAverage], rows: str, columns: str) -> str:
-    """Name what all numbers of a table share."""
-    shared = {name: _names(averages, name) for name in FIELDS if name not in (rows, columns)}
-    parts = [
-        shots_label(values[0]) if name == "n_shots" else str(values[0])
-        for name, values in shared.items()
-        if name != "source" and len(values) == 1
-    ]
-    source = shared.get("source", [RUNS])
-    return ", ".join(parts) + (f" [{source[0]}]" if len(source) == 1 and source[0] != RUNS else "")
+    Raises:
+        CogError: see :meth:`Results.table`.
+    """
+    for field in (rows, columns):
+        if field not in FIELDS:
+            raise CogError(f"a score has no {field}, expected one of {', '.join(FIELDS)}")
+    if not averages:
+        raise CogError("there is no score to show")
+    at: dict[tuple[Any, Any], SeedAverage] = {}
+    for average in averages:
+        place = (_value(average, rows), _value(average, columns))
+        other = at.setdefault(place, average)
+        apart = [field for field in FIELDS if _value(average, field) != _value(other, field)]
+        if apart:
+            raise CogError(
+                f"several numbers for {place[0]}, {place[1]}: they differ in {', '.join(apart)}; select one, such as "
+                f"{apart[0]}={_value(other, apart[0])!r}"
+            )
+    return at

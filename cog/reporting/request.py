@@ -1,4 +1,4 @@
-"""What is asked of the results: which tables, and which files."""
+"""Requests: which results are read, which tables show them, which files are written."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from cog.errors import CogError
 from cog.reporting.tables import writers
 from cog.results.query import ResultQuery
 
+_FILES = ("output", "export", "report")
+_FOLDERS = ("figures", "diagnostics")
+
 
 @dataclass(frozen=True)
 class ResultsRequest:
-    """What is read, what tables show, and how; fields are called as the flags of ``print_results.py``.
+    """Results to read, tables to show and their form; fields are called as the flags of ``print_results.py``.
 
     At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``analysis``, ``variants`` and ``overview``
     is set.
@@ -96,28 +99,14 @@ class OutputRequest:
     @property
     def without_tables(self) -> bool:
         """Whether something is written instead of tables."""
-        return any((self.export, self.report, self.figures, self.diagnostics))
+        return any(getattr(self, flag) for flag in (*_FILES[1:], *_FOLDERS))
 
 
-@dataclass(frozen=True)
-class OutputPaths:
-    """Checked places to write; None: not asked for."""
-
-    table: Path | None
-    export: Path | None
-    report: Path | None
-    figures: Path | None
-    diagnostics: Path | None
-
-    @property
-    def all(self) -> list[Path]:
-        """Those that are asked for."""
-        paths = (self.table, self.export, self.report, self.figures, self.diagnostics)
-        return [path for path in paths if path is not None]
-
-
-def check_outputs(request: OutputRequest) -> OutputPaths:
+def check_outputs(request: OutputRequest) -> dict[str, Path]:
     """Check every place that would be written to, before anything is read.
+
+    Returns:
+        The places by flag: ``output``, ``export``, ``report``, ``figures``, ``diagnostics``; only those asked for.
 
     Raises:
         CogError: when something is there already, or cannot be written.
@@ -125,20 +114,15 @@ def check_outputs(request: OutputRequest) -> OutputPaths:
     if request.label is not None and request.export is None:
         raise CogError("--label names the runs in an exported file; add --export FILE")
     _check_drawings(request)
-
-    def file(flag: str) -> Path | None:
-        name = getattr(request, flag)
-        return None if name is None else check_file(name, flag=f"--{flag}", overwrite=request.overwrite)
-
-    paths = OutputPaths(
-        table=file("output"),
-        export=file("export"),
-        report=file("report"),
-        figures=_check_folder(request, "figures"),
-        diagnostics=_check_folder(request, "diagnostics"),
-    )
-    taken = [path for path in (paths.table, paths.export, paths.report) if path is not None]
-    if len(set(taken)) < len(taken):
+    given = {flag: name for flag in _FILES + _FOLDERS if (name := getattr(request, flag)) is not None}
+    paths = {
+        flag: _check_folder(name, flag=f"--{flag}")
+        if flag in _FOLDERS
+        else check_file(name, flag=f"--{flag}", overwrite=request.overwrite)
+        for flag, name in given.items()
+    }
+    files = [paths[flag] for flag in _FILES if flag in paths]
+    if len(set(files)) < len(files):
         raise CogError("--output, --export and --report name the same file; give each its own")
     return paths
 
@@ -167,7 +151,7 @@ def check_file(name: str | os.PathLike[str], *, flag: str, overwrite: bool) -> P
     """Return where a file is written.
 
     Args:
-        name: what the user gave.
+        name: the path that the user gave.
         flag: how the user gave it, for messages.
         overwrite: whether an existing file may be replaced.
 
@@ -189,14 +173,11 @@ def check_file(name: str | os.PathLike[str], *, flag: str, overwrite: bool) -> P
     return path
 
 
-def _check_folder(request: OutputRequest, flag: str) -> Path | None:
-    name = getattr(request, flag)
-    if name is None:
-        return None
+def _check_folder(name: str, *, flag: str) -> Path:
     path = Path(name)
     if path.exists() and not path.is_dir():
-        raise CogError(f"--{flag} {name} is a file, expected a folder")
+        raise CogError(f"{flag} {name} is a file, expected a folder")
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise CogError(f"cannot write into --{flag} {name}: no permission to create files in {existing}")
+        raise CogError(f"cannot write into {flag} {name}: no permission to create files in {existing}")
     return path

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from cog.errors import CogError
-from cog.reporting.request import OutputPaths, OutputRequest, ResultsRequest, check_outputs
-from cog.reporting.tables import (
-    differences,
-    experiments,
-    layout,
-    overview,
-    per_seed,
-    pivot,
-    quantities,
-    vs_published,
-    writers,
-)
-from cog.reporting.tables.layout import Shown, TableStyle, View
-from cog.results import exchange, labels, official, published, query, scores
+from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
+from cog.reporting.tables import accuracies, comparisons, experiments, per_seed, writers
+from cog.reporting.tables.layout import TableStyle, View
+from cog.reporting.tables.pivot import Averages
+from cog.results import exchange, labels, official, published, query
 from cog.results.query import QueryResult, ResultQuery
 from cog.results.run_records import Problem, summarise, summarise_all
-from cog.results.scores import LOGREG, SeedAverage, is_classifier, of_metric
+from cog.results.scores import LOGREG, RUNS, SeedAverage, is_classifier, of_metric
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
@@ -44,13 +36,13 @@ def read(request: ResultsRequest) -> QueryResult:
             are allowed.
     """
     selected = request.selection
-    found = query.gather(selected, on_problems=_warn_of_problems, needs_in1k=request.drop)
+    results = query.gather(selected, on_problems=_warn_of_problems, needs_in1k=request.drop)
     if selected.baseline is not None:
         flag = "--relative_to" if request.relative_to else "--baseline"
-        query.check_baseline(selected.baseline, (*found.cells, *found.others), flag=flag)
-    _warn(found, selected)
-    _check_epochs(_averaged(found), allow=request.allow_mixed_epochs)
-    return found
+        query.check_baseline(selected.baseline, (*results.cells, *results.others), flag=flag)
+    _warn(results, selected)
+    _check_epochs(results, allow=request.allow_mixed_epochs)
+    return results
 
 
 def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> int:
@@ -62,124 +54,114 @@ def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> 
     """
     report = Report()
     with report.step("output"):
-        for path in check_outputs(output).all:
+        for path in check_outputs(output).values():
             if machine_checks.check_writable(report, path if path.is_dir() else path.parent):
                 report.ok("output", str(path))
     with report.step("results"):
-        found = read(make_request())
+        results = read(make_request())
         report.ok(
-            "results", f"{len(found.runs):,} runs in {len(of_metric(found.cells, 'top1')):,} groups of seeds"
+            "results",
+            f"{len(results.runs):,} runs in {len(of_metric(results.cells, 'top1')):,} groups of seeds",
         )
     return report.finish()
 
 
-def as_text(found: QueryResult, request: ResultsRequest) -> str:
+def as_text(results: QueryResult, request: ResultsRequest) -> str:
     """Return the tables that are asked for as text of the format that is asked for."""
     selected = request.selection
-    if request.shows_experiments:
-        return _show_experiments(found, request)
-    own = [cell for cell in found.cells if cell.source == scores.RUNS]
+    runs = [average for average in results.cells if average.source == RUNS]
     is_one = selected.logreg_root_dir is not None or all(
         len(values or ()) == 1 for values in (selected.exact_models, selected.datasets, selected.n_shots)
     )
-    seed_by_seed = is_one and request.format == "text" and request.per_seed and bool(own)
-    metric = request.metric or ("both" if seed_by_seed else "top1")
+    seed_by_seed = is_one and request.format == "text" and request.per_seed and bool(runs)
+    is_table = request.format in writers.DRAWN
+    usual = "both" if seed_by_seed or (request.analysis and not is_table) else "top1"
+    metric = request.metric or usual
     metrics = tuple(labels.METRIC_LABELS) if metric == "both" else (metric,)
     decimals = request.decimals
-    if decimals is None:
-        fine = seed_by_seed or request.baseline is not None
-        decimals = DECIMALS.get(request.format, FINE_DECIMALS if fine else TABLE_DECIMALS)
     if seed_by_seed:
-        both = {cell.metric: cell for cell in own[:2]}  # sorted, top-1 and top-5 of a place together
-        averages = {metric: both[metric] for metric in metrics}
-        return per_seed.draw(found.runs, averages, decimals=decimals, paper=selected.paper)
-    shown = layout.arrange(
-        found.cells,
-        models=selected.exact_models,
-        datasets=selected.datasets,
-        n_shots=selected.n_shots,
-        others=found.others,
+        both = runs[:2]  # averages of one place stand together
+        averages = {average.metric: average for average in both if average.metric in metrics}
+        digits = FINE_DECIMALS if decimals is None else decimals
+        return per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
+    if decimals is None and not request.shows_experiments:
+        decimals = DECIMALS.get(request.format, TABLE_DECIMALS if request.baseline is None else FINE_DECIMALS)
+    style = TableStyle(
+        decimals=decimals,
+        paper_labels=request.labels == "paper",
+        with_source=selected.paper is not None or bool(selected.imports),
     )
-    with_source = selected.paper is not None or bool(selected.imports)
-    style = TableStyle(decimals=decimals, paper_labels=request.labels == "paper", with_source=with_source)
-    view = _view(shown, request, metrics, style)
-    return _text(view, request, decimals, shown.comparable.remarks)
-
-
-def _text(view: View, request: ResultsRequest, decimals: int | None, remarks: Sequence[str]) -> str:
-    """Return a view as text; remarks stand below its last table, or are warnings where there is no place for them."""
-    if request.format not in writers.DRAWN:
+    view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
+    comparable = official.compare([*results.cells, *results.others])
+    remarks = [writers.printable(remark) for remark in comparable.remarks]
+    if not is_table:
         for remark in remarks:
-            logger.warning("%s", writers.printable(remark))
+            logger.warning("%s", remark)
         return writers.flat(view.records, view.columns, request.format, decimals=decimals)
     *first, last = view.tables
-    last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, map(writers.printable, remarks))))
+    last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, remarks)))
     return writers.draw([*first, last], request.format, width=request.width)
 
 
-def _show_experiments(found: QueryResult, request: ResultsRequest) -> str:
-    selected = request.selection
-    with_source = selected.paper is not None or bool(selected.imports)
-    style = TableStyle(paper_labels=request.labels == "paper", with_source=with_source)
-    numbers = experiments.Numbers(found.all_measures, models=selected.exact_models)
+def _experiments(
+    results: QueryResult, request: ResultsRequest, metrics: Sequence[str], style: TableStyle
+) -> View:
+    averages = Averages(results.all_measures, models=request.selection.exact_models)
     if request.overview:
-        view = overview.overview(numbers, style=style, decimals=request.decimals)
-    elif request.analysis:
-        # Tables show one accuracy unless told otherwise; records have all.
-        metric = request.metric or ("top1" if request.format in writers.DRAWN else "both")
-        metrics = tuple(labels.METRIC_LABELS) if metric == "both" else (metric,)
-        view = experiments.of_analyses(
-            numbers, request.analysis, style=style, decimals=request.decimals, metrics=metrics
-        )
-    else:
-        view = experiments.of_variants(
-            numbers, request.variants or (), style=style, decimals=request.decimals
-        )
-    return _text(view, request, request.decimals, official.compare([*found.cells, *found.others]).remarks)
+        return experiments.overview(averages, style=style)
+    if request.analysis:
+        return experiments.of_analyses(averages, request.analysis, style=style, metrics=metrics)
+    return experiments.of_variants(averages, request.variants or (), style=style)
 
 
-def _view(shown: Shown, request: ResultsRequest, metrics: Sequence[str], style: TableStyle) -> View:
+def _accuracies(
+    results: QueryResult, request: ResultsRequest, metrics: Sequence[str], style: TableStyle
+) -> View:
+    selected = request.selection
+    averages = Averages(
+        _as_logreg(results.cells),
+        models=selected.exact_models,
+        datasets=selected.datasets,
+        n_shots=selected.n_shots,
+        others=_as_logreg(results.others),
+    )
     if request.baseline:
-        return differences.statements(shown, request.baseline, metrics=metrics, style=style)
-    of: Callable[[str], quantities.Quantity] = quantities.accuracy
-    if reference := request.relative_to:
-        of = lambda metric: quantities.relative(shown, reference, metric)  # noqa: E731
+        return comparisons.differences(averages, request.baseline, metrics=metrics, style=style)
+    quantity: accuracies.QuantityOf = accuracies.accuracy
+    if request.relative_to:
+        quantity = accuracies.relative_to(request.relative_to)
     elif request.drop:
-        of = lambda metric: quantities.drop(shown, metric)  # noqa: E731
+        quantity = accuracies.drop
     elif request.rank:
-        of = lambda metric: quantities.rank(shown, metric)  # noqa: E731
-    view = pivot.tabulate(shown, of, metrics=metrics, layout=request.view or "datasets", style=style)
-    if (
-        request.with_published
-        and not (request.relative_to or request.drop or request.rank)
-        and "top1" in metrics
-    ):
-        compared = vs_published.beside_published(shown, version=request.paper, style=style)
-        if compared is not None:
-            return vs_published.with_columns(view, compared)
+        quantity = accuracies.rank
+    layout = request.view or "datasets"
+    view = accuracies.of_accuracies(averages, quantity, metrics=metrics, layout=layout, style=style)
+    if request.with_published and quantity is accuracies.accuracy and "top1" in metrics:
+        beside = comparisons.beside_published(averages, version=request.paper, style=style)
+        return comparisons.with_columns(view, beside)
     return view
 
 
 def write_files(
-    found: QueryResult, request: ResultsRequest, output: OutputRequest, paths: OutputPaths
+    results: QueryResult, request: ResultsRequest, output: OutputRequest, paths: Mapping[str, Path]
 ) -> None:
-    """Write what was asked for beside tables. Nothing heavy is imported unless it is.
+    """Write the files beside tables (:func:`check_outputs`). Nothing heavy is imported unless it is needed.
 
     What can still fail for another reason than a full disk (files in a folder, a missing library) comes first.
     """
     selected = request.selection
-    paper = [cell for cell in found.cells if cell.source in published.SOURCES.values()]
-    own = [cell for cell in found.cells if cell.source not in published.SOURCES.values()]
-    if paths.figures is not None:
+    published_there = [average for average in results.cells if average.source in published.SOURCES.values()]
+    others = [average for average in results.cells if average.source not in published.SOURCES.values()]
+    if folder := paths.get("figures"):
         from cog.reporting import figures
 
         written = figures.write(
-            own,
-            paper,
-            paths.figures,
-            others=found.others,
-            measures=found.all_measures,
-            analyses=found.analyses,
+            others,
+            published_there,
+            folder,
+            others=results.others,
+            measures=results.all_measures,
+            analyses=results.analyses,
             which=output.figure_names,
             formats=output.figure_formats or figures.FORMATS,
             shots=selected.n_shots,
@@ -188,86 +170,81 @@ def write_files(
             metric="top5" if request.metric == "top5" else "top1",
             overwrite=output.overwrite,
         )
-        logger.info("wrote %d files in %s", len(written), paths.figures)
-    if paths.diagnostics is not None:
+        logger.info("wrote %d files in %s", len(written), folder)
+    if folder := paths.get("diagnostics"):
         from cog.reporting import figures
         from cog.reporting.figures import search
 
-        written = search.write(
-            found.runs,
-            paths.diagnostics,
-            formats=output.figure_formats or figures.FORMATS,
-            overwrite=output.overwrite,
-        )
-        logger.info("wrote %d files in %s", len(written), paths.diagnostics)
-    if paths.report is not None:
+        formats = output.figure_formats or figures.FORMATS
+        written = search.write(results.runs, folder, formats=formats, overwrite=output.overwrite)
+        logger.info("wrote %d files in %s", len(written), folder)
+    if page := paths.get("report"):
         from cog.reporting import html
 
         html.write(
-            paths.report,
-            runs=found.runs,
-            cells=own,
+            page,
+            dataclasses.replace(results, cells=others),
             published=published.accuracies(request.paper),
-            problems=found.problems,
-            measures=found.all_measures,
-            analyses=found.analyses,
-            variants=found.variants,
             root=selected.models_root_dir or selected.logreg_root_dir,
             overwrite=output.overwrite,
         )
-        logger.info("wrote %s", paths.report)
-    if paths.export is not None:
-        cells = [one for one in found.cells if one.source != scores.RUNS]
-        own = [one for one in found.cells if one.source == scores.RUNS]
-        if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
-            # Among the accuracies of logistic regression they would be taken for the protocol's.
-            own = summarise_all({selected.eval_name: found.runs}, expected_seeds=selected.seeds or ())
-        else:
-            own = [dataclasses.replace(one, evaluation=LOGREG) for one in own]
-        exchange.write(paths.export, [*own, *cells, *found.measures], label=output.label)
-        logger.info("wrote %s", paths.export)
+        logger.info("wrote %s", page)
+    if target := paths.get("export"):
+        exchange.write(target, _to_share(results, selected), label=output.label)
+        logger.info("wrote %s", target)
+
+
+def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:
+    runs = [average for average in results.cells if average.source == RUNS]
+    if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
+        # Among the accuracies of logistic regression they would be taken for the protocol's.
+        runs = summarise_all({selected.eval_name: results.runs}, expected_seeds=selected.seeds or ())
+    else:
+        runs = _as_logreg(runs)
+    return [*runs, *(average for average in results.cells if average.source != RUNS), *results.measures]
+
+
+def _as_logreg(averages: Sequence[SeedAverage]) -> list[SeedAverage]:
+    """Return averages of another evaluation under the name of logistic regression, in whose place they are shown."""
+    return [
+        average if average.evaluation == LOGREG else dataclasses.replace(average, evaluation=LOGREG)
+        for average in averages
+    ]
 
 
 def _warn_of_problems(problems: Sequence[Problem]) -> None:
     """Name what is not counted: damaged folders and failed runs each, those that are merely unfinished in one line."""
-    unfinished = {state: [one for one in problems if one.state == state] for state in (RUNNING, INTERRUPTED)}
+    unfinished = {RUNNING: "in progress", INTERRUPTED: "interrupted (the same command continues)"}
     for problem in problems:
         if problem.state not in unfinished:
             logger.warning("not counted: %s", writers.printable(str(problem)))
     parts = [
-        f"{len(found)} {words}, such as {writers.printable(str(found[0].path))}"
-        for (state, words) in (
-            (RUNNING, "in progress"),
-            (INTERRUPTED, "interrupted (the same command continues)"),
-        )
-        if (found := unfinished[state])
+        f"{len(some)} {words}, such as {writers.printable(str(some[0].path))}"
+        for state, words in unfinished.items()
+        if (some := [problem for problem in problems if problem.state == state])
     ]
     if parts:
         logger.info("not counted yet: %s", "; ".join(parts))
 
 
-def _warn(found: QueryResult, selected: ResultQuery) -> None:
+def _warn(results: QueryResult, selected: ResultQuery) -> None:
     """Say what a reader of the numbers should know."""
-    shown = [*found.cells, *found.all_measures]
+    shown = [*results.cells, *results.all_measures]
     kind = "finished run" if selected.paper is None and not selected.imports else "result"
-    for flag, found_values, wanted in (
-        ("--model", {one.model for one in shown}, selected.models),
-        ("--dataset", {one.dataset for one in shown}, selected.datasets),
-        ("--n_shot", {str(one.n_shot) for one in shown}, selected.n_shots),
+    for flag, there, wanted in (
+        ("--model", {average.model for average in shown}, selected.models),
+        ("--dataset", {average.dataset for average in shown}, selected.datasets),
+        ("--n_shot", {str(average.n_shot) for average in shown}, selected.n_shots),
     ):
-        absent = [
-            str(value)
-            for value in wanted or ()
-            if not any(query.matches(known, str(value)) for known in found_values)
-        ]
+        names = map(str, wanted or ())
+        absent = [name for name in names if not any(query.matches(known, name) for known in there)]
         if absent:
             logger.warning("no %s for %s %s", kind, flag, " ".join(absent))
-    for variant, runs in (("", found.runs), *found.variants.items()):
+    for variant, runs in (("", results.runs), *results.variants.items()):
         for run in runs:
             if run.diverged:
-                logger.warning(
-                    "training diverged, counted all the same: %s", writers.printable(str(run.path))
-                )
+                path = writers.printable(str(run.path))
+                logger.warning("training diverged, counted all the same: %s", path)
         for key, places in query.mixed_settings(runs).items():
             more = f" and {len(places) - 1} more" if len(places) > 1 else ""
             place = writers.printable(_place(variant, *places[0]))
@@ -279,27 +256,30 @@ def _place(variant: str, model: str, dataset: str, n_shot: int) -> str:
     return ", ".join(filter(None, (variant, model, dataset, labels.shots_label(n_shot))))
 
 
-def _averaged(found: QueryResult) -> list[tuple[str, SeedAverage]]:
-    """Return all averages over seeds that are shown or that others are relative to, with the name of the variant."""
-    main = [("", cell) for cell in of_metric((*found.cells, *found.others), "top1")]
-    variants = {name: summarise(runs) for name, runs in found.variants.items() if is_classifier(name)}
-    return main + [(name, cell) for name, cells in variants.items() for cell in of_metric(cells, "top1")]
-
-
-def _check_epochs(averaged: Sequence[tuple[str, SeedAverage]], *, allow: bool) -> None:
+def _check_epochs(results: QueryResult, *, allow: bool) -> None:
     """Refuse to average seeds that were trained for different numbers of epochs, unless told to.
 
     Raises:
-        CogError: when some were, and ``allow`` is False.
+        CogError: when some were, of averages that are shown or that others are relative to, and ``allow`` is False.
     """
-    mixed = [(name, cell) for name, cell in averaged if len(set(cell.epochs)) > 1]
-    for name, cell in mixed:
-        epochs = ", ".join(f"seed {seed}: {n}" for seed, n in zip(cell.seeds, cell.epochs, strict=True))
-        place = _place(name, cell.model, cell.dataset, cell.n_shot)
+    averaged = [("", average) for average in (*results.cells, *results.others)]
+    averaged += [
+        (name, average)
+        for name, runs in results.variants.items()
+        if is_classifier(name)
+        for average in summarise(runs)
+    ]
+    mixed = [
+        (name, average)
+        for name, average in averaged
+        if average.metric == "top1" and len(set(average.epochs)) > 1
+    ]
+    for name, average in mixed:
+        epochs = ", ".join(f"seed {seed}: {n}" for seed, n in zip(average.seeds, average.epochs, strict=True))
+        place = _place(name, average.model, average.dataset, average.n_shot)
         text = writers.printable(f"{place}: seeds were trained for different numbers of epochs ({epochs})")
         if not allow:
             more = f"; so were those of {len(mixed) - 1} more" if len(mixed) > 1 else ""
-            raise CogError(
-                f"{text}{more}; choose --seeds, or add --allow_mixed_epochs to average them all the same"
-            )
+            advice = "choose --seeds, or add --allow_mixed_epochs to average them all the same"
+            raise CogError(f"{text}{more}; {advice}")
         logger.warning("%s", text)

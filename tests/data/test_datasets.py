@@ -21,7 +21,9 @@ from cog.data.image_sources import ImageSources
 from cog.errors import CogError
 from cog.models import model_docs
 from cog.reporting.figures import points
-from cog.reporting.tables import layout, pivot, quantities
+from cog.reporting.tables import accuracies
+from cog.reporting.tables.layout import TableStyle
+from cog.reporting.tables.pivot import Averages
 from cog.results import labels
 from cog.results.scores import SeedAverage, dataset_key
 from cog.study import units
@@ -170,10 +172,10 @@ class TestEveryDataset:
         ordered = [*list(LABELS)[:after_levels], "cog_l7", *list(LABELS)[after_levels:], "birds", "in1k_2"]
         assert sorted(others, key=dataset_key) == ordered
         cells = [SeedAverage("a_b", dataset, "logreg", "top1", 0, 50.0, 0.5) for dataset in (*others, name)]
-        shown = layout.arrange(cells[:-1])
-        assert list(shown.datasets) == ordered
-        view = pivot.tabulate(
-            shown, quantities.accuracy, metrics=("top1",), layout="datasets", style=layout.TableStyle()
+        averages = Averages(cells[:-1])
+        assert averages.datasets == ordered
+        view = accuracies.of_accuracies(
+            averages, accuracies.accuracy, metrics=("top1",), layout="datasets", style=TableStyle()
         )
         assert list(view.tables[0].columns) == ordered
 

@@ -1,8 +1,8 @@
 """What print_results.py shows of three collections of results, recorded before these rooms are rearranged.
 
 ``shown.json.xz`` holds, by the words of a command, what it printed, logged and wrote: text, Markdown, CSV, LaTeX and
-JSON of every view, the data files of figures and diagnostics, an exported file, and the words of the page (its drawings left
-out, since they are compared by their data).
+JSON of every view, the data files of figures and diagnostics, an exported file, and the words of the page (of its drawings only
+the strips of ranks: those of figures and searches are compared by their data).
 
 ``python tests/golden/shown.py`` records it with the code that is there; see ``previous_root.py`` for when to do that.
 """
@@ -247,20 +247,26 @@ def commands(root: Path, exported: Path, out: Path) -> dict[str, list[object]]:
 
 
 class _Words(HTMLParser):
-    """The words of a page, one line for each element, without drawings, style and script."""
+    """The words of a page, one line for each element, and the strips of ranks; no other drawings, style or script."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
         self._skipped = 0
+        self._in_strip = False
 
     def handle_starttag(self, tag, attrs):
-        self._skipped += tag in ("svg", "style", "script")
         given = dict(attrs)
+        if tag == "svg":
+            self._in_strip = given.get("class") == "strip"
+        self._skipped += tag in ("svg", "style", "script")
+        if self._in_strip:
+            self.lines += [f"{name}={given[name]}" for name in ("d", "cx") if name in given]
         if not self._skipped:
             self.lines += [f"{name}={given[name]}" for name in ("title", "href", "data-v") if name in given]
 
     def handle_endtag(self, tag):
+        self._in_strip &= tag != "svg"
         self._skipped -= tag in ("svg", "style", "script")
 
     def handle_data(self, data):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cog import constants
-from cog.results.run_records import Details, Run
+from cog.results.query import QueryResult
+from cog.results.run_records import Details, Run, summarise
 from cog.results.scores import SeedAverage
 
 SETTINGS = {
@@ -48,6 +49,12 @@ def make_run(model="my_net", dataset="in1k", n_shot=0, seed=22, top1=70.0, *, pa
         details=Details(**details),
         **fields,
     )
+
+
+def make_found(runs=(), cells=None, *, seeds=constants.SEEDS, problems=(), **more):
+    """Everything that a page is made of; cells: default: the averages of the runs."""
+    cells = summarise(runs, seeds) if cells is None else cells
+    return QueryResult(list(runs), list(problems), list(cells), [], **more)
 
 
 def make_cell(model="my_net", dataset="in1k", n_shot=0, mean=70.0, std=0.1, seeds=constants.SEEDS, **changes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import subprocess
 import sys
 import time
@@ -16,7 +15,8 @@ from result_folders import make_record, make_seed_folder
 
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.reporting.tables import layout, pivot, quantities, writers
+from cog.reporting.tables import accuracies, layout, writers
+from cog.reporting.tables.pivot import Averages
 from cog.results import run_records
 from cog.results.scores import SeedAverage
 from cog.runtime import cli
@@ -336,69 +336,14 @@ def test_output_file(study, tmp_path, capsys):
 
 def test_latex_and_markdown_escape_names():
     cell = SeedAverage("a_b", "50%_&$#{x}~^\\|\n", "logreg", "top1", 1, 1.0, 0.0, (1,))
-    shown = layout.arrange([cell])
-    view = pivot.tabulate(
-        shown, quantities.accuracy, metrics=["top1"], layout="datasets", style=layout.TableStyle()
+    view = accuracies.of_accuracies(
+        Averages([cell]), accuracies.accuracy, metrics=["top1"], layout="datasets", style=layout.TableStyle()
     )
     latex = writers.draw(view.tables, "latex")
     assert r"a\_b" in latex and "1 training image per class" in latex
     assert r"50\%\_\&\$\#\{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}|\textbackslash{}n" in latex
     assert r"| 50%_&amp;$#{x}~^\\\|\\n |" in writers.draw(view.tables, "markdown")
     assert r"\|\n" in writers.draw(view.tables, "text")
-
-
-BAD = [
-    ([], "--logreg_root_dir, or --models_root_dir"),
-    (["--model", "net_big"], "--models_root_dir"),
-    (["--models_root_dir", "{root}/nowhere"], "does not exist"),
-    (["--models_root_dir", "{root}/net/big/model.ckpt"], "is a file"),
-    (["--logreg_root_dir", "{root}/nowhere"], "--logreg_root_dir"),
-    (["--logreg_root_dir", "{root}/empty"], "no finished run in --logreg_root_dir {root}/empty"),
-    (["--logreg_root_dir", "{root}/net/big/in1k/eval_logreg/seed_22"],
-     "give {root}/net/big/in1k/eval_logreg"),
-    (["--logreg_root_dir", "{root}/net/big/in1k"], "did you mean its subfolder eval_logreg?"),
-    (["--logreg_root_dir", "{root}/net/big/in1k/eval_logreg", "--seeds", "1", "2"], "with seeds 1 2"),
-    (["--models_root_dir", "{root}/empty"], "no finished run of any model on any data set"),
-    (["--models_root_dir", "{root}", "--model", "nounderscore"], "--model 'nounderscore'"),
-    (["--models_root_dir", "{root}", "--model", "net_big", "../x"], "--model '../x'"),
-    (["--models_root_dir", "{root}", "--dataset", "../x"], "--dataset '../x'"),
-    (["--models_root_dir", "{root}", "--model", "net_bgi"], "no finished run of net_bgi"),
-    (["--models_root_dir", "{root}", "--model", "net_big", "--dataset", "in1k", "CLF.N_SHOT", "4"],
-     "expected {root}/net/big/in1k/eval_logreg_N4/seed-<seed>/final-*/logs.pkl; there is eval_logreg"),
-    (["--models_root_dir", "{root}", "EVAL.NAME", "mlp"], "eval_mlp[_N<shots>]"),
-    (["--models_root_dir", "{root}", "EVAL.NAM", "mlp"], "did you mean EVAL.NAME?"),
-    (["--models_root_dir", "{root}", "CLF.N_SHOT", "-1"], "CLF.N_SHOT"),
-    (["--models_root_dir", "{root}", "CLF.N_SHOT"], "has no value"),
-    (["--models_root_dir", "{root}", "CLF.N_SHOT", "8", "--n_shot", "4"], "disagree"),
-    (["--models_root_dir", "{root}", "--n_shot", "-1"], "--n_shot"),
-    (["--models_root_dir", "{root}", "--n_shot", "few"], "--n_shot"),
-    (["--models_root_dir", "{root}", "--seeds", "x"], "--seeds"),
-    (["--models_root_dir", "{root}", "--decimals", "-1"], "--decimals"),
-    (["--models_root_dir", "{root}", "--format", "html"], "--format"),
-    (["--models_root_dir", "{root}", "--metric", "top3"], "--metric"),
-    (["--models_root_dir", "{root}", "--no_such_flag"], "--no_such_flag"),
-    (["--models_root_dir", "{root}", "--output", "{root}"], "is a folder"),
-    (["--models_root_dir", "{root}", "--output", "{root}/nowhere/x.csv"], "does not exist"),
-    (["--models_root_dir", "{root}", "--output", "{root}/pipe", "--overwrite"], "not a regular file"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("argv, message", BAD, ids=[" ".join(argv)[-60:] for argv, _ in BAD])
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, argv, message):
-    root = tmp_path / "models"
-    make_seed_folder(root / "net/big/in1k/eval_logreg/seed_22")
-    (root / "net/big/model.ckpt").write_bytes(b"")
-    (root / "empty").mkdir()
-    os.mkfifo(root / "pipe")
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(SystemExit) as exit_:
-        cli.run(print_results.main, [argument.format(root=root) for argument in argv])
-    assert exit_.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1 and "Traceback" not in err
-    assert message.format(root=root) in err
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_only_broken_runs_is_an_error_that_names_them(tmp_path, capsys):

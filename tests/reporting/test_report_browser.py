@@ -8,12 +8,12 @@ import pickle
 
 import pytest
 from browser import Browser, find_chromium
-from report_runs import make_run
+from report_runs import make_found, make_run
 from result_folders import make_logs
 
 from cog import constants
 from cog.reporting import html
-from cog.results import published, run_records
+from cog.results import published
 from cog.results.run_records import Problem
 
 pytestmark = pytest.mark.slow
@@ -72,14 +72,8 @@ def page(tmp_path_factory):
     ]
     path = root / f"report {HOSTILE[10:16]}.html".replace("/", "")
     problems = [Problem(root / HOSTILE.replace("/", ""), HOSTILE)]
-    cells = run_records.summarise(runs, constants.SEEDS)
     html.write(
-        path,
-        runs=runs,
-        cells=cells,
-        published=published.accuracies(),
-        problems=problems,
-        root=root / "models",
+        path, make_found(runs, problems=problems), published=published.accuracies(), root=root / "models"
     )
     return path
 
@@ -112,7 +106,7 @@ def sort_state(browser):
 def test_page_renders_without_complaint_or_request(opened, page):
     assert opened.complaints() == []
     assert opened.requests() == [page.as_uri()]
-    assert opened.evaluate("document.querySelector('h1').innerText") == "How well do 2 models generalise?"
+    assert opened.evaluate("document.querySelector('h1').innerText") == "How well do 2 models generalize?"
     assert opened.evaluate("document.compatMode") == "CSS1Compat"
     # The browser's parser had nothing to mend: every section is where it was put.
     assert opened.evaluate("Array.from(document.querySelectorAll('main > section'), s => s.id)") == [
@@ -252,8 +246,7 @@ def test_nothing_sticks_out_sideways(browser, page, width, dark):
 def page_of_one(tmp_path_factory):
     root = tmp_path_factory.mktemp("one")
     runs = runs_of(root, "my_net", 1.5, n_trials_diverged=4)
-    cells = run_records.summarise(runs, constants.SEEDS)
-    html.write(root / "one.html", runs=runs, cells=cells, published=published.accuracies(), root="/models")
+    html.write(root / "one.html", make_found(runs), published=published.accuracies(), root="/models")
     return root / "one.html"
 
 

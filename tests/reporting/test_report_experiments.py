@@ -6,15 +6,14 @@ import re
 
 import pytest
 from experiment_records import write_record, write_runs
-from report_runs import make_run
+from report_runs import make_found, make_run
 from test_report_page import Page
 
 from cog import constants
 from cog.commands import print_results
 from cog.reporting import html
 from cog.reporting.html import experiment_notices, facts, pictures
-from cog.reporting.html.experiments import Experiments
-from cog.results import published, run_records
+from cog.results import published, scores
 from cog.results.run_records import Problem
 from cog.results.scores import SeedAverage
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING
@@ -111,17 +110,12 @@ def test_published_experiments_are_left_out_where_the_data_differ():
         for dataset in ("in1k", "cog_l1")
         for s in constants.SEEDS
     ]
-    found = facts.collect(
-        runs=runs,
-        cells=run_records.summarise(runs, constants.SEEDS),
-        published=published.accuracies("v1"),
-        problems=[],
-        labels={},
-        experiments=Experiments(
-            [*published.averages("v1")[378:], SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5)], [], {}
-        ),
-    )
-    assert not found.compared and [m.model for m in found.experiments.measures] == ["a_b"]
+    numbers = [
+        *(a for a in published.averages("v1") if not scores.is_protocol(a)),
+        SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5),
+    ]
+    stated = facts.collect(make_found(runs, all_measures=numbers), published=published.accuracies("v1"))
+    assert not stated.compared and [one.model for one in stated.results.all_measures] == ["a_b"]
 
 
 def test_hostile_records_stay_text(tmp_path, no_figures):
@@ -162,7 +156,8 @@ def notices_of(analyses=(), variants=None, runs=(), found=()):
     return {
         notice.kind: notice
         for notice in experiment_notices.collect(
-            Experiments(found, analyses, variants or {}), runs, root="/models"
+            make_found(runs, all_measures=list(found), analyses=list(analyses), variants=variants or {}),
+            root="/models",
         )
     }
 
@@ -205,7 +200,7 @@ def test_unfinished_runs_are_no_warning():
         Problem(html.Path("/m/seed-2"), "unfinished", INTERRUPTED),
         Problem(html.Path("/m/seed-3"), "failed: out of memory", FAILED),
     ]
-    found = facts.collect(runs=[], cells=[], published=[], problems=problems, labels={})
+    found = facts.collect(make_found(problems=problems))
     kinds = {notice.kind: notice for notice in found.notices}
     assert kinds["unfinished runs"].severity == "note" and len(kinds["unfinished runs"].items) == 2
     assert kinds["folders that are not counted"].items == ("/m/seed-3: failed: out of memory",)
@@ -225,8 +220,8 @@ def test_variants_that_diverged_are_named_and_not_taken_for_other_settings():
     lost = make_run("a_b", "cog_l3", seed=37, diverged=True, n_epochs=44, evaluation="mlp_noact")
     own = make_run("a_b", "cog_l3", seed=37, diverged=True, evaluation="my_own")
     fine = make_run("a_b", "cog_l3", evaluation="mlp_noact")
-    found = Experiments(variants={"mlp_noact": [fine, lost], "my_own": [own]})
-    [notice] = experiment_notices.collect(found, [make_run("a_b", "cog_l3")], root="models")
+    found = make_found([make_run("a_b", "cog_l3")], variants={"mlp_noact": [fine, lost], "my_own": [own]})
+    [notice] = experiment_notices.collect(found, root="models")
     assert (notice.severity, notice.kind) == ("problem", "variants that diverged")
     assert notice.items == ("mlp_noact on L3, seed 37",) and "1 run" in notice.title
 

@@ -7,10 +7,10 @@ import json
 import math
 
 import pytest
-from report_runs import make_cell, make_run, published_cell
+from report_runs import make_cell, make_found, make_run, published_cell
 
 from cog import constants
-from cog.reporting.html import facts
+from cog.reporting.html import facts, score_tables
 from cog.results import diagnostics, official, published, ranking, run_records, search_history
 from cog.results.official import Match
 from cog.results.run_records import Problem
@@ -360,14 +360,8 @@ def test_the_most_severe_comes_first():
 
 
 # ---- all together -----------------------------------------------------------------------------------
-def report_facts(runs, *, cells=None, published_cells=PAPER, seeds=constants.SEEDS):
-    return facts.collect(
-        runs=runs,
-        cells=run_records.summarise(runs, seeds) if cells is None else cells,
-        published=published_cells,
-        problems=(),
-        labels=LABELS,
-    )
+def report_facts(runs, *, published_cells=PAPER, **more):
+    return facts.collect(make_found(runs, **more), published=published_cells)
 
 
 def test_results_on_other_data_are_compared_with_each_other_only():
@@ -444,6 +438,52 @@ def test_best_model_on_unseen_concepts():
     cells = _study({}, model="a_net") + _study(dict.fromkeys(constants.COG_LEVELS, 3.0), model="b_net")
     [text] = report_facts([], cells=cells).headline
     assert text.startswith("Of 2 models, b_net stands best on unseen concepts: mean rank")
+
+
+# ---- sortable tables --------------------------------------------------------------------------------
+def tables_of(cells, published_cells):
+    stated = report_facts([], cells=cells, published_cells=published_cells)
+    return {view.key: view for view in score_tables.views_of(stated, score_tables.rows_of(stated))}
+
+
+def numbers_of(view):
+    return [(line.row.label, [cell and cell.value for cell in line.cells]) for line in view.lines]
+
+
+def test_a_table_for_every_number_of_shots_and_every_data_set():
+    means = {("in1k", 0): 70.0, ("cog_l1", 0): 60.0, ("cog_l5", 0): 40.0, ("in1k", 8): 30.0}
+    own = [make_cell("my_net", *place, mean) for place, mean in means.items()]
+    own.append(dataclasses.replace(own[0], metric="top5", value=90.0))
+    paper = [
+        published_cell("sup_resnet50", *place, mean + 1)
+        for place, mean in means.items()
+        if place[0] != "cog_l5"
+    ]
+    views = tables_of(own, paper)
+    assert [*views] == ["top1-n0", "top1-n8", "top5-n0", "top1-d0", "top1-d1", "top1-d2"]
+    assert views["top1-n0"].titles == ["Model", "IN-1K", "L1", "L5", "mean of levels"]
+    # A mean over some of the levels does not compare: such models come last.
+    assert numbers_of(views["top1-n0"]) == [("my_net", [70.0, 60.0, 40.0]), ("ResNet50", [71.0, 61.0, None])]
+    assert [line.mean for line in views["top1-n0"].lines] == [50.0, None]
+    assert views["top1-n8"].titles == ["Model", "IN-1K"] and not views["top1-n8"].has_mean
+    assert numbers_of(views["top5-n0"]) == [("my_net", [90.0])]
+    assert views["top1-d0"].titles == ["Model", "N = 8", "all"]
+    assert numbers_of(views["top1-d0"]) == [("ResNet50", [31.0, 71.0]), ("my_net", [30.0, 70.0])], (
+        "the highest first"
+    )
+    assert numbers_of(views["top1-d2"]) == [("my_net", [40.0])] and views["top1-d2"].titles == [
+        "Model",
+        "all",
+    ]
+
+
+def test_own_models_come_first_among_equals():
+    views = tables_of(
+        [make_cell("my_net")], [published_cell(name) for name in ("sup_resnet50", "byol_resnet50")]
+    )
+    lines = views["top1-n0"].lines
+    assert [line.row.key for line in lines] == ["own-0", "paper-sup_resnet50", "paper-byol_resnet50"]
+    assert [line.row.group for line in lines[:2]] == ["own result", "ResNet"]
 
 
 # ---- hostile records --------------------------------------------------------------------------------

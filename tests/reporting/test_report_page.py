@@ -11,7 +11,7 @@ import os
 import re
 
 import pytest
-from report_runs import make_cell, make_run
+from report_runs import make_cell, make_found, make_run
 from result_folders import make_record, make_seed_folder
 
 from cog import constants
@@ -78,15 +78,9 @@ def write(tmp_path, no_figures):
     """Write a report without figures and parse it."""
 
     def write_page(**arguments):
-        arguments = {
-            "published": PAPER,
-            "created": "2026-11-19T10:00:00+00:00",
-            "overwrite": True,
-            **arguments,
-        }
-        runs = arguments.get("runs", ())
-        arguments.setdefault("cells", run_records.summarise(runs, constants.SEEDS))
-        path = report.write(tmp_path / "report.html", **arguments)
+        known = {"published": PAPER, "created": "2026-11-19T10:00:00+00:00", "overwrite": True}
+        known |= {name: arguments.pop(name) for name in ("published", "root") if name in arguments}
+        path = report.write(tmp_path / "report.html", make_found(**arguments), **known)
         text = path.read_text(encoding="utf-8")
         return text, Page(text)
 
@@ -138,7 +132,7 @@ def test_answer_comes_first(write):
     text = " ".join(page.text.split())
     better = sum(c.value > 76.3 for c in PAPER if (c.dataset, c.n_shot) == ("in1k", 0))
     assert 0 < text.index(f"rank {better + 1} of 32") < text.index("Where it stands")
-    assert "How well does my_net generalise?" in text
+    assert "How well does my_net generalize?" in text
 
 
 def test_everything_from_folders_is_escaped(write, tmp_path):
@@ -227,7 +221,7 @@ def test_figures_are_inside_and_safe(tmp_path):
     cells += [
         make_cell(f"b_{HOSTILE}", dataset, source=HOSTILE) for dataset in ("in1k", f"d{HOSTILE}", "cog_l1")
     ]
-    text = report.write(tmp_path / "r.html", cells=cells, published=PAPER).read_text()
+    text = report.write(tmp_path / "r.html", make_found(cells=cells), published=PAPER).read_text()
     page = Page(text)
     assert page.tags["figure"] == 3
     assert "<script>alert" not in text and "<img" not in text

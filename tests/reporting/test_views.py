@@ -1,10 +1,9 @@
-"""Views of published numbers, parsed back from what is printed, against the papers' files and plain arithmetic."""
+"""Views of published numbers against the papers' files and plain arithmetic."""
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import re
 import statistics
@@ -12,7 +11,9 @@ import statistics
 import pytest
 
 from cog.commands import print_results
-from cog.reporting.tables import layout, pivot, quantities, writers
+from cog.reporting.tables import accuracies, layout, writers
+from cog.reporting.tables.layout import TableStyle
+from cog.reporting.tables.pivot import Averages, Slice, pivot
 from cog.results import published
 from cog.results.scores import SeedAverage
 from cog.runtime.csv_text import csv_text
@@ -62,111 +63,62 @@ def read_json(text):
 # --- Tables 5-10, cell for cell
 
 
-def parse_csv(text):
-    return {
-        (row["dataset"], row["model"], row["n_shot"] if row["n_shot"] != "0" else "all"): (
-            row["mean"],
-            row["std"],
-        )
-        for row in csv.DictReader(io.StringIO(text))
-    }
-
-
-def parse_text(text):
+def entries_of(layout, **style):
+    """{(data set, model, shots): numbers and deviations} of the entries of the published tables."""
+    averages = Averages(published.accuracies())
+    style = TableStyle(**style)
+    tables = accuracies.of_accuracies(
+        averages, accuracies.accuracy, metrics=["top1"], layout=layout, style=style
+    ).tables
     found = {}
-    for part in re.split(r"^(?=top-1)", text, flags=re.MULTILINE)[1:]:
-        title = " ".join(part.split("\n\n")[0].split())
-        by_shots = re.match(r"top-1 accuracy \(%\), (\w+) \(Table", title)
-        for block in part.split("\n\n")[1:]:
-            header, *lines = block.strip("\n").split("\n")
-            columns = header.split()
-            for line in lines:
-                label, *rest = re.split(r" {2,}", line)
-                assert len(rest) == len(columns), line
-                for column, value in zip(columns, rest):
-                    key = (
-                        (by_shots[1], label, column.removeprefix("N="))
-                        if by_shots
-                        else (column, label, "all")
-                    )
-                    found.setdefault(key, []).append(tuple(value.split(" ± ")))
+    for table in tables:
+        by_shots = re.match(r"top-1 accuracy \(%\), (\w+) \(Table (\d+) of the paper\)", table.title)
+        if by_shots:
+            assert DATASETS.index(by_shots[1]) == int(by_shots[2]) - 5
+        for model, entries in table.rows:
+            for column, entry in zip(table.columns, entries, strict=True):
+                shots = column.removeprefix("N=")
+                place = (by_shots[1], model, shots) if by_shots else (column, model, "all")
+                found.setdefault(place, []).append((entry.number, entry.deviation))
     return found
 
 
-def parse_markdown(text):
-    found = {}
-    title = columns = None
-    for line in text.splitlines():
-        if line.startswith("top-1"):
-            title = line
-        elif line.startswith("| model"):
-            columns = [word.strip() for word in line.strip("| ").split("|")][1:]
-        elif line.startswith("| ") and not line.startswith("| ---"):
-            label, *values = [word.strip() for word in line.strip("| ").split("|")]
-            dataset = re.match(r"top-1 accuracy \(%\), (\w+) \(Table", title)
-            for column, value in zip(columns, values, strict=True):
-                key = (dataset[1], label, column.removeprefix("N=")) if dataset else (column, label, "all")
-                found.setdefault(key, []).append(tuple(value.split(" ± ")))
-    return found
-
-
-def parse_latex(text):
-    found = {}
-    title = columns = None
-    for line in text.splitlines():
-        line = line.replace(r"\_", "_")
-        if line.startswith("% top-1"):
-            title = line
-        elif line.startswith("model & "):
-            columns = line.removesuffix(r" \\").split(" & ")[1:]
-        elif line.count(" & ") and not line.startswith("\\"):
-            label, *values = line.removesuffix(r" \\").split(" & ")
-            dataset = re.match(r"% top-1 accuracy \(%\), (\w+) \(Table", title)
-            for column, value in zip(columns, values, strict=True):
-                mean, std = re.fullmatch(r"\$(\S+) \\pm (\S+)\$", value).groups()
-                key = (dataset[1], label, column.removeprefix("N=")) if dataset else (column, label, "all")
-                found.setdefault(key, []).append((mean, std))
-    return found
-
-
-@pytest.mark.parametrize("fmt", ["text", "markdown", "latex"])
-def test_tables_5_to_10_and_the_data_of_fig_3(paper, show, fmt):
-    out = show("--view", "table", "--format", fmt)
-    found = {"text": parse_text, "markdown": parse_markdown, "latex": parse_latex}[fmt](out)
+def test_tables_5_to_10_and_the_data_of_fig_3(paper):
+    found = entries_of("table")
     assert {key: values[0] for key, values in found.items()} == paper
     for (_, _, shots), values in found.items():
         # All images are in both layouts.
         assert len(values) == (2 if shots == "all" else 1) and len(set(values)) == 1
-    if fmt == "text":
-        assert max(map(len, out.splitlines())) <= 100
-    for number, dataset in enumerate(DATASETS, 5):
-        assert f"{dataset} (Table {number} of the paper)" in out.replace(r"\_", "_")
 
 
-@pytest.mark.parametrize("view", pivot.LAYOUTS)
+@pytest.mark.parametrize("view", accuracies.LAYOUTS)
 def test_tables_5_to_10_as_records(paper, show, view):
-    assert parse_csv(show("--view", view, "--format", "csv", "--decimals", 1)) == paper
-    found = read_json(show("--view", view, "--format", "json"))
-    assert {key: (row["mean"], row["std"]) for key, row in found.items()} == {
+    rows = csv.DictReader(io.StringIO(show("--view", view, "--format", "csv", "--decimals", 1)))
+    found = {(row["dataset"], row["model"], row["n_shot"]): (row["mean"], row["std"]) for row in rows}
+    assert found == {
+        (dataset, model, shots.replace("all", "0")): cell for (dataset, model, shots), cell in paper.items()
+    }
+    records = read_json(show("--view", view, "--format", "json"))
+    assert {key: (row["mean"], row["std"]) for key, row in records.items()} == {
         key: (float(mean), float(std)) for key, (mean, std) in paper.items()
     }
-    assert {row["source"] for row in found.values()} == {"paper v2"}
+    assert {row["source"] for row in records.values()} == {"paper v2"}
 
 
-def test_labels_of_the_paper(paper, show):
-    out = show("--view", "shots", "--format", "markdown", "--labels", "paper")
-    found = parse_markdown(out)
-    assert {
-        (dataset, TABLE_LABELS[label], shots): v[0] for (dataset, label, shots), v in found.items()
-    } == paper
+def test_labels_of_the_paper(paper):
+    found = entries_of("shots", paper_labels=True)
+    assert {(dataset, TABLE_LABELS[label], shots) for dataset, label, shots in found} == paper.keys()
 
 
 @pytest.mark.parametrize("width, widest", [(60, 60), (80, 80), (100, 84), (130, 84), (131, 131), (0, 131)])
-def test_text_fits_the_terminal(show, paper, width, widest):
+def test_text_fits_the_terminal(show, width, widest):
     out = show("--view", "shots", "--width", width)
     used = max(map(len, out.splitlines()))
     assert widest - 12 < used <= widest, "as many columns as fit, evenly"
-    assert {key: values[0] for key, values in parse_text(out).items()} == paper
+    headers = [
+        word for line in out.splitlines() for word in line.split() if word.startswith("N=") or word == "all"
+    ]
+    assert headers == 6 * [f"N={shots}" if shots != "all" else shots for shots in SHOTS]
 
 
 def test_order_is_the_papers(show):
@@ -266,23 +218,6 @@ def test_dino_is_first_on_l5_by_no_more_than_rounding(show):
     assert row["cog_l5", "dino_resnet50", "all"]["reading"] == "within deviations"
 
 
-def test_accuracy_falls_over_the_levels_but_for_clip(paper, show):
-    found = read_json(show("--format", "json"))
-    rises = {
-        (model, shots, before)
-        for model in published.MODELS
-        for shots in SHOTS
-        for before, after in itertools.pairwise(DATASETS)
-        if found[after, model, shots]["mean"] > found[before, model, shots]["mean"]
-    }
-    assert {rise for rise in rises if rise[0] == "clip_resnet50"} == {
-        ("clip_resnet50", shots, "cog_l3") for shots in SHOTS[1:]
-    }
-    assert {rise for rise in rises if rise[1] == "all"} == {("clip_resnet50", "all", "cog_l3")}
-    clip = {shots: found["cog_l4", "clip_resnet50", shots]["mean"] for shots in SHOTS}
-    assert clip["all"] == 64.0 and found["cog_l3", "clip_resnet50", "all"]["mean"] == 63.5
-
-
 def test_nat_m4_is_not_first_on_l5(show):
     found = read_json(show("--rank", "--format", "json"))
     ranks = [found["cog_l5", "nat_m4", shots]["rank"] for shots in SHOTS]
@@ -291,42 +226,6 @@ def test_nat_m4_is_not_first_on_l5(show):
     assert firsts == {("cog_l2", "2"), ("cog_l2", "4"), ("cog_l3", "4"), ("cog_l4", "2")}
     assert found["cog_l3", "nat_m4", "4"]["n_tied"] == 2
     assert found["cog_l3", "deit_base_distilled_384", "4"]["rank"] == 1
-
-
-def test_few_shot_statements_relative_to_resnet50(show):
-    found = read_json(show("--relative_to", "sup_resnet50", "--format", "json"))
-
-    def on(dataset, model, shots=SHOTS[:-1]):
-        return [round(found[dataset, model, n]["difference"], 6) for n in shots]
-
-    below = [
-        (dataset, n)
-        for dataset in DATASETS[1:]
-        for n in SHOTS
-        if found[dataset, "efficientnet_b4", n]["difference"] <= 0
-    ]
-    assert below == [("cog_l1", "1")]
-    ranges = {m: (min(on("cog_l5", m)), max(on("cog_l5", m))) for m in (
-        "deit_small", "t2tvit_t14", "deit_small_distilled", "deit_base_distilled_384")}  # fmt: skip
-    assert ranges == {
-        "deit_small": (1.2, 1.8),
-        "t2tvit_t14": (1.6, 2.2),
-        "deit_small_distilled": (2.8, 3.8),
-        "deit_base_distilled_384": (3.8, 7.1),
-    }
-    assert min(min(on(dataset, "sup_vgg19")) for dataset in DATASETS[1:]) == -3.7
-    found = read_json(
-        show("--relative_to", "deit_small", "--model", "deit_small_distilled", "--format", "json")
-    )
-    assert on("in1k", "deit_small_distilled", ("1", "16")) == [-5.5, 0.0]
-    assert all(value < 0 for value in on("in1k", "deit_small_distilled", ("1", "2", "4", "8")))
-    assert all(min(on(dataset, "deit_small_distilled", SHOTS)) > 0 for dataset in DATASETS[1:])
-
-
-def test_printed_deviations(show):
-    stds = [row["std"] for row in read_json(show("--format", "json")).values()]
-    assert round(100 * sum(std < 0.2 for std in stds) / 1674, 1) == 45.6
-    assert round(100 * sum(std <= 0.2 for std in stds) / 1674, 1) == 75.7
 
 
 def test_statements_of_the_first_version(paper_v1, show):
@@ -387,43 +286,46 @@ def test_filters_of_published_numbers(show):
     )
 
 
-def test_a_baseline_need_not_be_shown(show):
-    found = read_json(
-        show("--model", "clip*", "--relative_to", "sup_resnet50", "--n_shot", "all", "--format", "json")
-    )
-    assert {model for _, model, _ in found} == {"clip_resnet50"} and len(found) == 6
-    drops = read_json(show("--dataset", "cog_l5", "--drop", "--n_shot", "all", "--format", "json"))
-    assert {dataset for dataset, _, _ in drops} == {"cog_l5"} and len(drops) == 31
-
-
 def make(model="a_b", dataset="in1k", n_shot=0, mean=50.0, std=0.5, metric="top1", **changes):
     return SeedAverage(model, dataset, "logreg", metric, n_shot, mean, std, **changes)
 
 
-def tabulate(cells, quantity=quantities.accuracy, metrics=("top1",), where="datasets", **arguments):
-    shown = layout.arrange(cells, **arguments)
-    of = quantity if quantity is quantities.accuracy else lambda metric: quantity(shown, metric)
-    return pivot.tabulate(shown, of, metrics=metrics, layout=where, style=layout.TableStyle())
+def tabulate(cells, quantity=accuracies.accuracy, metrics=("top1",), where="datasets"):
+    return accuracies.of_accuracies(
+        Averages(cells), quantity, metrics=metrics, layout=where, style=TableStyle()
+    )
+
+
+def test_averages_are_told_apart_by_their_place():
+    first, again, fewer = make(mean=50.0), make(mean=60.0), make(n_shot=8)
+    averages = Averages([first, again, fewer])
+    place = {"model": "a_b", "source": "runs", "dataset": "in1k", "evaluation": "logreg", "metric": "top1"}
+    assert averages.get({**place, "n_shot": 0}) is first, "of several the first counts"
+    assert averages.get({**place, "n_shot": 1}) is None
+    rows, columns = averages.by_model, [Slice({"n_shot": n, "metric": "top1"}, str(n)) for n in (8, 0, 1)]
+    assert pivot(averages, rows, columns, {"dataset": "in1k", "evaluation": "logreg"}) == [
+        [fewer, first, None]
+    ]
 
 
 def test_ranks_with_ties_and_gaps():
     cells = [make(f"m_{i}", mean=mean) for i, mean in enumerate((50.0, 60.0, 60.0, 40.0))]
     cells += [make("m_3", "cog_l1", mean=1.0), make("m_0", "cog_l1", mean=2.0)]
-    view = tabulate(cells, quantities.rank)
+    view = tabulate(cells, accuracies.rank)
     assert {(r["model"], r["dataset"]): (r["rank"], r["mean_rank"]) for r in view.records} == {
         ("m_0", "in1k"): (3, 2.0), ("m_1", "in1k"): (1, 1.0), ("m_2", "in1k"): (1, 1.0), ("m_3", "in1k"): (4, 3.0),
         ("m_0", "cog_l1"): (1, 2.0), ("m_3", "cog_l1"): (2, 3.0),
     }  # fmt: skip
     # Means over different columns do not compare: rows with gaps come last, and say so.
     assert [label for label, _ in view.tables[0].rows] == ["m_0", "m_3", "m_1", "m_2"]
-    assert view.tables[0].rows[2][1][-1] == writers.TableEntry("1.0", mark="(1/2)")
+    assert view.tables[0].rows[2][1][-1] == writers.TableEntry("1.0", seeds="1/2")
 
 
 def test_sources_are_rows_of_their_own():
     cells = [make(mean=50.0), make(mean=51.0, source="their lab"), make("a_c", mean=49.0, source="paper v2")]
     view = tabulate(cells)
     assert [label for label, _ in view.tables[0].rows] == ["a_b", "a_b [their lab]", "a_c [paper v2]"]
-    relative = tabulate(cells, lambda shown, metric: quantities.relative(shown, "a_b", metric))
+    relative = tabulate(cells, accuracies.relative_to("a_b"))
     found = {(r["model"], r["source"]): (r["difference"], r["baseline_source"]) for r in relative.records}
     assert found == {
         ("a_b", "runs"): (0.0, "runs"),
@@ -431,6 +333,21 @@ def test_sources_are_rows_of_their_own():
         ("a_c", "paper v2"): (-1.0, "runs"),
     }
     assert "paper v2" in relative.tables[0].notes[0].text
+
+
+def test_order_of_rows():
+    rows = [layout.Row("a_b", source) for source in ("runs", "paper v2", "a lab", "z lab")]
+    assert layout.order_rows(reversed(rows)) == rows
+    paper, own = layout.Row("sup_resnet50", "paper v2"), layout.Row("a_x10", "runs")
+    assert layout.order_rows([own, paper]) == [paper, own], "the paper's models first where it is shown"
+    assert layout.order_rows([own, layout.Row("a_x2", "runs")])[0].model == "a_x2"
+    assert layout.order_rows([paper], models=["a_b", "sup_resnet50"]) == [
+        layout.Row("a_b", "paper v2"),
+        paper,
+    ]
+    assert layout.order_rows([own, paper], models=["a_b", "sup_resnet50", "a_x10"])[0] == layout.Row(
+        "a_b", "runs"
+    )
 
 
 def test_top5_where_only_some_have_it():

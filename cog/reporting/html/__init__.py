@@ -7,13 +7,11 @@ those. What comes from folders and files is escaped. ``facts`` holds everything 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import cog
 from cog.reporting.request import check_file
-from cog.results.analysis_records import AnalysisRecord
-from cog.results.run_records import Problem, Run
+from cog.results.query import QueryResult
 from cog.results.scores import SeedAverage
 from cog.runtime import files
 from cog.runtime.provenance import now
@@ -21,14 +19,9 @@ from cog.runtime.provenance import now
 
 def write(
     path: str | os.PathLike[str],
+    results: QueryResult | None = None,
     *,
-    runs: Sequence[Run] = (),
-    cells: Sequence[SeedAverage] = (),
     published: Sequence[SeedAverage] = (),
-    problems: Sequence[Problem] = (),
-    measures: Sequence[SeedAverage] = (),
-    analyses: Sequence[AnalysisRecord] = (),
-    variants: Mapping[str, Sequence[Run]] | None = None,
     root: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     created: str | None = None,
@@ -37,13 +30,8 @@ def write(
 
     Args:
         path: the HTML file.
-        runs: of :func:`cog.results.find.find_runs`.
-        cells: their averages (:func:`cog.results.run_records.summarise`), and imported ones of other sources.
-        published: the paper's results (:func:`cog.results.published.accuracies`).
-        problems: folders that were not counted.
-        measures: numbers of all experiments, with what is derived among them (:func:`cog.results.relative.derive`).
-        analyses: results of analyses.
-        variants: runs of other evaluations, by the name of these.
+        results: as they were read; accuracies of runs and of imported files in ``cells``. None: there are none.
+        published: accuracies of the paper (:func:`cog.results.published.accuracies`).
         root: the folder that was read, to name it.
         overwrite: replace an existing file.
         created: date and time to show; default: now.
@@ -55,35 +43,17 @@ def write(
         CogError: when it exists and ``overwrite`` is not given, or cannot be written.
     """
     from cog.reporting.html import facts, page, pictures
-    from cog.reporting.html.experiments import Experiments
-    from cog.results.published import MODELS
 
     target = check_file(path, flag="--report", overwrite=overwrite)
-    experiments = Experiments(measures, analyses, variants or {})
-    if experiments.present and not cells:  # the published classifiers are not what this is about
-        published = ()
-    found = facts.collect(
-        runs=runs,
-        cells=cells,
-        published=published,
-        problems=problems,
-        labels={name: model.label for name, model in MODELS.items()},
-        root=None if root is None else str(root),
-        experiments=experiments,
-    )
+    results = results or QueryResult([], [], [], [])
+    folder = None if root is None else str(root)
+    stated = facts.collect(results, published=published, root=folder)
     drawn, hint = pictures.draw(
-        cells,
-        published if found.compared or not cells else (),
-        found.experiments.measures,
-        found.experiments.analyses,
+        results.cells,
+        stated.published if stated.compared or not results.cells else (),
+        stated.results.all_measures,
+        results.analyses,
     )
-    text = page.render(
-        found,
-        pictures=drawn,
-        pictures_hint=hint,
-        created=created or now(),
-        version=cog.__version__,
-        root=None if root is None else str(root),
-    )
+    text = page.render(stated, pictures=drawn, pictures_hint=hint, created=created or now(), root=folder)
     files.write_text(target, text)
     return target

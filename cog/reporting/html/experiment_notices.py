@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from cog.reporting.html.experiments import Experiments, features_of, settings_of
 from cog.results import scores
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.diagnostics import Notice
 from cog.results.labels import dataset_label
+from cog.results.query import QueryResult
 from cog.results.run_records import Run
 from cog.results.scores import RUNS, dataset_key
+from cog.results.search_history import plain
 
 # The analyses of one command that need nothing but features.
 _LABEL_FREE = ("kmeans", "alignment", "knn", "ncm")
@@ -21,21 +22,25 @@ _COMPARED = ("n_trials", "n_epochs", "batch_size", "val_frac", "momentum")
 
 _MANY = 12
 
+# What ends the name under which an analysis records the features it used.
+_FEATURES = "_features"
 
-def collect(found: Experiments, runs: Sequence[Run], *, root: str) -> list[Notice]:
+_LONGEST_SETTING = 40
+
+
+def collect(results: QueryResult, *, root: str) -> list[Notice]:
     """Return the notices.
 
     Args:
-        found: the experiments.
-        runs: of logistic regression on all features.
+        results: as they were read.
         root: the folder of all models, for commands.
     """
     return [
-        *_settings(found.analyses),
-        *_features(found.analyses),
-        *_diverged(found),
-        *_variants(found, runs),
-        *_missing(found, root),
+        *_settings(results.analyses),
+        *_features(results.analyses),
+        *_diverged(results),
+        *_variants(results),
+        *_missing(results, root),
     ]
 
 
@@ -98,10 +103,10 @@ def _features(analyses: Sequence[AnalysisRecord]) -> Iterable[Notice]:
         )
 
 
-def _diverged(found: Experiments) -> Iterable[Notice]:
+def _diverged(results: QueryResult) -> Iterable[Notice]:
     """Variants whose final training diverged."""
     by_model: dict[str, list[str]] = {}
-    for evaluation, group in found.variants.items():
+    for evaluation, group in results.variants.items():
         # Others are not shown.
         for run in group if scores.is_classifier(evaluation) else ():
             if run.diverged:
@@ -120,15 +125,15 @@ def _diverged(found: Experiments) -> Iterable[Notice]:
         )
 
 
-def _variants(found: Experiments, runs: Sequence[Run]) -> Iterable[Notice]:
+def _variants(results: QueryResult) -> Iterable[Notice]:
     """Variants whose training or search differs in more than the classifier."""
     base: dict[tuple[str, str, int], dict[str, set[str]]] = {}
-    for run in runs:
+    for run in results.runs:
         place = base.setdefault((run.model, run.dataset, run.n_shot), {})
         for key, value in _told(run).items():
             place.setdefault(key, set()).add(value)
     by_model: dict[str, list[str]] = {}
-    for evaluation, group in found.variants.items():
+    for evaluation, group in results.variants.items():
         if not scores.is_classifier(evaluation) or evaluation.startswith("finetune"):
             continue
         for run in group:
@@ -156,11 +161,11 @@ def _told(run: Run) -> dict[str, str]:
     return {key: f"{settings[key]}" for key in _COMPARED if key in settings}
 
 
-def _missing(found: Experiments, root: str) -> Iterable[Notice]:
+def _missing(results: QueryResult, root: str) -> Iterable[Notice]:
     """Analyses that are there for some models and data sets, and not for others with features."""
-    there = {(record.model or "", record.dataset or "", record.analysis) for record in found.analyses}
+    there = {(record.model or "", record.dataset or "", record.analysis) for record in results.analyses}
     names = [name for name in _LABEL_FREE if any(analysis == name for _, _, analysis in there)]
-    own = [measure for measure in found.measures if measure.source == RUNS]
+    own = [measure for measure in results.all_measures if measure.source == RUNS]
     places = sorted(
         {(measure.model, measure.dataset) for measure in own},
         key=lambda place: (place[0], dataset_key(place[1])),
@@ -186,3 +191,29 @@ def _missing(found: Experiments, root: str) -> Iterable[Notice]:
                 f"{name}: {', '.join(map(dataset_label, where))}" for name, where in absent.items()
             ),
         )
+
+
+def settings_of(record: AnalysisRecord) -> dict[str, str]:
+    """Return what an analysis was told, without the features and files it was given."""
+    settings = {}
+    for key, value in record.identity.items():
+        shown = plain(value)
+        # Digests say that inputs differ, which is not a setting.
+        if not key.endswith(_FEATURES) and shown is not None and len(shown) < _LONGEST_SETTING:
+            settings[key] = shown
+    return settings
+
+
+def features_of(record: AnalysisRecord) -> dict[str, str]:
+    """Return the digest of the features of each split that an analysis used."""
+    digests = {}
+    for key, value in record.identity.items():
+        digest = value.get("sample_sha256") if isinstance(value, dict) else None
+        if key.endswith(_FEATURES) and isinstance(digest, str):
+            digests[key.removesuffix(_FEATURES)] = digest
+    return digests
+
+
+def describe_settings(record: AnalysisRecord) -> str:
+    """Return the settings of an analysis in one line."""
+    return ", ".join(f"{key} {value}" for key, value in settings_of(record).items())

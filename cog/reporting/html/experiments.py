@@ -3,60 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
 from cog.errors import CogError
+from cog.reporting.html.experiment_notices import describe_settings
+from cog.reporting.html.facts import Facts
 from cog.reporting.html.templating import breakable, date, duration, signed
-from cog.reporting.tables import overview
-from cog.reporting.tables.experiments import ALL, Numbers, of_analyses, of_variants
+from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
-from cog.reporting.tables.writers import Table, TableEntry, printable
-from cog.results import metric_info, scores
+from cog.reporting.tables.pivot import Averages, Slice, pivot
+from cog.reporting.tables.writers import Table, printable
+from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import dataset_label
-from cog.results.run_records import Run
-from cog.results.scores import SeedAverage, dataset_key, natural_key
-from cog.results.search_history import plain
+from cog.results.scores import dataset_key
 from cog.runtime.json_fields import number
-
-# What ends the name under which an analysis records the features it used.
-_FEATURES = "_features"
-
-_LONGEST_SETTING = 40
 
 # Of the concepts that differ most, at either end.
 _MOST_CONCEPTS = 8
-
-
-@dataclass(frozen=True)
-class Experiments:
-    """Everything the section is made of.
-
-    Attributes:
-        measures: numbers of all experiments, with what is derived among them.
-        analyses: results of analyses found on disk.
-        variants: runs of other evaluations, by the name of these.
-    """
-
-    measures: Sequence[SeedAverage] = ()
-    analyses: Sequence[AnalysisRecord] = ()
-    variants: Mapping[str, Sequence[Run]] = field(default_factory=dict)
-
-    @property
-    def present(self) -> bool:
-        """Whether there is more than logistic regression on all features."""
-        return any(measure.evaluation != scores.LOGREG for measure in self.measures)
-
-    @property
-    def models(self) -> list[str]:
-        """Names of the models, in natural order."""
-        return sorted({measure.model for measure in self.measures}, key=natural_key)
 
 
 @dataclass(frozen=True)
@@ -76,65 +45,40 @@ class ExperimentSection:
     made: Sequence[tuple[Markup, Sequence[str]]] = ()
 
 
-def collect(found: Experiments) -> ExperimentSection:
+def collect(facts: Facts) -> ExperimentSection:
     """Return the values of the section."""
-    if not found.present:
+    if not facts.has_experiments:
         return ExperimentSection()
-    numbers = Numbers(found.measures)
-    style = TableStyle()
-    overviews = [_overview(numbers, dataset, style) for dataset in numbers.datasets]
+    analyses = facts.results.analyses
+    averages = Averages(facts.results.all_measures)
+    overviews = [_overview(averages, dataset) for dataset in averages.datasets]
     groups = []
     for title, view in (
-        ("Analyses of features", partial(of_analyses, metrics=("top1",))),
-        ("Variants of the classifier", of_variants),
+        ("Analyses of features", partial(experiments.of_analyses, metrics=("top1",))),
+        ("Variants of the classifier", experiments.of_variants),
     ):
         with contextlib.suppress(CogError):  # none of these there
-            groups.append((title, view(numbers, [ALL], style=style, decimals=None).tables))
+            groups.append((title, view(averages, [experiments.ALL], style=TableStyle()).tables))
     return ExperimentSection(
-        [one for one in overviews if one is not None], groups, _winners(found.analyses), _made(found.analyses)
+        [table for table in overviews if table.columns],
+        groups,
+        _winners(analyses),
+        _made(analyses),
     )
 
 
-def _overview(numbers: Numbers, dataset: str, style: TableStyle) -> Table | None:
-    """Models by experiments, so that each experiment can be sorted by."""
-    keys = [key for key in overview.headlines(numbers.keys) if dataset in numbers.on(key)]
-    if len(keys) < 2:
-        return None
-    kinds = [metric_info.describe(*key) for key in keys]
+def _overview(averages: Averages, dataset: str) -> Table:
+    """Return models by experiments, which can then be sorted by each; where there is only one, no columns."""
+    keys = [key for key in experiments.headlines(averages.keys) if dataset in averages.on(key)]
+    metrics = [metric_info.describe(*key) for key in keys if len(keys) > 1]
+    head = [f"{metric.arrow} {metric.short_title}".strip() for metric in metrics]
+    columns = [Slice.of_key(title, dataset, key) for title, key in zip(head, keys, strict=False)]
     rows = []
-    sources = {row.source for row in numbers.rows}
-    for row in numbers.rows:
-        found = [numbers.get(row, dataset, key) for key in keys]
-        if any(measure is not None for measure in found):
-            entries = [
-                None if measure is None else numbers.entry(measure, decimals=None, interval=False)
-                for measure in found
-            ]
-            rows.append((style.label(row, sources=sources), tuple(entries)))
-    head = tuple(f"{kind.arrow} {kind.short_title}".strip() for kind in kinds)
-    return Table(f"All experiments on {dataset_label(dataset)}", head, tuple(rows))
-
-
-@dataclass(frozen=True)
-class EntryParts:
-    """An entry of a table as the page shows it: ``value`` is for sorting, all parts may be empty."""
-
-    value: str
-    number: str
-    seeds: str
-    interval: str
-
-
-def parts(entry: TableEntry) -> EntryParts:
-    """Take an entry of a table apart."""
-    value = re.fullmatch(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", entry.number)
-    seeds, _, interval = entry.mark.partition("[")
-    return EntryParts(
-        value=f"{float(entry.number):g}" if value else "",
-        number=entry.number.replace("-", "−"),
-        seeds=seeds.strip(" ()"),
-        interval=f"[{interval.replace('-', '−')}" if interval else "",
-    )
+    for row, line in zip(averages.rows, pivot(averages, averages.by_model, columns), strict=True):
+        if any(line):
+            label = TableStyle().label(row, sources=averages.sources)
+            rows.append((label, tuple(map(experiments.plain_entry, line))))
+    return Table(f"All experiments on {dataset_label(dataset)}", tuple(head), tuple(rows))
 
 
 def _winners(analyses: Sequence[AnalysisRecord]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
@@ -193,29 +137,3 @@ def _made(analyses: Sequence[AnalysisRecord]) -> list[tuple[Markup, list[str]]]:
         ]
         rows.append((breakable(model) + f", {printable(analysis)}", properties))
     return rows
-
-
-def settings_of(record: AnalysisRecord) -> dict[str, str]:
-    """Return what an analysis was told, without the features and files it was given."""
-    found = {}
-    for key, value in record.identity.items():
-        shown = plain(value)
-        # Digests say that inputs differ, which is not a setting.
-        if not key.endswith(_FEATURES) and shown is not None and len(shown) < _LONGEST_SETTING:
-            found[key] = shown
-    return found
-
-
-def features_of(record: AnalysisRecord) -> dict[str, str]:
-    """Return the digest of the features of each split that an analysis used."""
-    found = {}
-    for key, value in record.identity.items():
-        digest = value.get("sample_sha256") if isinstance(value, dict) else None
-        if key.endswith(_FEATURES) and isinstance(digest, str):
-            found[key.removesuffix(_FEATURES)] = digest
-    return found
-
-
-def describe_settings(record: AnalysisRecord) -> str:
-    """Return the settings of an analysis in one line."""
-    return ", ".join(f"{key} {value}" for key, value in settings_of(record).items())

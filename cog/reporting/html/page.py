@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-import cog.reporting.html.answer as answer
+import cog
 import cog.reporting.html.experiments as experiments
 import cog.reporting.html.provenance as provenance
 import cog.reporting.html.score_tables as score_tables
@@ -28,7 +28,6 @@ def render(
     pictures: Sequence[Picture],
     pictures_hint: str,
     created: str,
-    version: str,
     root: str | None,
 ) -> str:
     """Return the page.
@@ -38,17 +37,16 @@ def render(
         pictures: figures to show.
         pictures_hint: shown when there are none: why.
         created: date and time.
-        version: of this toolkit.
         root: the folder that was read, if it was one.
     """
     rows = score_tables.rows_of(facts)
-    views = score_tables.views_of(rows, official=facts.compared or not facts.own)
+    views = score_tables.views_of(facts, rows)
     searches = provenance.searches(facts)
     imported = ", ".join(f"{model.name} from {model.source}" for model in facts.own if model.source != RUNS)
     sections = {
         "answer": ("The answer" if facts.own else "About this page", True),
         "tables": ("Tables", bool(rows)),
-        "experiments": ("Other experiments", facts.experiments.present),
+        "experiments": ("Other experiments", facts.has_experiments),
         "figures": ("Figures", bool(pictures or pictures_hint)),
         "warnings": ("Warnings", bool(facts.own or facts.notices)),
         "runs": ("Runs and provenance", bool(imported) or any(model.runs for model in facts.own)),
@@ -74,7 +72,7 @@ def render(
             title=_title(facts),
             counted=_counted(facts),
             created=created,
-            version=version,
+            version=cog.__version__,
             root=root,
             labels={name: model.label for name, model in published.MODELS.items()},
             reference=REFERENCE,
@@ -82,17 +80,12 @@ def render(
             own_datasets=sorted(
                 {dataset for model in facts.own for dataset in model.counts}, key=dataset_key
             ),
-            shown_shots=answer.shown_shots,
-            n_classes=answer.n_classes,
-            alerts=answer.alerts(facts),
-            ranked=answer.ranked(facts),
             published_from=_published_from(facts),
             rows=rows,
             views=views,
-            first_view=next((view.key for view in views if any(row.own for row in view.rows)), "")
+            first_view=next((view.key for view in views if any(line.row.own for line in view.lines)), "")
             or next((view.key for view in views), ""),
-            experiments=experiments.collect(facts.experiments),
-            parts=experiments.parts,
+            experiments=experiments.collect(facts),
             pictures=pictures,
             pictures_hint=pictures_hint,
             provenance=provenance.describe,
@@ -116,9 +109,9 @@ def _title(facts: Facts) -> str:
         return "The published results" if facts.published else "Results of other experiments"
     if len(facts.own) == 1:
         only = facts.own[0].label
-        return f"How well does {only} generalise?" if facts.compared else f"Results of {only}"
+        return f"How well does {only} generalize?" if facts.compared else f"Results of {only}"
     return (
-        f"How well do {len(facts.own)} models generalise?"
+        f"How well do {len(facts.own)} models generalize?"
         if facts.compared
         else f"Results of {len(facts.own)} models"
     )
@@ -128,7 +121,7 @@ def _counted(facts: Facts) -> str:
     """Say what the page was made from; "" for published results alone."""
     if facts.own:
         return f"{counted(sum(len(model.runs) for model in facts.own), 'run')} of {counted(len(facts.own), 'model')}"
-    return f"{len(facts.experiments.analyses):,} analyses" if facts.experiments.analyses else ""
+    return f"{len(facts.results.analyses):,} analyses" if facts.results.analyses else ""
 
 
 def _published_from(facts: Facts) -> str:

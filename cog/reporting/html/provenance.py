@@ -87,36 +87,28 @@ def describe(model: OwnModel) -> Provenance:
 
 
 def _terms(model: OwnModel) -> list[tuple[str, str]]:
-    total = sum(sum(v for v in run.details.seconds.values() if v >= 0) for run in model.runs)
-    lines = [("Runs", f"{len(model.runs):,}")]
-    if total:
-        lines.append(("Time in searches and final trainings", duration(total)))
-    dates = sorted(run.details.finished for run in model.runs if run.details.finished)
-    if dates:
-        lines.append(("Finished", " to ".join(dict.fromkeys([date(dates[0]), date(dates[-1])]))))
-    devices = sorted({run.details.device for run in model.runs if run.details.device})
-    if devices:
-        lines.append(("Device", ", ".join(devices)))
+    details = [run.details for run in model.runs]
+    seconds = sum(value for detail in details for value in detail.seconds.values() if value >= 0)
+    dates = sorted(detail.finished for detail in details if detail.finished)
     versions: dict[str, set[str]] = {}
-    for run in model.runs:
-        for package, version in run.details.versions.items():
+    for detail in details:
+        for package, version in detail.versions.items():
             versions.setdefault(package, set()).add(version)
-    if versions:
-        lines.append(("Versions", ", ".join(f"{p} {' / '.join(sorted(v))}" for p, v in versions.items())))
-    for name, (expected, key) in PROTOCOL.items():
-        if name == "n_epochs":
-            found = {plain(run.planned_epochs) for run in model.runs}
-        else:
-            found = {plain(run.details.settings[name]) for run in model.runs if name in run.details.settings}
-        shown = " / ".join(sorted(value for value in found if value is not None))
-        if shown:
-            usual = plain(expected)
-            lines.append((key, shown if shown == usual else f"{shown} (protocol: {usual})"))
-    for name, key in OTHER_SETTINGS.items():
-        values = {plain(run.details.settings.get(name)) for run in model.runs} - {None}
-        if values:
-            lines.append((key, " / ".join(sorted(map(str, values)))))
-    return lines
+    terms = {
+        "Runs": f"{len(model.runs):,}",
+        "Time in searches and final trainings": duration(seconds) if seconds else "",
+        "Finished": " to ".join(dict.fromkeys(map(date, (*dates[:1], *dates[-1:])))),
+        "Device": ", ".join(sorted({detail.device for detail in details if detail.device})),
+        "Versions": ", ".join(f"{package} {' / '.join(sorted(some))}" for package, some in versions.items()),
+    }
+    settings = [{**run.details.settings, "n_epochs": run.planned_epochs} for run in model.runs]
+    usual = {name: (key, plain(value)) for name, (value, key) in PROTOCOL.items()}
+    for name, (key, protocol) in (
+        usual | {name: (key, None) for name, key in OTHER_SETTINGS.items()}
+    ).items():
+        text = " / ".join(sorted(filter(None, {plain(setting.get(name)) for setting in settings})))
+        terms[key] = f"{text} (protocol: {protocol})" if text and protocol not in (None, text) else text
+    return [(term, text) for term, text in terms.items() if text]
 
 
 def _feature_columns(made: FeatureDescription) -> dict[str, str | CheckpointNote]:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cog import constants
 from cog.reporting.html.facts import Facts
-from cog.results.labels import dataset_label, shots_title
-from cog.results.published import CATEGORY_LABELS, MODELS
+from cog.reporting.tables.pivot import Averages, Slice, pivot
+from cog.results import published
+from cog.results.labels import METRIC_LABELS, dataset_label, shots_title
 from cog.results.ranking import REFERENCE
-from cog.results.scores import SeedAverage, dataset_key
+from cog.results.scores import LOGREG, SeedAverage, dataset_key
+
+_GROUPS = {
+    "top1": "Top-1, data sets side by side",
+    "top5": "Top-5, data sets side by side (own results; the paper gives none)",
+}
+_BY_SHOTS = "Top-1, numbers of images side by side (as Tables 5–10 of the paper)"
 
 
 @dataclass(frozen=True)
@@ -22,20 +31,25 @@ class PageRow:
         key: identifies it for the choice of a baseline.
         label: how it is called.
         kind: group shown beside it: ``own``, or its category in the paper.
-        own: whether it is highlighted.
-        cells: its results, by data set, number of shots and metric.
+        model: its name.
+        source: of its numbers.
     """
 
     key: str
     label: str
     kind: str
-    own: bool
-    cells: Mapping[tuple[str, int, str], SeedAverage]
+    model: str
+    source: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is highlighted."""
+        return self.kind == "own"
 
     @property
     def group(self) -> str:
-        """What is said of the model beside its name."""
-        return "own result" if self.own else CATEGORY_LABELS.get(self.kind, self.kind)
+        """Words beside its name."""
+        return "own result" if self.own else published.CATEGORY_LABELS.get(self.kind, self.kind)
 
     @property
     def is_reference(self) -> bool:
@@ -43,132 +57,110 @@ class PageRow:
         return self.key == f"paper-{REFERENCE}"
 
 
+class ScoreLine(NamedTuple):
+    """A row of a table: its model, averages, and their mean over the levels (None: not all are there)."""
+
+    row: PageRow
+    cells: list[SeedAverage | None]
+    mean: float | None
+
+
 @dataclass(frozen=True)
 class ScoreView:
-    """One table: its group in the choice, title, columns and cells."""
+    """One table.
+
+    Attributes:
+        key: identifies it.
+        group: its group in the choice.
+        title: of the table.
+        titles: of all columns.
+        lines: the highest last column first, models without it at the end.
+        has_mean: whether there is a last column with the mean over the levels.
+    """
 
     key: str
     group: str
     title: str
-    columns: Sequence[tuple[str, tuple[str, int]]]  # title, (data set, shots)
-    metric: str
-    mean_of: Sequence[int]  # columns averaged in a last one, if any
-    rows: Sequence[PageRow]
-
-    @property
-    def titles(self) -> list[str]:
-        """Titles of all columns."""
-        return ["Model", *(title for title, _ in self.columns), *(["mean of levels"] if self.mean_of else [])]
-
-    @property
-    def entries(self) -> list[tuple[PageRow, list[SeedAverage | None], float | None]]:
-        """Rows with their cells and mean, the highest last column first, models without it at the end."""
-        found = []
-        for row in self.rows:
-            cells = [row.cells.get((*key, self.metric)) for _, key in self.columns]
-            known = [cell.value for index in self.mean_of if (cell := cells[index]) is not None]
-            mean = statistics.fmean(known) if known and len(known) == len(self.mean_of) else None
-            found.append((row, cells, mean))
-
-        def order(entry: tuple[PageRow, list[SeedAverage | None], float | None]) -> tuple[bool, float, bool]:
-            row, cells, value = entry
-            if not self.mean_of and cells[-1] is not None:
-                value = cells[-1].value
-            return value is None, -(value or 0.0), not row.own
-
-        return sorted(found, key=order)
+    titles: Sequence[str]
+    lines: Sequence[ScoreLine]
+    has_mean: bool
 
 
 def rows_of(facts: Facts) -> list[PageRow]:
     """Return the rows: own models first, then the paper's in its order, unless the data forbid a comparison."""
     rows = [
-        PageRow(
-            key=f"own-{number}",
-            label=model.label,
-            kind="own",
-            own=True,
-            cells={(cell.dataset, cell.n_shot, cell.metric): cell for cell in (*model.cells, *model.top5)},
-        )
-        for number, model in enumerate(facts.own)
+        PageRow(f"own-{i}", model.label, "own", model.name, model.source) for i, model in enumerate(facts.own)
     ]
-    return rows + (published_rows(facts.published) if facts.compared or not facts.own else [])
+    for model, source in _in_order_of_paper(facts.published if facts.compared or not facts.own else ()):
+        known = published.MODELS.get(model)
+        label, kind = (model, "published") if known is None else (known.label, known.category)
+        rows.append(PageRow(f"paper-{model}", label, kind, model, source))
+    return rows
 
 
-def published_rows(cells: Iterable[SeedAverage]) -> list[PageRow]:
-    """Return the paper's models, in its order."""
-    groups: dict[str, dict[tuple[str, int, str], SeedAverage]] = {}
-    for cell in cells:
-        groups.setdefault(cell.model, {})[cell.dataset, cell.n_shot, cell.metric] = cell
-    order = {name: row.order for name, row in MODELS.items()}
-    return [
-        PageRow(
-            key=f"paper-{model}",
-            label=MODELS[model].label if model in MODELS else model,
-            kind=MODELS[model].category if model in MODELS else "published",
-            own=False,
-            cells=groups[model],
-        )
-        for model in sorted(groups, key=lambda model: (order.get(model, len(order)), model))
-    ]
+def _in_order_of_paper(averages: Iterable[SeedAverage]) -> list[tuple[str, str]]:
+    order = {model: i for i, model in enumerate(published.MODELS)}
+    return sorted(
+        {(average.model, average.source) for average in averages},
+        key=lambda row: (order.get(row[0], len(order)), row),
+    )
 
 
-def views_of(rows: Sequence[PageRow], *, official: bool) -> list[ScoreView]:
-    """Return the tables.
-
-    Args:
-        rows: the models.
-        official: whether ``in1k`` and ``cog_l1`` are the paper's data sets, and called as there.
-    """
-    label = dataset_label if official else lambda name: name or "(unnamed)"
-    keys = {key for row in rows for key in row.cells}
-    datasets = sorted({dataset for dataset, _, _ in keys}, key=dataset_key)
-    shots = sorted({n_shot for _, n_shot, _ in keys}, key=lambda n: (n != 0, n))
+def views_of(facts: Facts, rows: Sequence[PageRow]) -> list[ScoreView]:
+    """Return the tables: data sets side by side for each number of shots, and shots side by side for each data set."""
+    own = [average for model in facts.own for average in (*model.cells, *model.top5)]
+    averages = Averages(
+        dataclasses.replace(average, evaluation=LOGREG) for average in (*own, *facts.published)
+    )
+    # Only official data are called as in the paper.
+    label = dataset_label if facts.compared or not facts.own else lambda name: name or "(unnamed)"
+    there = {(row.model, row.source) for row in rows}
+    cells = [average for average in averages.shown if (average.model, average.source) in there]
+    datasets = sorted({average.dataset for average in cells}, key=dataset_key)
+    few_first = sorted({average.n_shot for average in cells}, key=lambda n: (n == 0, n))
     views = []
-    for metric, group, members in (
-        ("top1", "Top-1, data sets side by side", rows),
-        (
-            "top5",
-            "Top-5, data sets side by side (own results; the paper gives none)",
-            [r for r in rows if r.own],
-        ),
-    ):
-        for n_shot in shots:
-            present = [row for row in members if any(key[1:] == (n_shot, metric) for key in row.cells)]
-            columns = [
-                (label(d), (d, n_shot))
-                for d in datasets
-                if any((d, n_shot, "top1") in row.cells for row in present)
-            ]
-            levels = [i for i, (_, (d, _)) in enumerate(columns) if constants.cog_level(d) is not None]
-            if present:
-                views.append(
-                    ScoreView(
-                        f"{metric}-n{n_shot}",
-                        group,
-                        f"{'Top-1' if metric == 'top1' else 'Top-5'} accuracy (%), {shots_title(n_shot)}",
-                        columns,
-                        metric,
-                        levels if len(levels) > 1 else (),
-                        present,
-                    )
-                )
-    if len(shots) > 1:
-        few_first = sorted(shots, key=lambda n: (n == 0, n))
-        for number, dataset in enumerate(datasets):
-            present = [row for row in rows if any(key[0] == dataset for key in row.cells)]
-            views.append(
-                ScoreView(
-                    f"top1-d{number}",
-                    "Top-1, numbers of images side by side (as Tables 5–10 of the paper)",
-                    f"Top-1 accuracy (%) on {label(dataset)}",
-                    [
-                        (shots_title(n) if n else "all", (dataset, n))
-                        for n in few_first
-                        if any((dataset, n, "top1") in row.cells for row in present)
-                    ],
-                    "top1",
-                    (),
-                    present,
-                )
-            )
-    return views
+    for metric, group in _GROUPS.items():
+        for n_shot in sorted(few_first):
+            columns = [Slice({"dataset": name, "n_shot": n_shot}, label(name)) for name in datasets]
+            title = f"{METRIC_LABELS[metric].capitalize()} accuracy (%), {shots_title(n_shot)}"
+            views.append(_view(f"{metric}-n{n_shot}", group, title, averages, rows, columns, metric))
+    for i, dataset in enumerate(datasets if len(few_first) > 1 else ()):
+        columns = [
+            Slice({"dataset": dataset, "n_shot": n}, shots_title(n) if n else "all") for n in few_first
+        ]
+        title = f"Top-1 accuracy (%) on {label(dataset)}"
+        views.append(_view(f"top1-d{i}", _BY_SHOTS, title, averages, rows, columns, "top1"))
+    return [view for view in views if view.lines]
+
+
+def _view(
+    key: str,
+    group: str,
+    title: str,
+    averages: Averages,
+    rows: Sequence[PageRow],
+    columns: Sequence[Slice],
+    metric: str,
+) -> ScoreView:
+    """Return a table of the rows and columns that have a number; a last column averages those of several levels."""
+    by_model = [Slice({"model": row.model, "source": row.source}) for row in rows]
+    grid = pivot(averages, by_model, columns, {"evaluation": LOGREG, "metric": metric})
+    used = [i for i in range(len(columns)) if any(line[i] for line in grid)]
+    levels = [
+        i for i in used if group != _BY_SHOTS and constants.cog_level(columns[i].place["dataset"]) is not None
+    ]
+    has_mean = len(levels) > 1
+    lines = []
+    for row, line in zip(rows, grid, strict=True):
+        known = [average.value for i in levels if (average := line[i]) is not None]
+        mean = statistics.fmean(known) if has_mean and len(known) == len(levels) else None
+        if any(line):
+            lines.append(ScoreLine(row, [line[i] for i in used], mean))
+
+    def order(line: ScoreLine) -> tuple[bool, float, bool]:
+        last = line.cells[-1]
+        value = line.mean if has_mean else None if last is None else last.value
+        return value is None, -(value or 0.0), not line.row.own
+
+    titles = ["Model", *(str(columns[i].label) for i in used), *["mean of levels"] * has_mean]
+    return ScoreView(key, group, title, titles, sorted(lines, key=order), has_mean)

@@ -17,6 +17,8 @@ from cog.results.scores import dataset_key
 # About what fits into a third of a phone.
 _LONG_NAME = 18
 
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
+
 _ISO_UTC = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d\+00:00")
 
 
@@ -39,12 +41,14 @@ def environment() -> jinja2.Environment:
         "fixed": lambda value, digits=1: f"{value:.{digits}f}",
         "groupby_in_order": _groups,
         "is_long": lambda text: len(text.striptags() if isinstance(text, Markup) else text) > _LONG_NAME,
+        "minus": _minus,
         "note_text": _note_text,
         "prose": prose,
         "shots_label": shots_label,
         "shots_title": shots_title,
         "signed": signed,
         "sort_datasets": lambda names: sorted(set(names), key=dataset_key),
+        "sort_value": lambda text: f"{float(text):g}" if _NUMBER.fullmatch(text) else "",
         "sort_shots": lambda shots: sorted(shots, key=lambda n: (n == 0, n)),
         "thousands": lambda value: f"{value:,}",
     }
@@ -80,7 +84,11 @@ def date(text: str) -> str:
 def signed(value: float) -> str:
     """Return a difference with a true minus sign: ``+1.2``, ``−0.3``, ``0.0``."""
     text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+    return "0.0" if text in ("+0.0", "-0.0") else _minus(text)
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
 
 
 def duration(seconds: float) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
+from cog.reporting.tables.comparisons import compare_with_published
 from cog.reporting.tables.layout import format_number
-from cog.results import comparison, official, published
+from cog.results import official, published
 from cog.results.labels import METRIC_LABELS
 from cog.results.run_records import METRICS, Run
 from cog.results.scores import SeedAverage
@@ -27,36 +27,35 @@ def draw(
     for run in runs:
         scores = (f"{METRIC_LABELS[metric]} {getattr(run, metric):.{decimals}f}" for metric in averages)
         lines.append(f"seed {run.seed}: {', '.join(scores)}")
-    for metric, cell in averages.items():
-        count = f"{len(cell.seeds)} seed{'s' if len(cell.seeds) != 1 else ''}"
+    for metric, average in averages.items():
+        count = f"{len(average.seeds)} seed{'s' if len(average.seeds) != 1 else ''}"
         lines.append(
-            f"{METRIC_LABELS[metric]}: {cell.value:.{decimals}f} +- {cell.std:.{decimals}f} "
+            f"{METRIC_LABELS[metric]}: {average.value:.{decimals}f} +- {average.std:.{decimals}f} "
             f"({METRICS[metric]}, {count})"
         )
-    if cell.missing_seeds:
-        lines.append(f"missing seeds: {', '.join(map(str, cell.missing_seeds))}")
+    if average.missing_seeds:
+        lines.append(f"missing seeds: {', '.join(map(str, average.missing_seeds))}")
     if paper is not None and "top1" in averages:
-        lines.append(_beside(averages["top1"], paper, decimals))
+        lines.append(f"{published.SOURCES[paper]}: {_beside(averages['top1'], paper, decimals)}")
     return "\n".join(lines) + "\n"
 
 
-def _beside(cell: SeedAverage, paper: str, decimals: int) -> str:
-    source = published.SOURCES[paper]
-    for other in published.accuracies(paper):
-        if (other.model, other.dataset, other.n_shot) == (cell.model, cell.dataset, cell.n_shot):
-            break
-    else:
-        return f"{source}: no number of this model, data set and number of shots"
-    refused = official.compare([cell, other]).refused
-    if refused:
-        return f"{source}: {refused}"
-    text = f"{source}: {other.value:.1f}"
-    difference = format_number(cell.value - other.value, decimals, signed=True)
-    if other.std is None or cell.std is None:
-        return f"{text}; difference {difference} (the deviation was not published)"
-    deviation = math.hypot(cell.std, other.std)
-    agrees = comparison.within(cell.value, other.value, deviation)
+def _beside(average: SeedAverage, paper: str, decimals: int) -> str:
+    """Compare an accuracy with the published one, in words."""
+    place = (average.model, average.dataset, average.n_shot)
+    other = next(
+        (one for one in published.accuracies(paper) if (one.model, one.dataset, one.n_shot) == place), None
+    )
+    if other is None:
+        return "no number of this model, data set and number of shots"
+    if refused := official.compare([average, other]).refused:
+        return refused
+    record = compare_with_published(average, other)
+    difference = f"difference {format_number(record['difference'], decimals, signed=True)}"
+    if record["within"] is None:
+        return f"{other.value:.1f}; {difference} (the deviation was not published)"
+    words = "within" if record["within"] else "beyond"
     return (
-        f"{text} +- {other.std:.1f}; difference {difference}, {'within' if agrees else 'beyond'} the combined "
-        f"deviation of {deviation:.{decimals}f}"
+        f"{other.value:.1f} +- {other.std:.1f}; {difference}, {words} the combined deviation of "
+        f"{record['combined_deviation']:.{decimals}f}"
     )

@@ -1,199 +1,296 @@
-"""Tables of a quantity: models by data sets, or models by numbers of shots."""
+"""The one pivot: averages over seeds by rows and columns, whatever they are averages of.
+
+A row or a column fixes some fields of an average (:class:`Slice`), the subject of a table fixes the others, and the
+average with all these fields stands where row and column meet. Which number of it is shown is a :class:`Quantity`.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from cog import constants
-from cog.errors import CogError
-from cog.reporting.tables.layout import (
-    Row,
-    Shown,
-    TableStyle,
-    View,
-    cell_record,
-    format_number,
-    seeds_mark,
-)
-from cog.reporting.tables.quantities import Number, Quantity
+from cog.reporting.tables.layout import Row, TableStyle, format_number, only_source, order_rows, seeds_there
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
-from cog.results import published
-from cog.results.labels import METRIC_LABELS, shots_label
-from cog.results.scores import RUNS, SeedAverage, dataset_key
+from cog.results import metric_info, official
+from cog.results.scores import SeedAverage, dataset_key
 
-#: ``datasets``: models by data sets, one table for each number of shots (Fig. 3's data); ``shots``: models by numbers
-#: of shots, one table for each data set (Tables 5-10); ``table``: ``shots``, then ``datasets`` for all images.
-LAYOUTS = ("datasets", "shots", "table")
+#: Fields that identify an average.
+PLACE = ("model", "source", "dataset", "evaluation", "metric", "n_shot")
 
-_TABLE_NUMBERS = {dataset: 5 + index for index, dataset in enumerate(constants.DATASETS)}
+_place_of = operator.attrgetter(*PLACE)
 
-
-def tabulate(
-    shown: Shown,
-    quantity: Callable[[str], Quantity],
-    *,
-    metrics: Sequence[str],
-    layout: str,
-    style: TableStyle,
-) -> View:
-    """Show a quantity of every cell.
-
-    Args:
-        shown: cells, rows and columns.
-        quantity: of a metric.
-        metrics: ``"top1"``, ``"top5"`` or both.
-        layout: one of ``LAYOUTS``; of its tables, those without any number are left out.
-        style: how numbers and labels are written.
-
-    Raises:
-        CogError: when no cell has a number.
-    """
-    tables: list[Table] = []
-    records: list[dict[str, Any]] = []
-    columns: tuple[str, ...] = ()
-    by_metric = {metric: quantity(metric) for metric in metrics}
-    # One record for each cell: in the order of the first layout, whose tables also decide on the mean rank.
-    for number, one in enumerate(("shots", "datasets") if layout == "table" else (layout,)):
-        for panel in _panels(shown, one, only_all=layout == "table"):
-            for metric in metrics:
-                table, rows = _table(shown, by_metric[metric], panel, metric=metric, style=style)
-                if rows or layout == "datasets":
-                    tables.append(table)
-                if number == 0:
-                    records += rows
-    for metric in metrics:
-        columns = by_metric[metric].columns
-    if not records:
-        raise CogError(
-            shown.comparable.refused
-            or f"nothing to show: no {' or '.join(METRIC_LABELS[m] for m in metrics)} accuracy among the results read"
-        )
-    order = {row: index for index, row in enumerate(shown.rows)}
-    if layout == "datasets":
-        records.sort(
-            key=lambda record: (record["n_shot"], order[record["_row"]], dataset_key(record["dataset"]))
-        )
-    source = ("source",) if style.with_source else ()
-    return View(
-        tables=tuple(tables),
-        columns=("model", "dataset", "n_shot", "metric", *columns, "n_seeds", "missing_seeds", *source),
-        records=tuple(records),
-    )
+#: What a number is, whatever the model and the data set: evaluation, metric, number of shots.
+Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class _Panel:
-    """One table of a layout: what all of it shares, and its columns."""
+class Slice:
+    """A row or a column of a table.
 
-    name: str
-    columns: tuple[tuple[str, str, int], ...]  # header, data set, number of shots
+    Attributes:
+        place: values of the fields (of ``PLACE``) that all its averages share.
+        label: header; None: the model, with its source where a table has several.
+    """
+
+    place: Mapping[str, Any]
+    label: str | None = None
+
+    @classmethod
+    def of_key(cls, label: str, dataset: str, key: Key) -> Slice:
+        """Return the slice of one number on one data set."""
+        return cls({"dataset": dataset, **key_place(key)}, label)
 
 
-def _panels(shown: Shown, layout: str, *, only_all: bool) -> list[_Panel]:
-    if layout == "datasets":
-        n_shots = [n for n in shown.n_shots if n == 0] or list(shown.n_shots) if only_all else shown.n_shots
-        return [
-            _Panel(shots_label(n_shot), tuple((dataset, dataset, n_shot) for dataset in shown.datasets))
-            for n_shot in n_shots
+def key_place(key: Key) -> dict[str, Any]:
+    """Return the fields of a place that a key fixes."""
+    return dict(zip(PLACE[3:], key, strict=True))
+
+
+class Averages:
+    """Averages that may be shown, by place; of several for one place the first counts.
+
+    Args:
+        averages: of any numbers.
+        models: rows, in this order, also of those of which nothing is known; None: see :func:`order_rows`.
+        datasets: those shown; None: all there are. In the order of :func:`cog.results.scores.dataset_key`.
+        n_shots: those shown; None: all there are. All images first, then rising.
+        others: further averages that a view may refer to (of a baseline), not shown.
+    """
+
+    def __init__(
+        self,
+        averages: Iterable[SeedAverage],
+        *,
+        models: Sequence[str] | None = None,
+        datasets: Iterable[str] | None = None,
+        n_shots: Iterable[int] | None = None,
+        others: Iterable[SeedAverage] = (),
+    ) -> None:
+        wanted = [
+            (operator.attrgetter(name), frozenset(values))
+            for name, values in (("model", models), ("dataset", datasets), ("n_shot", n_shots))
+            if values is not None
         ]
-    rising = [n_shot for n_shot in shown.n_shots if n_shot] + [0] * (0 in shown.n_shots)
-    headers = {n_shot: f"N={n_shot}" if n_shot else "all" for n_shot in rising}
+        self.shown = [average for average in averages if all(of(average) in values for of, values in wanted)]
+        self.others = list(others)
+        self._at: dict[tuple[Any, ...], SeedAverage] = {}
+        self._datasets: dict[Key, set[str]] = {}
+        for average in self.shown:
+            self._at.setdefault(_place_of(average), average)
+            self._datasets.setdefault(average.key, set()).add(average.dataset)
+        self.rows = order_rows((Row(average.model, average.source) for average in self.shown), models=models)
+        self.datasets = sorted(datasets or {average.dataset for average in self.shown}, key=dataset_key)
+        self.n_shots = sorted(n_shots or {average.n_shot for average in self.shown})
+        self.keys = sorted(self._datasets, key=lambda key: (metric_info.describe(*key).order, str(key)))
+
+    def get(self, place: Mapping[str, Any]) -> SeedAverage | None:
+        """Return the average with these values of all fields of ``PLACE``, or None."""
+        return self._at.get(tuple(place[name] for name in PLACE))
+
+    def beside(self, average: SeedAverage, metric: str) -> SeedAverage | None:
+        """Return another metric of what an average is of, or None."""
+        return self._at.get((*_place_of(average)[:4], metric, average.n_shot))
+
+    def on(self, key: Key) -> list[str]:
+        """Return the data sets with a number, in order."""
+        return sorted(self._datasets.get(key, ()), key=dataset_key)
+
+    @property
+    def by_model(self) -> list[Slice]:
+        """A slice for each row."""
+        return [Slice(row._asdict()) for row in self.rows]
+
+    @property
+    def sources(self) -> list[str]:
+        """Sources of the rows, in order."""
+        return list(dict.fromkeys(row.source for row in self.rows))
+
+    @functools.cached_property
+    def comparable(self) -> official.Comparable:
+        """Which of all these averages may be set beside each other."""
+        return official.compare((*self.shown, *self.others))
+
+
+@dataclass(frozen=True)
+class Number:
+    """The number that a table shows of an average, and how.
+
+    Attributes:
+        value: the number.
+        deviation: its standard deviation, or None.
+        decimals: digits after the point.
+        signed: whether a positive number gets a plus sign.
+        significant: whether ``decimals`` are significant digits instead.
+        interval: ends of its interval, or None.
+        record: columns of flat records.
+    """
+
+    value: float
+    deviation: float | None = None
+    decimals: int = 1
+    signed: bool = False
+    significant: bool = False
+    interval: tuple[float, float] | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def entry(self, seeds: str = "") -> TableEntry:
+        """Return the entry of a table; ``seeds``: such as ``2/5`` where some are missing."""
+        if self.significant:
+            text = f"{self.value:.{self.decimals}g}"
+        else:
+            text = format_number(self.value, self.decimals, signed=self.signed)
+        deviation = "" if self.deviation is None else f"{self.deviation:.{self.decimals}f}"
+        interval = ""
+        if self.interval is not None:
+            interval = f"[{', '.join(format_number(end, self.decimals) for end in self.interval)}]"
+        return TableEntry(text, deviation, seeds, interval)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The number that a view shows of every average.
+
+    Attributes:
+        of: number of an average; None when it cannot be said.
+        title: title of tables; ``{metric}`` stands for the metric's name.
+        spread: words of the title for deviations.
+        columns: of flat records, beside those of every record.
+        notes: lines below every table.
+        spread_note: line below tables with deviations, or "".
+        mean_title: header of a further column with the mean of a row, by which rows are sorted; "": there is none.
+        mean_decimals: digits of the mean after the point.
+    """
+
+    of: Callable[[SeedAverage], Number | None]
+    title: str = ""
+    spread: str = "± std over seeds"
+    columns: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    spread_note: str = ""
+    mean_title: str = ""
+    mean_decimals: int = 1
+
+
+def own_number(average: SeedAverage, *, decimals: int | None = None) -> Number:
+    """Return the number of an average as its metric is declared."""
+    metric = metric_info.describe(*average.key)
+    return Number(
+        average.value,
+        average.std,
+        metric.decimals if decimals is None else decimals,
+        metric.signed,
+        metric.significant and decimals is None,
+    )
+
+
+class Shown(NamedTuple):
+    """A number in a table, the average it is of, and the mean of its row."""
+
+    average: SeedAverage
+    number: Number
+    row_mean: float
+
+
+def pivot(
+    averages: Averages,
+    rows: Sequence[Slice],
+    columns: Sequence[Slice],
+    shared: Mapping[str, Any] | None = None,
+) -> list[list[SeedAverage | None]]:
+    """Return the averages where rows and columns meet.
+
+    Args:
+        averages: all there are.
+        rows: in this order.
+        columns: in this order.
+        shared: values of the fields that neither rows nor columns fix.
+    """
     return [
-        _Panel(
-            f"{dataset}{_table_number(shown, dataset)}",
-            tuple((headers[n_shot], dataset, n_shot) for n_shot in rising),
-        )
-        for dataset in shown.datasets
+        [averages.get({**(shared or {}), **row.place, **column.place}) for column in columns] for row in rows
     ]
 
 
-def _table_number(shown: Shown, dataset: str) -> str:
-    number = _TABLE_NUMBERS.get(dataset)
-    only_paper = shown.sources == (published.SOURCES["v2"],)
-    return f" (Table {number} of the paper)" if only_paper and number else ""
+def tabulate(
+    averages: Averages,
+    columns: Sequence[Slice],
+    quantity: Quantity,
+    *,
+    title: str,
+    style: TableStyle,
+    shared: Mapping[str, Any] | None = None,
+    all_rows: bool = False,
+    paper_tables: Mapping[str, str] | None = None,
+) -> tuple[Table, list[Shown]]:
+    """Return a table of models by columns, and the numbers in it.
 
-
-def _table(
-    shown: Shown, quantity: Quantity, panel: _Panel, *, metric: str, style: TableStyle
-) -> tuple[Table, list[dict[str, Any]]]:
-    decimals = style.decimals if quantity.decimals is None else quantity.decimals
-    lines: list[tuple[Row, list[TableEntry | None], float | None]] = []
-    records: list[dict[str, Any]] = []
-    incomplete: list[tuple[str, str]] = []
-    used: set[str] = set()
-    has_deviation = False
-    for row in shown.rows:
-        entries: list[TableEntry | None] = []
-        numbers: list[float] = []
-        of_row: list[dict[str, Any]] = []
-        missing: dict[tuple[int, ...], list[str]] = {}
-        for header, dataset, n_shot in panel.columns:
-            cell = shown.get(row, dataset, n_shot, metric)
-            number = None if cell is None else quantity.of(cell)
-            if cell is None or number is None:
-                entries.append(None)
-                continue
-            used.add(row.source)
-            numbers.append(number.value)
-            has_deviation |= number.deviation is not None
-            entries.append(_entry(number, cell, decimals=decimals, signed=quantity.signed))
-            of_row.append({**cell_record(cell), **number.record, "_row": row})
-            if cell.missing_seeds:
-                missing.setdefault(cell.missing_seeds, []).append(header)
-        incomplete += _incomplete(
-            style.label(row, sources=shown.sources), missing, n_columns=len(panel.columns)
-        )
-        mean = statistics.fmean(numbers) if numbers else None
-        if quantity.mean_title:
-            mark = f"({len(numbers)}/{len(panel.columns)})" if 0 < len(numbers) < len(panel.columns) else ""
-            entries.append(None if mean is None else TableEntry(f"{mean:.{style.decimals}f}", mark=mark))
-            for record in of_row:
-                record["mean_rank"] = mean
-        records += of_row
-        lines.append((row, entries, mean))
-    sources = used or set(shown.sources)
+    Args:
+        averages: all there are; the rows are theirs.
+        columns: in this order.
+        quantity: the number that is shown.
+        title: without the words on deviations and source.
+        style: how rows are written.
+        shared: values of the fields that neither rows nor columns fix.
+        all_rows: whether rows without a number stand in the table, and columns that lack the same seeds are named
+            together.
+        paper_tables: number of the table in a publication, by source; named where all rows are of that source.
+    """
+    grid: list[tuple[Row, list[Shown | None], float]] = []
+    for row, line in zip(averages.rows, pivot(averages, averages.by_model, columns, shared), strict=True):
+        numbers = [None if average is None else quantity.of(average) for average in line]
+        values = [number.value for number in numbers if number is not None]
+        mean = statistics.fmean(values) if values else math.inf
+        places = [
+            Shown(average, number, mean) if average is not None and number is not None else None
+            for average, number in zip(line, numbers, strict=True)
+        ]
+        if values or all_rows:
+            grid.append((row, places, mean))
+    shown = [place for _, places, _ in grid for place in places if place is not None]
+    sources = {place.average.source for place in shown} or set(averages.sources)
+    labels = {row: style.label(row, sources=sources) for row, _, _ in grid}
+    headers = [str(column.label) for column in columns]
+    notes = list(quantity.notes)
+    missing: list[tuple[str, str]] = []
+    for row, places, _ in grid:
+        label = style.label(row, sources=averages.sources) if all_rows else labels[row]
+        missing += _missing_seeds(label, headers, places, together=all_rows)
+    if missing:
+        notes.insert(0, Note("Missing seeds", tuple(missing)))
+    if any(place.number.deviation is not None for place in shown):
+        title += f", {quantity.spread}"
+        notes += [Note(quantity.spread_note)] if quantity.spread_note else []
+    if any(place.number.interval for place in shown):
+        notes.append(Note("[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."))
+    title += only_source(sources, paper_tables)
     if quantity.mean_title:
         # A ranking is read from the top. Rows without all columns have a mean that is not comparable.
-        lines.sort(key=lambda line: (None in line[1], math.inf if line[2] is None else line[2]))
-    title = quantity.title.format(metric=METRIC_LABELS[metric])
-    title += f", {panel.name}"
-    if has_deviation:
-        title += ", mean ± std over seeds" if quantity.columns[:1] == ("mean",) else ", ± combined deviation"
-    if len(sources) == 1 and RUNS not in sources:
-        title += f" [{printable(next(iter(sources)))}]"
-    notes = list(quantity.notes)
-    if incomplete:
-        notes.insert(0, Note("Missing seeds", tuple(incomplete)))
-    headers = [header for header, _, _ in panel.columns]
-    table = Table(
-        title=title,
-        columns=(*headers, *([quantity.mean_title] if quantity.mean_title else [])),
-        rows=tuple((style.label(row, sources=sources), tuple(entries)) for row, entries, _ in lines),
-        notes=tuple(notes),
-    )
-    return table, records
+        grid.sort(key=lambda line: (None in line[1], line[2]))
+        headers.append(quantity.mean_title)
+    rows = []
+    for row, places, mean in grid:
+        entries = [place and place.number.entry(seeds_there(place.average)) for place in places]
+        if quantity.mean_title:
+            n_numbers = len(places) - places.count(None)
+            some = f"{n_numbers}/{len(places)}" if n_numbers < len(places) else ""
+            mean_entry = Number(mean, decimals=quantity.mean_decimals).entry(some)
+            entries.append(mean_entry if n_numbers else None)
+        rows.append((labels[row], tuple(entries)))
+    return Table(title, tuple(headers), tuple(rows), tuple(notes)), shown
 
 
-def _incomplete(
-    label: str, missing: Mapping[tuple[int, ...], Sequence[str]], *, n_columns: int
-) -> list[tuple[str, str]]:
-    """Name the missing seeds of a row, columns that lack the same ones together."""
-    return [
-        (
-            printable(f"{label}, {'every column' if len(headers) == n_columns > 1 else ', '.join(headers)}"),
-            ", ".join(map(str, seeds)),
-        )
-        for seeds, headers in missing.items()
-    ]
-
-
-def _entry(number: Number, cell: SeedAverage, *, decimals: int, signed: bool) -> TableEntry:
-    return TableEntry(
-        format_number(number.value, decimals, signed=signed),
-        "" if number.deviation is None else f"{number.deviation:.{decimals}f}",
-        seeds_mark(cell),
-    )
+def _missing_seeds(
+    label: str, headers: Sequence[str], line: Sequence[Shown | None], *, together: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield columns and their missing seeds; if ``together``, columns that lack the same ones once."""
+    lacking: dict[tuple[tuple[int, ...], int], list[str]] = {}
+    for index, (header, place) in enumerate(zip(headers, line, strict=True)):
+        if place is not None and place.average.missing_seeds:
+            lacking.setdefault((place.average.missing_seeds, 0 if together else index), []).append(header)
+    for (seeds, _), some in lacking.items():
+        names = "every column" if together and len(some) == len(headers) > 1 else ", ".join(some)
+        yield printable(f"{label}, {names}"), ", ".join(map(str, seeds))

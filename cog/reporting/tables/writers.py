@@ -1,9 +1,10 @@
-"""Tables drawn as text, Markdown or LaTeX, and flat records as CSV or JSON; what is in them is none of its business."""
+"""One writer for each format: tables as text, Markdown or LaTeX, flat records as CSV or JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,18 +34,25 @@ class TableEntry:
 
     Attributes:
         number: ``71.0``, ``+0.4``, or any text.
-        deviation: what follows the plus-minus sign, or "".
-        mark: a remark on the number, such as ``(2/5)``, or "".
+        deviation: number after the plus-minus sign, or "".
+        seeds: such as ``2/5`` where two of five numbers are there, or "".
+        interval: such as ``[0.1, 0.3]``, or "".
     """
 
     number: str
     deviation: str = ""
-    mark: str = ""
+    seeds: str = ""
+    interval: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Return the remarks on the number."""
+        return " ".join(filter(None, (f"({self.seeds})" if self.seeds else "", self.interval)))
 
 
 @dataclass(frozen=True)
 class Note:
-    """Lines below a table: a heading with a list of ``where: what``, or a sentence (no items)."""
+    """Lines below a table: a heading with a list of ``place: remark``, or a sentence (no items)."""
 
     text: str
     items: tuple[tuple[str, str], ...] = ()
@@ -52,7 +60,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Table:
-    """What is drawn.
+    """A table as readers see it; without columns it is a statement.
 
     Attributes:
         title: one line; may contain the plus-minus sign.
@@ -60,7 +68,7 @@ class Table:
         rows: label and entries (None: nothing known) of each row.
         notes: drawn below.
         corner: header of the labels, where the format needs one.
-        words: whether entries are words, which are aligned at the left, and not numbers.
+        words: columns of words, which are aligned at the left, and not of numbers.
     """
 
     title: str
@@ -68,7 +76,7 @@ class Table:
     rows: tuple[tuple[str, tuple[TableEntry | None, ...]], ...]
     notes: tuple[Note, ...] = ()
     corner: str = "model"
-    words: frozenset[int] = frozenset()  # columns of words
+    words: frozenset[int] = frozenset()
 
 
 def printable(text: str) -> str:
@@ -84,7 +92,7 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
     """Draw tables one below the other.
 
     Args:
-        tables: what to draw.
+        tables: in this order.
         fmt: one of ``DRAWN``.
         width: columns of the terminal, for text: wider tables are drawn in blocks of columns, one below the other;
             0: any width.
@@ -92,12 +100,8 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
     Returns:
         The text, ending with one newline.
     """
-    drawing: dict[str, Callable[[Table], str]] = {
-        "text": lambda table: _text(table, width),
-        "markdown": _markdown,
-        "latex": _latex,
-    }
-    return "\n".join(drawing[fmt](table) if table.columns else _title(table, fmt, width) for table in tables)
+    lines = {"text": lambda table: _text(table, width), "markdown": _markdown, "latex": _latex}[fmt]
+    return "\n".join("\n".join(lines(table)) + "\n" for table in tables)
 
 
 def flat(
@@ -112,91 +116,80 @@ def flat(
         decimals: digits after the point of floats in CSV; None: all.
     """
     if fmt == "json":
-        rows = [{column: record.get(column) for column in columns} for record in records]
-        body = ",\n".join("  " + json.dumps(row, ensure_ascii=True) for row in rows)
-        return f"[\n{body}\n]\n" if rows else "[]\n"
-    rows_of_text = ((_csv_value(record.get(column), decimals) for column in columns) for record in records)
-    return csv_text(columns, rows_of_text)
+        rows = [json.dumps({column: record.get(column) for column in columns}) for record in records]
+        return "[\n" + ",\n".join(f"  {row}" for row in rows) + "\n]\n" if rows else "[]\n"
+
+    def text(value: Any) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, float):
+            return repr(value) if decimals is None else f"{value:.{decimals}f}"
+        return " ".join(map(str, value)) if isinstance(value, tuple | list) else printable(str(value))
+
+    return csv_text(columns, ([text(record.get(column)) for column in columns] for record in records))
 
 
-def _csv_value(value: Any, decimals: int | None) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return repr(value) if decimals is None else f"{value:.{decimals}f}"
-    if isinstance(value, tuple | list):
-        return " ".join(map(str, value))
-    return printable(str(value))
+def _cells(
+    table: Table, escape: Callable[[str], str], entry: Callable[[int, TableEntry], str], none: str
+) -> Iterator[list[str]]:
+    """Yield the cells of every line of a table, its header first."""
+    yield [escape(table.corner), *map(escape, table.columns)]
+    for label, row in table.rows:
+        yield [escape(label), *(none if cell is None else entry(i, cell) for i, cell in enumerate(row))]
 
 
-def _title(table: Table, fmt: str, width: int) -> str:
-    """Draw a table without columns, which is a statement."""
-    lines = _wrap(table.title, width) if fmt == "text" else [_latex_comment(table.title)]
-    return "\n".join([_markdown_text(table.title)] if fmt == "markdown" else lines) + "\n"
+# --- text
 
 
-def _text(table: Table, width: int) -> str:
+def _text(table: Table, width: int) -> list[str]:
+    lines = _wrap(table.title, width)
+    if not table.columns:
+        return lines
     labels = ["", *(printable(label) for label, _ in table.rows)]
     label_width = max(map(len, labels))
     columns = [_text_column(table, index) for index in range(len(table.columns))]
-    lines = [*_wrap(table.title, width), ""]
-    for number, block in enumerate(_blocks(columns, label_width, width)):
-        if number:
-            lines.append("")
-        widths = [max(map(len, column)) for column in block]
-        for row, label in enumerate(labels):
-            cells = [column[row].ljust(size) for column, size in zip(block, widths, strict=True)]
-            lines.append(_GAP.join([label.ljust(label_width), *cells]).rstrip())
+    for block in _blocks(columns, label_width, width):
+        sizes = [label_width, *(max(map(len, column)) for column in block)]
+        lines.append("")
+        for cells in zip(labels, *block, strict=True):
+            lines.append(_GAP.join(map(str.ljust, cells, sizes)).rstrip())
     for note in table.notes:
-        text = note.text + (":" if note.items else "")
-        lines += ["", *_wrap(text[:1].lower() + text[1:] if note.items else text, width)]
-        for where, what in note.items:
-            lines += _wrap(f"  {where}: {what}", width, indent=4)
-    return "\n".join(lines) + "\n"
+        text = note.text[:1].lower() + note.text[1:] + ":" if note.items else note.text
+        lines += ["", *_wrap(text, width)]
+        for place, remark in note.items:
+            lines += _wrap(f"  {place}: {remark}", width, indent=4)
+    return lines
 
 
 def _text_column(table: Table, index: int) -> list[str]:
-    """Header and entries of one column, decimal points below each other."""
-    header = printable(table.columns[index])
+    """Return the header and the entries of a column, decimal points below each other."""
     entries = [row[index] for _, row in table.rows]
     numbers = ["-" if entry is None else printable(entry.number) for entry in entries]
-    deviations = [
-        "" if entry is None or not entry.deviation else f" ± {entry.deviation}" for entry in entries
-    ]
-    marks = ["" if entry is None else entry.mark for entry in entries]
-    if index in table.words:
-        return [header, *numbers]
-    if not any(deviations):
+    if index not in table.words:
+        # Of equal decimals, so that aligning the right ends aligns the points.
         size = max(map(len, numbers), default=0)
         numbers = [
-            number if entry is None else number.rjust(size)
+            number
+            if entry is None
+            else number.rjust(size) + (f" ± {entry.deviation}" if entry.deviation else "")
             for number, entry in zip(numbers, entries, strict=True)
         ]
-    else:
-        # Of equal decimals, so that aligning the right ends aligns the points.
-        size = max(map(len, numbers))
+        size = max(map(len, numbers), default=0)
+        marks = ("" if entry is None else entry.mark for entry in entries)
         numbers = [
-            (number.rjust(size) if entry is not None else number) + deviation
-            for number, deviation, entry in zip(numbers, deviations, entries, strict=True)
+            f"{number.ljust(size)} {mark}".rstrip() for number, mark in zip(numbers, marks, strict=True)
         ]
-    size = max(map(len, numbers), default=0)
-    return [
-        header,
-        *(f"{number.ljust(size)} {mark}".rstrip() for number, mark in zip(numbers, marks, strict=True)),
-    ]
+    return [printable(table.columns[index]), *numbers]
 
 
 def _blocks(columns: list[list[str]], label_width: int, width: int) -> list[list[list[str]]]:
     """Distribute columns over as few blocks as fit, evenly, so that the last one is not a lonely column."""
-    sizes = [max(map(len, column)) + len(_GAP) for column in columns]
-    if not columns:
-        return [[]]
     for n_blocks in range(1, len(columns) + 1):
-        per_block = -(-len(columns) // n_blocks)
-        blocks = [columns[start : start + per_block] for start in range(0, len(columns), per_block)]
-        widest = max(sum(sizes[start : start + per_block]) for start in range(0, len(columns), per_block))
+        size = -(-len(columns) // n_blocks)
+        blocks = [columns[start : start + size] for start in range(0, len(columns), size)]
+        widest = max(sum(max(map(len, column)) + len(_GAP) for column in block) for block in blocks)
         if width <= 0 or label_width + widest <= width:
             break
     return blocks
@@ -204,13 +197,33 @@ def _blocks(columns: list[list[str]], label_width: int, width: int) -> list[list
 
 def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
     """Break a sentence at spaces; leading spaces are kept."""
-    import textwrap
-
     if width <= 0 or len(text) <= width:
         return [text]
     return textwrap.wrap(
         text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
+
+
+# --- Markdown
+
+
+def _markdown(table: Table) -> list[str]:
+    lines = [_markdown_text(table.title)]
+    if not table.columns:
+        return lines
+
+    def entry(_: int, cell: TableEntry) -> str:
+        deviation = f" ± {cell.deviation}" if cell.deviation else ""
+        return f"{_markdown_text(cell.number)}{deviation} {cell.mark}".rstrip()
+
+    header, *rows = _cells(table, _markdown_text, entry, "-")
+    rules = ["---", *("---" if index in table.words else "---:" for index in range(len(table.columns)))]
+    lines += ["", *("| " + " | ".join(cells) + " |" for cells in (header, rules, *rows))]
+    for note in table.notes:
+        text = _markdown_text(note.text)
+        items = [f"- {_markdown_text(place)}: {_markdown_text(remark)}" for place, remark in note.items]
+        lines += ["", f"{text}:", "", *items] if items else ["", text]
+    return lines
 
 
 def _markdown_text(text: str) -> str:
@@ -223,72 +236,33 @@ def _markdown_text(text: str) -> str:
     return text.replace("://", ":\\/\\/").replace("www.", "www\\.")
 
 
-def _markdown(table: Table) -> str:
-    escape = _markdown_text
+# --- LaTeX
 
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
 
-    def entry(value: TableEntry | None) -> str:
-        if value is None:
-            return "-"
-        number = escape(value.number) + (f" ± {value.deviation}" if value.deviation else "")
-        return f"{number} {value.mark}".rstrip()
+def _latex(table: Table) -> list[str]:
+    title = _latex_comment(table.title)
+    if not table.columns:
+        return [title]
 
-    rules = ["---" if index in table.words else "---:" for index in range(len(table.columns))]
-    lines = [
-        escape(table.title),
-        "",
-        line([table.corner, *map(escape, table.columns)]),
-        line(["---", *rules]),
-    ]
-    lines += [line([escape(label), *map(entry, row)]) for label, row in table.rows]
+    def entry(index: int, cell: TableEntry) -> str:
+        if index in table.words:
+            return _latex_text(cell.number)
+        deviation = rf" \pm {cell.deviation}" if cell.deviation else ""
+        return f"${cell.number}{deviation}$ {cell.mark}".rstrip()
+
+    header, *rows = (" & ".join(cells) + r" \\" for cells in _cells(table, _latex_text, entry, "--"))
+    kinds = "".join("l" if index in table.words else "r" for index in range(len(table.columns)))
+    lines = [f"{title}; needs \\usepackage{{booktabs}}", rf"\begin{{tabular}}{{l{kinds}}}", r"\toprule"]
+    lines += [header, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
     for note in table.notes:
-        if note.items:
-            lines += [
-                "",
-                f"{escape(note.text)}:",
-                "",
-                *(f"- {escape(where)}: {escape(what)}" for where, what in note.items),
-            ]
-        else:
-            lines += ["", escape(note.text)]
-    return "\n".join(lines) + "\n"
+        text = note.text[:1].lower() + note.text[1:] + ":" if note.items else note.text
+        lines += map(_latex_comment, (text, *(f"  {place}: {remark}" for place, remark in note.items)))
+    return lines
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX_ESCAPES.get(character, character) for character in printable(text))
 
 
 def _latex_comment(text: str) -> str:
     return "% " + printable(text).replace("±", "+-")
-
-
-def _latex(table: Table) -> str:
-    def escape(text: str) -> str:
-        return "".join(_LATEX_ESCAPES.get(character, character) for character in printable(text))
-
-    def entry(index: int, value: TableEntry | None) -> str:
-        if value is None:
-            return "--"
-        if index in table.words:
-            return escape(value.number)
-        number = value.number + (rf" \pm {value.deviation}" if value.deviation else "")
-        return f"${number}$ {value.mark}".rstrip()
-
-    kinds = "".join("l" if index in table.words else "r" for index in range(len(table.columns)))
-    lines = [
-        f"{_latex_comment(table.title)}; needs \\usepackage{{booktabs}}",
-        rf"\begin{{tabular}}{{l{kinds}}}",
-        r"\toprule",
-        " & ".join([escape(table.corner), *map(escape, table.columns)]) + r" \\",
-        r"\midrule",
-    ]
-    for label, row in table.rows:
-        lines.append(
-            " & ".join([escape(label), *(entry(index, value) for index, value in enumerate(row))]) + r" \\"
-        )
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    for note in table.notes:
-        if note.items:
-            lines.append(_latex_comment(note.text[:1].lower() + note.text[1:] + ":"))
-            lines += [_latex_comment(f"  {where}: {what}") for where, what in note.items]
-        else:
-            lines.append(_latex_comment(note.text))
-    return "\n".join(lines) + "\n"

@@ -1,0 +1,240 @@
+"""Tables of accuracies, differences to a model, losses since IN-1K and ranks: models by data sets or by shots."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cog import constants
+from cog.errors import CogError
+from cog.reporting.tables.layout import Row, TableStyle, View, source_key
+from cog.reporting.tables.pivot import Averages, Number, Quantity, Slice, tabulate
+from cog.reporting.tables.writers import Note, Table
+from cog.results import published
+from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.scores import LOGREG, SeedAverage, dataset_key
+
+#: ``datasets``: models by data sets, one table for each number of shots (Fig. 3's data); ``shots``: models by numbers
+#: of shots, one table for each data set (Tables 5-10); ``table``: ``shots``, then ``datasets`` for all images.
+LAYOUTS = ("datasets", "shots", "table")
+
+_TABLE_NUMBERS = {dataset: 5 + index for index, dataset in enumerate(constants.DATASETS)}
+
+#: Returns the quantity of a metric, given averages, the name of the metric, and digits after the point.
+QuantityOf = Callable[[Averages, str, int], Quantity]
+
+
+def of_accuracies(
+    averages: Averages, quantity: QuantityOf, *, metrics: Sequence[str], layout: str, style: TableStyle
+) -> View:
+    """Show a number of every accuracy.
+
+    Args:
+        averages: of logistic regression, or of another evaluation under its name.
+        quantity: the number that is shown, by metric.
+        metrics: ``"top1"``, ``"top5"`` or both.
+        layout: one of ``LAYOUTS``; of its tables, those without any number are left out.
+        style: how numbers and labels are written.
+
+    Raises:
+        CogError: when no average has a number.
+    """
+    tables: list[Table] = []
+    records: list[dict[str, Any]] = []
+    of = {metric: quantity(averages, metric, style.points) for metric in metrics}
+    # One record for each average: in the order of the first layout, whose tables also decide on the mean rank.
+    for kind in ("shots", "datasets") if layout == "table" else (layout,):
+        further = []
+        for title, columns in _panels(averages, kind, only_all=layout == "table"):
+            for metric in metrics:
+                table, shown = tabulate(
+                    averages,
+                    columns,
+                    of[metric],
+                    title=f"{of[metric].title.format(metric=METRIC_LABELS[metric])}, {title}",
+                    style=style,
+                    shared={"evaluation": LOGREG, "metric": metric},
+                    all_rows=True,
+                )
+                if shown or layout == "datasets":
+                    tables.append(table)
+                further += [
+                    {**average_record(average), **number.record, "mean_rank": mean}
+                    for average, number, mean in shown
+                ]
+        records = records or further
+    if not records:
+        accuracies = " or ".join(METRIC_LABELS[metric] for metric in metrics)
+        raise CogError(
+            averages.comparable.refused or f"nothing to show: no {accuracies} accuracy among the results read"
+        )
+    if layout == "datasets":
+        order = {row: index for index, row in enumerate(averages.rows)}
+        records.sort(
+            key=lambda record: (
+                record["n_shot"],
+                order[Row(record["model"], record["source"])],
+                dataset_key(record["dataset"]),
+            )
+        )
+    names = ("model", "dataset", "n_shot", "metric", *of[metrics[-1]].columns, "n_seeds", "missing_seeds")
+    return View(tuple(tables), (*names, *["source"] * style.with_source), tuple(records))
+
+
+def _panels(averages: Averages, layout: str, *, only_all: bool) -> Iterator[tuple[str, list[Slice]]]:
+    """Yield the title and the columns of each table of a layout."""
+    if layout == "datasets":
+        for n_shot in [0] if only_all and 0 in averages.n_shots else averages.n_shots:
+            columns = [Slice({"dataset": name, "n_shot": n_shot}, name) for name in averages.datasets]
+            yield shots_label(n_shot), columns
+        return
+    rising = sorted(averages.n_shots, key=lambda n_shot: (n_shot == 0, n_shot))
+    only_paper = averages.sources == [published.SOURCES["v2"]]
+    for dataset in averages.datasets:
+        number = _TABLE_NUMBERS.get(dataset) if only_paper else None
+        title = dataset if number is None else f"{dataset} (Table {number} of the paper)"
+        yield title, [Slice({"dataset": dataset, "n_shot": n}, f"N={n}" if n else "all") for n in rising]
+
+
+def average_record(average: SeedAverage) -> dict[str, Any]:
+    """Return the columns of flat records that every view of accuracies has."""
+    names = ("model", "dataset", "n_shot", "metric", "missing_seeds", "source")
+    return {**{name: getattr(average, name) for name in names}, "n_seeds": len(average.seeds) or None}
+
+
+def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
+    """Show the mean accuracy and its population standard deviation over seeds, in percent."""
+
+    def of(average: SeedAverage) -> Number:
+        return Number(
+            average.value, average.std, decimals, record={"mean": average.value, "std": average.std}
+        )
+
+    return Quantity(of, "{metric} accuracy (%)", "mean ± std over seeds", ("mean", "std"))
+
+
+class Baseline:
+    """The averages of a model that others are compared with.
+
+    A row is compared with the baseline of its own source where there is one, otherwise with that of the first source
+    that has one (runs, the paper, files); not at all where these are on other data (:mod:`cog.results.official`).
+
+    Raises:
+        CogError: when nothing is known of the model.
+    """
+
+    def __init__(self, averages: Averages, model: str) -> None:
+        self._averages = averages
+        self._at = {
+            (average.source, average.dataset, average.metric, average.n_shot): average
+            for average in (*averages.shown, *averages.others)
+            if average.model == model
+        }
+        self.sources = sorted({source for source, *_ in self._at}, key=source_key)
+        if not self.sources:
+            raise CogError(f"there is nothing to compare with: no result of {model} among those read")
+
+    def of(self, average: SeedAverage) -> SeedAverage | None:
+        """Return what an average is compared with; None where that is not known or on other data."""
+        source = average.source if average.source in self.sources else self.sources[0]
+        base = self._at.get((source, average.dataset, average.metric, average.n_shot))
+        return base if base is not None and self._averages.comparable.allows(average, base) else None
+
+
+def relative_to(model: str) -> QuantityOf:
+    """Show the difference to a model in points, with the combined deviation ``sqrt(s1 ** 2 + s2 ** 2)``.
+
+    Raises:
+        CogError: when nothing is known of the model.
+    """
+
+    def quantity(averages: Averages, metric: str, decimals: int) -> Quantity:
+        baseline = Baseline(averages, model)
+
+        def of(average: SeedAverage) -> Number | None:
+            base = baseline.of(average)
+            if base is None:
+                return None
+            value, deviation = average.value - base.value, None
+            if base is not average and average.std is not None and base.std is not None:
+                deviation = math.hypot(average.std, base.std)
+            record = (model, base.source, value, deviation)
+            return Number(
+                value, deviation, decimals, signed=True, record=dict(zip(columns, record, strict=True))
+            )
+
+        columns = ("baseline", "baseline_source", "difference", "combined_deviation")
+        foreign = [source for source in averages.sources if source not in baseline.sources]
+        note = Note(
+            f"The baseline of rows from {', '.join(foreign)} is {model} from {baseline.sources[0]}: the papers' own "
+            "training and yours may differ in more than the model."
+        )
+        title = f"{{metric}} accuracy, difference to {model} (points)"
+        return Quantity(of, title, "± combined deviation", columns, (note,) if foreign else ())
+
+    return quantity
+
+
+def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
+    """Show the change since the model's own IN-1K accuracy with as many shots, in percent: ``100 * (L / IN-1K - 1)``.
+
+    As the first version's Fig. 3c. The deviation is that of a ratio of two independent means, to first order.
+
+    Raises:
+        CogError: when no model has an IN-1K accuracy.
+    """
+    reference = {
+        (average.model, average.source, average.n_shot): average
+        for average in (*averages.shown, *averages.others)
+        if average.dataset == constants.IN1K and average.metric == metric
+    }
+    if not reference:
+        raise CogError(f"--drop needs results on {constants.IN1K}, and there is none among those read")
+
+    def of(average: SeedAverage) -> Number | None:
+        base = reference.get((average.model, average.source, average.n_shot))
+        if base is None or base.value <= 0:
+            return None
+        value, deviation = 100 * (average.value / base.value - 1), None
+        if average.dataset != constants.IN1K and average.std is not None and base.std is not None:
+            deviation = 100 * math.hypot(average.std / base.value, average.value * base.std / base.value**2)
+        record = {"in1k_mean": base.value, "drop": value, "drop_deviation": deviation}
+        return Number(value, deviation, decimals, signed=True, record=record)
+
+    title = f"{{metric}} accuracy, change since the model's own {constants.IN1K} (% of it)"
+    return Quantity(of, title, "± combined deviation", ("in1k_mean", "drop", "drop_deviation"))
+
+
+def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
+    """Show the rank among the rows, on each data set and number of shots; equal accuracies share the better rank.
+
+    Results on other data have no rank beside results on the official data (:mod:`cog.results.official`).
+    The means are compared as they are: two published ones, rounded to 0.1, are often equal. The mean rank of a row is
+    over the columns of its table; rows that lack some are marked.
+    """
+    foreign = averages.comparable.is_foreign
+    means: dict[tuple[str, int], list[float]] = {}
+    for average in averages.shown:
+        if average.metric == metric and not foreign(average):
+            bisect.insort(means.setdefault((average.dataset, average.n_shot), []), average.value)
+
+    def of(average: SeedAverage) -> Number | None:
+        if foreign(average):
+            return None
+        rising = means[average.dataset, average.n_shot]
+        first, end = bisect.bisect_left(rising, average.value), bisect.bisect_right(rising, average.value)
+        value = 1 + len(rising) - end
+        return Number(
+            value, decimals=0, record={"rank": value, "n_tied": end - first, "n_ranked": len(rising)}
+        )
+
+    return Quantity(
+        of,
+        "rank by {metric} accuracy",
+        columns=("rank", "n_tied", "n_ranked", "mean_rank"),
+        notes=(Note("Equal accuracies share the better rank (1, 2, 2, 4)."),),
+        mean_title="mean",
+        mean_decimals=decimals,
+    )

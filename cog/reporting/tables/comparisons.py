@@ -1,0 +1,229 @@
+"""Tables of comparisons: differences to a baseline, where the order changes, and results beside the published ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from cog import constants
+from cog.errors import CogError
+from cog.reporting.tables.accuracies import Baseline, average_record
+from cog.reporting.tables.layout import Row, TableStyle, View, format_number, only_source, seeds_there
+from cog.reporting.tables.pivot import Averages, Number, Slice, pivot
+from cog.reporting.tables.writers import Note, Table, TableEntry, printable
+from cog.results import comparison, published
+from cog.results.comparison import Crossing, Difference
+from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.scores import LOGREG, RUNS, SeedAverage
+
+_DIFFERENCE_COLUMNS = (
+    "model", "source", "baseline", "baseline_source", "dataset", "n_shot", "metric", "difference", "low", "high",
+    "deviation", "paired", "common_seeds", "reading",
+)  # fmt: skip
+
+_BESIDE_COLUMNS = (
+    "model", "source", "dataset", "n_shot", "mean", "std", "n_seeds", "missing_seeds", "published_mean",
+    "published_std", "difference", "combined_deviation", "within",
+)  # fmt: skip
+
+_PAIRED = Note(
+    f"[ ]: {100 * comparison.CONFIDENCE:.0f} % confidence interval of the mean difference, Student's t over the common "
+    "seeds. Seeds vary the training of the classifier alone: not the pretraining, the images or the concepts. Each "
+    "interval is for its own row; among many, some miss by chance."
+)
+_UNPAIRED = Note(
+    "unpaired, ±: no common seeds are known, so the difference is only set against the combined deviation "
+    "sqrt(s1^2 + s2^2) of single runs, plus 0.05 for each published mean's rounding; no confidence is claimed."
+)
+_ESTABLISHED = Note(
+    "established: the readings above tell the order on both sides; `after A, before B` where only data sets further "
+    "apart do."
+)
+_WITHIN = Note(
+    "within: the difference is at most the combined deviation sqrt(s1^2 + s2^2) plus "
+    f"{comparison.PUBLISHED_ROUNDING} for the rounding of the published mean."
+)
+
+
+def _accuracies(averages: Averages, metric: str, n_shot: int) -> list[SeedAverage]:
+    """Return what there is with a number of shots, by rows, then by data sets."""
+    columns = [Slice({"dataset": dataset}) for dataset in averages.datasets]
+    shared = {"evaluation": LOGREG, "metric": metric, "n_shot": n_shot}
+    grid = pivot(averages, averages.by_model, columns, shared)
+    return [average for line in grid for average in line if average is not None]
+
+
+def differences(averages: Averages, model: str, *, metrics: Sequence[str], style: TableStyle) -> View:
+    """State the difference of every row to a baseline on the same data, and where they change places.
+
+    Args:
+        averages: accuracies, see :func:`cog.reporting.tables.accuracies.of_accuracies`.
+        model: the baseline.
+        metrics: ``"top1"``, ``"top5"`` or both.
+        style: how rows and numbers are written.
+
+    Raises:
+        CogError: when nothing is known of the baseline, or of anything to compare it with
+            (:mod:`cog.results.official`).
+    """
+    baseline = Baseline(averages, model)
+    tables: list[Table] = []
+    items: list[Difference] = []
+    for metric in metrics:
+        of_metric: list[Difference] = []
+        for n_shot in averages.n_shots:
+            with_shots = [
+                comparison.difference(average, base)
+                for average in _accuracies(averages, metric, n_shot)
+                if (base := baseline.of(average)) is not None and base is not average
+            ]
+            if with_shots:
+                tables.append(_differences_table(with_shots, style))
+                of_metric += with_shots
+        if of_metric:
+            tables.append(_crossings_table(comparison.crossings(of_metric), model, metric, averages, style))
+        items += of_metric
+    if not items:
+        raise CogError(
+            averages.comparable.refused
+            or f"there is nothing to compare {model} with on the same data sets and numbers of shots"
+        )
+    return View(tuple(tables), _DIFFERENCE_COLUMNS, tuple(map(_difference_record, items)))
+
+
+def _differences_table(items: Sequence[Difference], style: TableStyle) -> Table:
+    d = style.points
+    first = items[0]
+    sources = {source for item in items for source in (item.source, item.baseline_source)}
+    rows: list[tuple[str, tuple[TableEntry, ...]]] = []
+    previous = None
+    for item in items:
+        spread = "-" if item.paired else "?"
+        if item.low is not None and item.high is not None:
+            spread = f"[{', '.join(format_number(end, d, signed=True) for end in (item.low, item.high))}]"
+        elif not item.paired and item.deviation is not None:
+            spread = f"± {item.deviation:.{d}f}"
+        row = Row(item.model, item.source)
+        texts = (
+            item.dataset,
+            format_number(item.mean, d, signed=True),
+            spread,
+            str(len(item.seeds)) if item.paired else "unpaired",
+            item.reading,
+        )
+        label = "" if row == previous else style.label(row, sources=sources)
+        rows.append((label, tuple(map(TableEntry, texts))))
+        previous = row
+    baseline = printable(style.label(Row(first.baseline, first.baseline_source), sources=sources))
+    notes = {item.paired: _PAIRED if item.paired else _UNPAIRED for item in items}
+    title = f"{METRIC_LABELS[first.metric]} accuracy minus that of {baseline} (points)"
+    return Table(
+        f"{title}, {shots_label(first.n_shot)}{only_source(sources)}",
+        ("data set", "difference", "interval or ±", "seeds", "reading"),
+        tuple(rows),
+        tuple(notes[paired] for paired in sorted(notes, reverse=True)),
+        words=frozenset({0, 2, 3, 4}),
+    )
+
+
+def _crossings_table(
+    crossings: Sequence[Crossing], baseline: str, metric: str, averages: Averages, style: TableStyle
+) -> Table:
+    path = f"from {constants.IN1K} over the levels"
+    title = f"Where the order against {baseline} changes ({METRIC_LABELS[metric]}), {path}"
+    if not crossings:
+        return Table(f"{title}: nowhere", (), ())
+    rows = []
+    for item in crossings:
+        certainty = "no"
+        if item.established:
+            narrow = (item.earliest, item.latest) == (item.before, item.after)
+            certainty = "yes" if narrow else f"after {item.earliest}, before {item.latest}"
+        texts = (
+            f"N={item.n_shot}" if item.n_shot else "all",
+            f"{item.before} -> {item.after}",
+            "ahead" if item.model_leads_after else "behind",
+            certainty,
+        )
+        label = style.label(Row(item.model, item.source), sources=averages.sources)
+        rows.append((label, tuple(map(TableEntry, texts))))
+    columns = ("images", "between", "then", "established")
+    return Table(title, columns, tuple(rows), (_ESTABLISHED,), words=frozenset(range(4)))
+
+
+def _difference_record(item: Difference) -> dict[str, Any]:
+    named = {
+        "difference": item.mean,
+        "paired": item.paired,
+        "common_seeds": item.seeds,
+        "reading": item.reading,
+    }
+    return {**dataclasses.asdict(item), **named}
+
+
+def beside_published(averages: Averages, *, version: str, style: TableStyle) -> View:
+    """Set results beside the published ones of the same model, data set and number of shots (top-1).
+
+    Returns:
+        One table for each number of shots; none when no model shown is in the paper, or none on the official data.
+    """
+    of_paper = {
+        (average.model, average.dataset, average.n_shot): average for average in published.accuracies(version)
+    }
+    d = style.points
+    records: list[dict[str, Any]] = []
+    tables = []
+    for n_shot in averages.n_shots:
+        rows = []
+        for average in _accuracies(averages, "top1", n_shot):
+            other = of_paper.get((average.model, average.dataset, n_shot))
+            is_published = average.source in published.SOURCES.values()
+            if other is None or is_published or not averages.comparable.verdict(average).match.comparable:
+                continue
+            record = compare_with_published(average, other)
+            deviation, within = record["combined_deviation"], record["within"]
+            entries = (
+                TableEntry(average.dataset),
+                Number(average.value, average.std, d).entry(seeds_there(average)),
+                Number(other.value, other.std).entry(),
+                Number(record["difference"], None, d, signed=True).entry(),
+                TableEntry("?" if deviation is None else f"{deviation:.{d}f}"),
+                TableEntry({True: "yes", False: "no", None: "?"}[within]),
+            )
+            rows.append((style.label(Row(average.model, average.source), sources=[RUNS]), entries))
+            records.append(record)
+        if rows:
+            title = f"top-1 accuracy (%) beside the published one, {shots_label(n_shot)}, mean ± std"
+            columns = ("data set", "here", published.SOURCES[version], "difference", "combined std", "within")
+            tables.append(Table(title, columns, tuple(rows), (_WITHIN,), words=frozenset({0, 5})))
+    return View(tuple(tables), _BESIDE_COLUMNS if tables else (), tuple(records))
+
+
+def compare_with_published(average: SeedAverage, other: SeedAverage) -> dict[str, Any]:
+    """Return the flat record of an accuracy beside the published one."""
+    deviation = (
+        math.hypot(average.std, other.std) if average.std is not None and other.std is not None else None
+    )
+    return {
+        **average_record(average),
+        "mean": average.value,
+        "std": average.std,
+        "published_mean": other.value,
+        "published_std": other.std,
+        "difference": average.value - other.value,
+        "combined_deviation": deviation,
+        "within": None if deviation is None else comparison.within(average.value, other.value, deviation),
+    }
+
+
+def with_columns(view: View, beside: View) -> View:
+    """Return the records of ``view`` with the columns of ``beside`` that it lacks; its tables, then those beside."""
+    key = ("model", "source", "dataset", "n_shot", "metric")
+    known = {tuple(record[name] for name in key): record for record in beside.records}
+    more = tuple(column for column in beside.columns if column not in view.columns)
+    records = tuple(
+        {**known.get(tuple(record[name] for name in key), {}), **record} for record in view.records
+    )
+    return View(view.tables + beside.tables, view.columns + more, records)
