@@ -239,12 +239,12 @@ def test_others_are_compared_with_and_not_shown():
 def test_which_panels_hold_own_models():
     cells = own_cells("my_net") + own_cells("dino_resnet50")
     (chart,) = figures.charts(cells, published.cells(), which=["fig3"], singles=False)
-    where = {panel.key: {s.model for s in panel.series if s.own} for panel in chart.panels()}
+    where = {panel.key: {s.curve.model for s in panel.series if s.curve.own} for panel in chart.panels()}
     assert where["absolute"] == where["self-supervision"] == {"my_net", "dino_resnet50"}
     assert where["architecture"] == where["web-data"] == where["regularization"] == {"my_net"}
     many = [cell for index in range(20) for cell in own_cells(f"sweep_run{index}", mean=40 + index)]
     (chart,) = figures.charts(many, published.cells(), which=["fig3"], singles=False)
-    where = {panel.key: sum(s.own for s in panel.series) for panel in chart.panels()}
+    where = {panel.key: sum(s.curve.own for s in panel.series) for panel in chart.panels()}
     assert where == dict.fromkeys(CATEGORIES, 0) | {"absolute": 20, "own": 20}
 
 
@@ -252,7 +252,7 @@ def test_own_runs_of_the_papers_models_look_as_in_the_paper_when_alone():
     (chart,) = figures.charts(
         own_cells("dino_resnet50") + own_cells("sup_resnet50"), which=["fig3"], singles=False
     )
-    dino = next(s for s in chart.series() if s.model == "dino_resnet50")
+    dino = next(c for c in chart.curves() if c.model == "dino_resnet50")
     assert not dino.own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
     assert [panel.key for panel in chart.panels()] == ["absolute", "self-supervision"]
 
@@ -264,7 +264,7 @@ def test_missing_points_interrupt_the_line():
         for cell in cells
     ]
     (chart,) = figures.charts(broken, published.cells(), which=["fig3"], singles=False)
-    series = next(s for s in chart.series() if s.own)
+    series = next(s for s in chart.lead.series if s.curve.own)
     _, values, _ = series.columns(chart.lead.ticks)
     assert [math.isnan(value) for value in values] == [False, False, True, False, True, False]
     assert {r["dataset"] for r in rows_of(chart) if r["model"] == "my_net"} == {
@@ -304,14 +304,14 @@ def test_names_of_all_kinds():
     long = "_x_" + "very-long-model-name-" * 8
     cells = [c for name in (long, long + "b", "naïve_β$net$", "", "a\nb") for c in own_cells(name)]
     (chart,) = figures.charts(cells, which=["fig3"])
-    labels = [series.label for series in chart.series()]
+    labels = [curve.label for curve in chart.curves()]
     assert len(set(labels)) == 5
     assert all(len(label) <= 32 and label.isprintable() for label in labels)
     assert "(unnamed)" in labels
     assert {row["model"] for row in rows_of(chart)} >= {long, long + "b"}
     twice = own_cells("my_net") + own_cells("my_net", source="lab A")
     (chart,) = figures.charts(twice, which=["fig3"])
-    assert {series.label for series in chart.series()} == {"my_net (runs)", "my_net (lab A)"}
+    assert {curve.label for curve in chart.curves()} == {"my_net (runs)", "my_net (lab A)"}
 
 
 # ---- style --------------------------------------------------------------------------------------------
@@ -394,9 +394,9 @@ def test_own_curves_are_on_top(drawn):
     for chart, figure in drawn:
         lines = lines_by_gid(figure)
         for panel in chart.panels():
-            order = {s.own: [] for s in panel.series}
+            order = {s.curve.own: [] for s in panel.series}
             for index, series in enumerate(panel.series):
-                order[series.own].append(lines[drawing.curve_id(panel, index)].get_zorder())
+                order[series.curve.own].append(lines[drawing.curve_id(panel, index)].get_zorder())
             assert min(order[True]) > max(order[False])
 
 
@@ -485,9 +485,9 @@ def test_legends_have_every_curve_once(paper):
             chart = paper[stem]
             legends = figures.draw(chart).legends
             labels = [text.get_text() for one in legends for text in one.get_texts()]
-            assert sorted(labels) == sorted(series.label for series in chart.series())
+            assert sorted(labels) == sorted(curve.label for curve in chart.curves())
             headings = [one.get_title().get_text().strip() for one in legends]
-            assert {heading for heading in headings if heading} == {series.group for series in chart.series()}
+            assert {heading for heading in headings if heading} == {curve.group for curve in chart.curves()}
 
 
 # ---- files --------------------------------------------------------------------------------------------

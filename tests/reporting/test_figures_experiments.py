@@ -10,7 +10,7 @@ import pytest
 
 from cog.errors import CogError
 from cog.reporting import figures
-from cog.reporting.figures import drawing, saving
+from cog.reporting.figures import axes, drawing, saving
 from cog.results import measures, published
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.cells import SeedAverage
@@ -149,7 +149,7 @@ def test_figures_of_ones_own_numbers(ours):
 def test_alignment_and_uniformity_in_a_plane(ours):
     plane = ours["v1_fig10"].grid[0][2]
     assert plane.title == "Alignment (y), uniformity (x)", "the axes have no other names"
-    assert plane.plane and plane.series[0].model == "mini_net"
+    assert plane.plane and plane.series[0].curve.model == "mini_net"
     assert [(point.x, point.value) for point in plane.series[0].points] == [
         pytest.approx((2.5 * share, 0.8 * share)) for share in (1, 0.9, 0.8)
     ]
@@ -165,9 +165,7 @@ def test_alignment_and_uniformity_in_a_plane(ours):
     "low, high", [(-2.9, -0.5), (0.0, 0.0), (1e-9, 3e-9), (-1e6, 1e6), (0.61, 0.62), (-2.0, -2.0), (3, 7.9)]
 )
 def test_round_numbers_enclose(low, high):
-    from cog.reporting.figures import experiments
-
-    ticks = experiments._round_numbers(low, high)
+    ticks = axes.round_numbers(low, high)
     assert (
         2 <= len(ticks) <= 6 and ticks[0] <= low + 1e-12 * abs(low) and ticks[-1] >= high - 1e-12 * abs(high)
     )
@@ -186,7 +184,7 @@ def test_ones_own_beside_the_published(paper):
         ]
     )
     chart = next(iter(figures.charts([mine], cells, measures=found, which=["v1_fig5"])))
-    models = {series.model: series.own for series in chart.grid[0][0].series}
+    models = {series.curve.model: series.curve.own for series in chart.grid[0][0].series}
     assert len(models) == 8 and models["mini_net"] and not models["swav_resnet50"]
     chart = next(iter(figures.charts([mine], cells, measures=found, which=["v1_fig8"])))
     below = [row for row in rows_of(chart) if row["quantity"] == "relative" and row["model"] == "mini_net"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from cog.reporting.figures.style import CurveStyle
+from cog.reporting.figures.curves import Curve
 from cog.results.cells import SeedAverage
 from cog.runtime.csv_text import csv_text
 
@@ -58,32 +58,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: a model from one source.
+    """The points of one curve in a panel, in the order of x; ``baseline``: the others are drawn relative to it."""
 
-    Attributes:
-        model: name.
-        source: of its cells.
-        label: in the legend; short enough for it.
-        group: heading in the legend.
-        style: how it is drawn.
-        points: in the order of x.
-        own: whether it is one of the user's, to be highlighted.
-        baseline: whether the others are drawn relative to it.
-    """
-
-    model: str
-    source: str
-    label: str
-    group: str
-    style: CurveStyle
+    curve: Curve
     points: tuple[Point, ...]
-    own: bool = False
     baseline: bool = False
-
-    @property
-    def key(self) -> str:
-        """Identifies the model and its source within a chart."""
-        return f"{self.source}|{self.model}"
 
     def columns(self, ticks: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
         """Return x, value and std at ``ticks``; NaN where there is no point, which interrupts the line."""
@@ -139,6 +118,8 @@ class Chart:
         lead: a panel left of the grid, as high as all its rows.
         notes: lines below the figure: what is incomplete.
         single: whether it is one panel at the width of a text column (3.3 inches), else a page's (7).
+        row_height: of a row of panels, in inches.
+        letters: whether panels are called (a), (b) and so on.
     """
 
     figure: str
@@ -148,8 +129,10 @@ class Chart:
     of_protocol: bool
     grid: tuple[tuple[Panel | None, ...], ...]
     lead: Panel | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     single: bool = False
+    row_height: float = 1.4
+    letters: bool = True
 
     def panels(self) -> Iterator[Panel]:
         """Yield the panels, the lead first, then row by row."""
@@ -158,12 +141,12 @@ class Chart:
         for row in self.grid:
             yield from (panel for panel in row if panel is not None)
 
-    def series(self) -> list[Series]:
-        """Return every curve once (from the first panel that has it), in order of appearance."""
-        found: dict[str, Series] = {}
+    def curves(self) -> list[Curve]:
+        """Return every curve once, in order of appearance."""
+        found: dict[tuple[str, str], Curve] = {}
         for panel in self.panels():
             for series in panel.series:
-                found.setdefault(series.key, series)
+                found.setdefault((series.curve.source, series.curve.model), series.curve)
         return list(found.values())
 
     def rows(self) -> Iterator[dict[str, str]]:
@@ -179,8 +162,8 @@ class Chart:
             "figure": self.figure,
             "panel": panel.key,
             "model": cell.model,
-            "label": series.label,
-            "group": series.group,
+            "label": series.curve.label,
+            "group": series.curve.group,
             "source": cell.source,
             "dataset": cell.dataset,
             "n_shot": str(cell.n_shot),

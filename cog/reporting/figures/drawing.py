@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cog.reporting.figures.chart import Chart, Panel, Series
-from cog.reporting.figures.curves import shorten
+from cog.reporting.figures.curves import Curve, shorten
 from cog.reporting.figures.style import CurveStyle, legend_key
 
 if TYPE_CHECKING:
@@ -41,15 +41,6 @@ _DIRECT_LENGTH = 14
 _LEGEND_LINES = 10
 _LEGEND_GAP = 0.08
 
-_ROW_HEIGHTS = {
-    "fig3": 1.42,
-    "drop": 1.42,
-    "fig4": 1.6,
-    "fig10": 1.12,
-    "fig11": 1.12,
-    "v1_fig8": 1.3,
-    "knn": 1.5,
-}
 _ALONE_HEIGHT = 2.4
 _ONE_ROW_HEIGHT = 2.0
 
@@ -90,7 +81,7 @@ def draw(chart: Chart) -> Figure:
         if chart.lead is None and column == columns - 1:
             _name_curves(axes, panel, row_height)
     feet = add_notes(figure, chart.notes)
-    settle(figure, feet + _add_legends(figure, chart.series(), feet), rows, row_height)
+    settle(figure, feet + _add_legends(figure, chart.curves(), feet), rows, row_height)
     return figure
 
 
@@ -152,11 +143,10 @@ def curve_id(panel: Panel, order: int) -> str:
 
 
 def _row_height(chart: Chart) -> float:
-    height = _ROW_HEIGHTS.get(chart.figure, 1.4)
     if len(chart.grid) > 1:
-        return height
+        return chart.row_height
     alone = chart.lead is None and len(chart.grid[0]) == 1
-    return _ALONE_HEIGHT if alone else max(height, _ONE_ROW_HEIGHT)
+    return _ALONE_HEIGHT if alone else max(chart.row_height, _ONE_ROW_HEIGHT)
 
 
 def line_arguments(style: CurveStyle, *, scale: float = 1.0) -> dict[str, Any]:
@@ -176,16 +166,16 @@ def line_arguments(style: CurveStyle, *, scale: float = 1.0) -> dict[str, Any]:
 
 
 # ---- legends -----------------------------------------------------------------------------------------------
-def _add_legends(figure: Figure, series: Sequence[Series], bottom: float) -> float:
+def _add_legends(figure: Figure, curves: Sequence[Curve], bottom: float) -> float:
     """Add a legend for each group, the user's own first, then in the paper's order, packed into columns.
 
     Returns:
         The height they take above ``bottom``.
     """
-    groups: dict[str, list[Series]] = {}
-    for one in series:
-        groups.setdefault(one.group, []).append(one)
-    own = {one.group for one in series if one.own}
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault(curve.group, []).append(curve)
+    own = {curve.group for curve in curves if curve.own}
     legends = []
     for group in sorted(groups, key=lambda group: (group not in own, legend_key(group))):
         # A group that is too long goes on in the next column.
@@ -209,11 +199,11 @@ def _add_legends(figure: Figure, series: Sequence[Series], bottom: float) -> flo
     return max(heights) + 2 * _EDGE
 
 
-def _legend(figure: Figure, title: str, series: Iterable[Series]) -> Any:
+def _legend(figure: Figure, title: str, curves: Iterable[Curve]) -> Any:
     from matplotlib.lines import Line2D
 
     return figure.legend(
-        handles=[Line2D([], [], label=one.label, **line_arguments(one.style)) for one in series],
+        handles=[Line2D([], [], label=one.label, **line_arguments(one.style)) for one in curves],
         title=title or " ", title_fontproperties={"size": TICK, "weight": "bold"}, alignment="left",
         fontsize=TICK, loc="upper left", frameon=False, borderpad=0.1, borderaxespad=0, labelspacing=0.25,
         handlelength=3.0, handletextpad=0.7, numpoints=1,
@@ -297,7 +287,7 @@ def _draw_panel(
     scale = min(1.0, max(0.74, width / max(len(panel.ticks), 1) / 0.3))
     for order, series in enumerate(panel.series):
         # A model equal to the baseline stays visible on the zero line.
-        zorder = 2.0 if panel.quantity == "relative" and series.baseline else series.style.zorder
+        zorder = 2.0 if panel.quantity == "relative" and series.baseline else series.curve.style.zorder
         _draw_series(
             axes, panel, series, gid=curve_id(panel, order), zorder=zorder + order * 1e-3, scale=scale
         )
@@ -306,7 +296,7 @@ def _draw_panel(
 def _letter(chart: Chart, panel: Panel) -> str:
     """Return ``(a)`` and so on; nothing for a panel alone or for the many of Figs. 10 and 11."""
     order = [one.key for one in chart.panels()]
-    if len(order) < 2 or chart.figure in ("fig10", "fig11"):
+    if len(order) < 2 or not chart.letters:
         return ""
     return f"({chr(ord('a') + order.index(panel.key))}) "
 
@@ -324,15 +314,15 @@ def _draw_series(axes: Axes, panel: Panel, series: Series, *, gid: str, zorder: 
         if half > 0 and math.isfinite(middle):
             bars_x += [at, at, math.nan]
             bars_y += [middle - half, middle + half, math.nan]
-    colour = series.style.colour
+    colour = series.curve.style.colour
     if bars_x:
         axes.plot(bars_x, bars_y, color=colour, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}.bar")
-    axes.plot(x, value, zorder=zorder, gid=gid, **line_arguments(series.style, scale=scale))
+    axes.plot(x, value, zorder=zorder, gid=gid, **line_arguments(series.curve.style, scale=scale))
 
 
 def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
     """Name the user's curves at their right end, in their colour, moved apart where they would touch."""
-    own = [series for series in panel.series if series.own]
+    own = [series for series in panel.series if series.curve.own]
     if panel.plane or len(own) > _MAX_DIRECT:
         return
     # A name far from the end of its curve would be taken for another's.
@@ -354,9 +344,9 @@ def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
     for spot, (_, series) in zip(spots, ends, strict=True):
         axes.annotate(
             # Names of one family differ at their ends; the legend has all of them.
-            shorten(series.label, _DIRECT_LENGTH, head=1 / 3), (1.0, spot / height), xycoords="axes fraction",
+            shorten(series.curve.label, _DIRECT_LENGTH, head=1 / 3), (1.0, spot / height), xycoords="axes fraction",
             xytext=(2.5, 0), textcoords="offset points", ha="left", va="center", fontsize=TICK, fontweight="bold",
-            color=series.style.colour, annotation_clip=False,
+            color=series.curve.style.colour, annotation_clip=False,
         )  # fmt: skip
 
 

@@ -1,0 +1,367 @@
+"""The figures, declared: which scores, along which axis, in which panels.
+
+Those of the paper are of its final version (ICCV 2021), ``drop`` and those with ``v1`` of its first version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import cog.reporting.figures.axes as axes
+import cog.reporting.figures.points as points
+from cog import constants
+from cog.reporting.figures.chart import Panel, Point
+from cog.reporting.figures.curves import BASELINE, Curve, CurveSelection, Key
+from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
+from cog.results import measures, published
+
+_OVER_SEEDS = ". Error bars: standard deviation over seeds."
+
+# Above this many models of the paper Fig. 4 shows only its eight.
+_MAX_IN_FIG4 = 12
+
+_FIG4_DATASETS = ("cog_l1", "cog_l3", "cog_l5")
+
+
+@dataclass(frozen=True)
+class PanelSpec:
+    """A panel, or one for each data set or group of models.
+
+    Texts may name ``{metric}``, ``{baseline}``, ``{quantity}``, ``{dataset}`` and its label ``{place}``, ``{group}``,
+    ``{title}`` (of the data set or group), ``{name}`` and ``{row}`` (of panels).
+
+    Attributes:
+        key: the number that is shown; None: the x axis says which.
+        title: above the panel.
+        y_label: of the axis; None: by the quantity.
+        quantity: what is drawn of the scores of the x axis (those of a key are drawn as they are): ``absolute``,
+            ``relative`` to the baseline, or the ``drop`` from the model's own IN-1K score.
+        by: ``datasets`` or ``groups`` of models; "" for one panel.
+        name: unique in the figure, usable in a file name.
+        unit: of values, for the CSV file; None: that of the key or the quantity.
+        y_group: panels with the same share their y limits.
+        points: returns the points of a curve on a data set where x is a number, too; None: points stand at the ticks.
+        x_label: of the axis; None: the axis has one.
+    """
+
+    key: Key | None = None
+    title: str = "{title}"
+    y_label: str | None = None
+    quantity: str = ABSOLUTE
+    by: str = ""
+    name: str = ""
+    unit: str | None = None
+    y_group: str = "{quantity}"
+    points: Callable[[CurveSelection, Curve, str | None], Sequence[Point]] | None = None
+    x_label: str | None = None
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """A figure.
+
+    Texts may name ``{metric}``, ``{Metric}``, ``{baseline}``, ``{datasets}``, ``{levels}`` (these without IN-1K),
+    ``{shots}``, ``{variant}`` (of the x axis), ``{groups}``, ``{title}`` and ``{relative}``.
+
+    Attributes:
+        stem: of its files.
+        what: what is shown: the title.
+        panels: a row of panels.
+        x: returns the x axis that the panels share, given the numbers that they show.
+        where: end of the title.
+        caption: what follows the title below the figure.
+        relative: of the caption, if there are relative panels.
+        missing: the error without results.
+        below: further rows of panels.
+        lead: left of the others, as high as all of them; alone when there are none.
+        crowd: number of curves in the lead above which the other panels are drawn.
+        per_row: panels in a row at most; 0: all.
+        per_dataset: whether there is a row for each data set, and columns of panels keep their places.
+        narrow: returns declaration and selection with what is to be shown of them.
+        notes: returns lines for below the figure.
+        of_protocol: whether it shows accuracies of the protocol, of one metric, instead of numbers of experiments.
+        row_height: of a row of panels, in inches.
+        singles: whether panels are written alone, too: readable at the width of a text column.
+        letters: whether panels are called (a), (b) and so on.
+        on_page: whether the report shows it; the others repeat what is there.
+    """
+
+    stem: str
+    what: str
+    panels: tuple[PanelSpec, ...]
+    x: Callable[[CurveSelection, Sequence[Key]], axes.XAxis] = axes.over_datasets
+    where: str = " on {datasets}"
+    caption: str = ". Error bars: standard deviation over seeds, where there are several."
+    relative: str = ""
+    missing: str = ""
+    below: tuple[PanelSpec, ...] = ()
+    lead: PanelSpec | None = None
+    crowd: int = 0
+    per_row: int = 0
+    per_dataset: bool = False
+    narrow: Callable[[FigureSpec, CurveSelection], tuple[FigureSpec, CurveSelection]] | None = None
+    notes: Callable[[CurveSelection, Sequence[Panel]], Sequence[str]] = points.experiment_notes
+    of_protocol: bool = False
+    row_height: float = 1.4
+    singles: bool = False
+    letters: bool = True
+    on_page: bool = True
+
+
+def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+    """Keep one's own models and eight of the paper, three levels, and, as in Sec. 4.2.2, two images and more."""
+    curves = selection.curves
+    if sum(not curve.own for curve in curves) > _MAX_IN_FIG4:
+        keep = {model for model, row in published.MODELS.items() if row.in_fig4} | {selection.baseline}
+        curves = tuple(curve for curve in curves if curve.own or curve.model in keep)
+    there = {dataset for curve in curves for dataset, _ in curve.scores}
+    datasets = there & {*(selection.datasets or _FIG4_DATASETS)} or there
+    shots = {key[2] for curve in curves for dataset, key in curve.scores if dataset in datasets}
+    if selection.shots is None and len(shots - {0, 1}) > 1:
+        shots -= {1}
+    curves = tuple(
+        dataclasses.replace(
+            curve,
+            scores={
+                (dataset, key): score
+                for (dataset, key), score in curve.scores.items()
+                if dataset in datasets and key[2] in shots
+            },
+        )
+        for curve in curves
+    )
+    return spec, dataclasses.replace(selection, curves=curves)
+
+
+def _relative_to_baseline(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+    return (spec if selection.baseline else dataclasses.replace(spec, panels=())), selection
+
+
+def _of_one_version(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+    """Name the files of the first version's numbers after it."""
+    compared = (
+        curve.source
+        for curve in selection.curves
+        if any(dataset == constants.IN1K for dataset, _ in selection.references[curve.source, curve.model])
+    )
+    of_v1 = {*compared} == {published.SOURCES["v1"]}
+    return (dataclasses.replace(spec, stem=f"{spec.stem}_v1") if of_v1 else spec), selection
+
+
+def _of_uniformity(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+    """Show uniformity as the paper does, where a higher number is a more uniform distribution, if that is there."""
+    alignment, uniformity, plane = spec.panels
+    if uniformity.key not in selection.numbers():
+        uniformity = dataclasses.replace(uniformity, key=("alignment", "uniformity", 0))
+    assert alignment.key is not None and uniformity.key is not None
+    pairs = functools.partial(points.pairs, x_key=uniformity.key, y_key=alignment.key)
+    panels = (alignment, uniformity, dataclasses.replace(plane, points=pairs))
+    return dataclasses.replace(spec, panels=panels), selection
+
+
+def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, ...]:
+    """Return a panel for each number of an evaluation."""
+    return tuple(
+        PanelSpec((evaluation, metric, 0), title, y_label, y_group="{name}")
+        for metric, title in titles.items()
+    )
+
+
+_protocol = functools.partial(FigureSpec, of_protocol=True, notes=points.protocol_notes)
+
+_all_models = functools.partial(
+    _protocol,
+    x=axes.over_shots,
+    per_dataset=True,
+    letters=False,
+    on_page=False,
+    row_height=1.12,
+    caption=" by training images per class; rows: {datasets}; columns: {groups}" + _OVER_SEEDS,
+)
+
+_BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}", y_group="{quantity}_{row}")
+
+#: The figures by name, in the order in which they are drawn.
+FIGURES = {
+    "fig3": _protocol(
+        "fig3_levels",
+        "{Metric} accuracy",
+        (PanelSpec(quantity=RELATIVE, by="groups", name="{group}"),),
+        lead=PanelSpec(title="All models", name="absolute"),
+        per_row=2,
+        x=axes.over_levels,
+        where=" on {datasets}, {shots}",
+        caption=": absolute{relative}" + _OVER_SEEDS,
+        relative=", and difference to {baseline} per group of models",
+        row_height=1.42,
+        singles=True,
+    ),
+    "fig4": _protocol(
+        "fig4_fewshot",
+        "Few-shot {metric} accuracy",
+        (PanelSpec(by="datasets", name="absolute_{dataset}"),),
+        below=(PanelSpec(quantity=RELATIVE, by="datasets", name="relative_{dataset}"),),
+        x=axes.over_shots,
+        caption=" by training images per class, absolute{relative}" + _OVER_SEEDS,
+        relative=" and relative to {baseline}",
+        narrow=_of_fig4,
+        row_height=1.6,
+        singles=True,
+    ),
+    "fig10": _all_models(
+        "fig10_fewshot_absolute",
+        "Few-shot {metric} accuracy of all models",
+        (
+            PanelSpec(
+                by="groups", y_label="{place}\n{metric} (%)", name="{dataset}_{group}", y_group="{dataset}"
+            ),
+        ),
+        where="",
+    ),
+    "fig11": _all_models(
+        "fig11_fewshot_relative",
+        "Few-shot {metric} accuracy of all models",
+        (
+            PanelSpec(
+                quantity=RELATIVE,
+                by="groups",
+                y_label="{place}\npoints to {baseline}",
+                name="{dataset}_{group}",
+                y_group="{dataset}",
+            ),
+        ),
+        where=" relative to {baseline}",
+        narrow=_relative_to_baseline,
+        missing=f"fig11 shows differences to a baseline and there is no result of {BASELINE}; name another one, or "
+        "show the published results too",
+    ),
+    "drop": _protocol(
+        "drop_from_in1k",
+        "Change of {metric} accuracy from IN-1K",
+        (PanelSpec(quantity=DROP, by="groups", name="{group}"),),
+        lead=PanelSpec(quantity=DROP, title="All models", name="all"),
+        crowd=12,
+        per_row=2,
+        x=axes.over_levels,
+        where=" to {levels}, {shots}",
+        caption=", in percent of each model's own IN-1K score" + _OVER_SEEDS,
+        missing="the drop needs, for at least one model, results on in1k and on another data set with the same number "
+        "of shots ({shots})",
+        narrow=_of_one_version,
+        row_height=1.42,
+        singles=True,
+    ),
+    "v1_fig5": FigureSpec(
+        "v1_fig5_purity",
+        "Purity of k-means clusters",
+        _numbers(
+            "kmeans", "purity", purity_v1="Largest cluster of a class", purity="Largest class of a cluster"
+        ),
+    ),
+    "v1_fig6": FigureSpec(
+        "v1_fig6_alignment_ratio",
+        "Alignment and uniformity relative to IN-1K",
+        _numbers(
+            "alignment",
+            "relative to IN-1K",
+            **{
+                f"{name}_{measures.RATIO_TO_IN1K}": title
+                for name, title in (
+                    ("alignment_by_uniformity", "Alignment / uniformity"),
+                    ("alignment", "Alignment"),
+                    ("uniformity", "Uniformity"),
+                )
+            },
+        ),
+        on_page=False,
+    ),
+    "v1_fig8": FigureSpec(
+        "v1_fig8_pca",
+        "Top-1 accuracy on principal components",
+        (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)"),),
+        below=(dataclasses.replace(_BY_DATASET, quantity=RELATIVE, y_label="difference (points)"),),
+        x=axes.over_components,
+        per_row=3,
+        caption="{relative}" + _OVER_SEEDS,
+        relative=", absolute and relative to {baseline}",
+        missing="there is no result on principal components to draw (CLF.PCA_DIM)",
+        row_height=1.3,
+    ),
+    "v1_fig9": FigureSpec(
+        "v1_fig9_clustering",
+        "Agreement of k-means clusters with the classes",
+        _numbers("kmeans", "agreement (0 to 1)", ami="AMI", nmi="NMI", ari="ARI"),
+    ),
+    "v1_fig10": FigureSpec(
+        "v1_fig10_alignment",
+        "Alignment and uniformity",
+        (
+            *_numbers("alignment", "", alignment="Alignment", uniformity_v1="Uniformity"),
+            PanelSpec(
+                title="Alignment (y), uniformity (x)", y_label="", name="plane", unit="", y_group="plane"
+            ),
+        ),
+        narrow=_of_uniformity,
+        notes=points.alignment_notes,
+    ),
+    "mlp": FigureSpec(
+        "mlp",
+        "MLPs relative to logistic regression",
+        tuple(
+            PanelSpec(
+                (name, measures.RELATIVE_TO_LOGREG, 0),
+                title,
+                "change of top-1 (%)",
+                RELATIVE,
+                unit="percent of the LogReg score",
+            )
+            for name, title in (("mlp", "MLP"), ("mlp_noact", "MLP without activation"))
+        ),
+    ),
+    "fig6": FigureSpec(
+        "fig6_finetune",
+        "Frozen features and fine-tuning",
+        (
+            PanelSpec(
+                ("finetune", measures.LOGREG_RELATIVE, 0),
+                "Frozen, relative to fine-tuned",
+                "change of top-1 (%)",
+                RELATIVE,
+                unit="percent of the fine-tuned score",
+            ),
+            PanelSpec(("finetune", "top1", 0), "Fine-tuned", "top-1 accuracy (%)"),
+        ),
+    ),
+    "knn": FigureSpec(
+        "knn",
+        "Top-1 accuracy of the k nearest neighbours, {variant} vote",
+        (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)"),),
+        x=axes.over_neighbors,
+        per_row=3,
+        caption=_OVER_SEEDS,
+        missing="there is no result of nearest neighbours to draw",
+        row_height=1.5,
+    ),
+    "distance": FigureSpec(
+        "distance",
+        "Accuracy per concept by similarity to IN-1K",
+        (
+            PanelSpec(
+                points.SPEARMAN,
+                y_label="top-1 of a concept (%)",
+                by="datasets",
+                name="{dataset}",
+                unit="percent",
+                points=points.bins,
+                x_label="similarity to IN-1K",
+            ),
+        ),
+        per_row=3,
+        caption=": means over concepts of similar similarity. Error bars: standard error over these concepts.",
+        missing="there is no result of accuracy against semantic distance to draw",
+        notes=points.correlation_notes,
+    ),
+}
