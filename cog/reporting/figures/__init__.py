@@ -154,11 +154,8 @@ def write(
         CogError: see :func:`charts`; unknown format, files that exist. Nothing is
             written then.
     """
-    pages = [
-        saving.FigureFile(chart.stem, functools.partial(_page, chart))
-        for chart in charts(cells, published, **wanted)
-    ]
-    return saving.write_all(folder, pages, formats=formats, overwrite=overwrite)
+    made = {chart.stem: functools.partial(_page, chart) for chart in charts(cells, published, **wanted)}
+    return saving.save_all(folder, made, formats=formats, overwrite=overwrite)
 
 
 def _page(chart: Chart) -> tuple[Figure, dict[str, str]]:

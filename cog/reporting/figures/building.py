@@ -50,8 +50,8 @@ def build(name: str, selection: CurveSelection) -> Chart:
     spec = FIGURES[name]
     if spec.narrow is not None:
         spec, selection = spec.narrow(spec, selection)
-    numbers = [panel.key for panel in (*spec.panels, *spec.below) if panel.key is not None]
-    axis = spec.x(selection, numbers)
+    keys = [panel.key for panel in (*spec.panels, *spec.below) if panel.key is not None]
+    axis = spec.x(selection, keys)
     groups = _groups(selection)
     words = {
         "metric": METRIC_LABELS[selection.metric],
@@ -62,40 +62,42 @@ def build(name: str, selection: CurveSelection) -> Chart:
         "groups": ", ".join(group.title.lower() for group in groups),
         "levels": ", ".join(dataset_label(name) for name in axis.datasets if name != constants.IN1K),
     }
-
-    def row(panels: Sequence[PanelSpec], datasets: Sequence[str | None]) -> list[Panel | None]:
-        made: list[Panel | None] = []
-        for one in panels:
-            shares = [dataclasses.replace(share, dataset=datasets[0]) for share in groups]
-            if one.by != "groups":
-                shares = [
-                    _Share(selection.curves, dataset, title=dataset_label(dataset or ""))
-                    for dataset in (datasets if one.by else (None,))
-                ]
-            for share in shares:
-                number = sum(panel is not None for panel in made) // (spec.per_row or len(shares))
-                made.append(_panel(one, selection, axis, share, {**words, "row": str(number)}))
-        # Panels of one data set or group stand below each other.
-        return made if one.by and not spec.per_row else [panel for panel in made if panel is not None]
-
-    lead = None if spec.lead is None else _panel(spec.lead, selection, axis, _Share(selection.curves), words)
+    everything = _Share(selection.curves)
+    shares = {
+        "": [everything],
+        "groups": groups,
+        "datasets": [_Share(selection.curves, name, title=dataset_label(name)) for name in axis.datasets],
+    }
+    lead = None if spec.lead is None else _panel(spec.lead, selection, axis, everything, words)
+    wanted = [
+        [(panel, share) for panel in row for share in shares[panel.by]] for row in (spec.panels, spec.below)
+    ]
+    if spec.per_dataset:
+        wanted = [
+            [(panel, dataclasses.replace(share, dataset=dataset)) for panel, share in wanted[0]]
+            for dataset in axis.datasets
+        ]
+    if spec.lead is not None and (lead is None or len(lead.series) <= spec.crowd):
+        wanted = []
     rows: list[list[Panel | None]] = []
-    if spec.lead is None or (lead is not None and len(lead.series) > spec.crowd):
-        parts = [(dataset,) for dataset in axis.datasets] if spec.per_dataset else [axis.datasets or ("",)]
-        found = [row(panels, part) for panels in (spec.panels, spec.below) if panels for part in parts]
-        rows = [part for panels in found if any(panels) for part in _in_rows(panels, spec.per_row)]
+    for row in wanted:
+        panels = [_panel(panel, selection, axis, share, words) for panel, share in row]
+        if spec.per_row or not any(panel.by for panel, _ in row):  # others stand below each other
+            panels = [panel for panel in panels if panel is not None]
+        if any(panels):
+            rows += _in_rows(panels, spec.per_row)
     if spec.per_dataset and rows:
         rows = _with_column_titles(rows)
     if not rows and lead is not None:
         rows, lead = [[lead]], None
-    drawn = [panel for panel in (lead, *(panel for part in rows for panel in part)) if panel is not None]
+    drawn = [panel for panel in (lead, *(panel for row in rows for panel in row)) if panel is not None]
     if not drawn:
-        evaluations = " or ".join(dict.fromkeys(key[0] for key in numbers))
+        evaluations = " or ".join(dict.fromkeys(key[0] for key in keys))
         raise CogError(spec.missing.format_map(words) or f"there is no number of {evaluations} to draw")
     labels = [dataset_label(dataset) for dataset in axis.datasets]
     if spec.panels[0].by == "datasets":
         labels = list(dict.fromkeys(panel.title for panel in drawn))
-    elif len(drawn) == 1 and numbers:
+    elif len(drawn) == 1 and keys:
         rows = [[dataclasses.replace(drawn[0], title="")]]  # the figure's title says it
     words["datasets"] = ", ".join(labels)
     compared = any(panel.quantity == RELATIVE for panel in drawn)
@@ -111,7 +113,7 @@ def build(name: str, selection: CurveSelection) -> Chart:
         grid=tuple(map(tuple, rows)),
         lead=lead,
         notes=tuple(spec.notes(selection, drawn)),
-        single=lead is None and [len(part) for part in rows] == [1],
+        single=lead is None and [len(row) for row in rows] == [1],
         row_height=spec.row_height,
         letters=spec.letters,
     )
@@ -140,11 +142,10 @@ def _panel(
         if found:
             series.append(Series(curve, tuple(found), curve.model == selection.baseline))
     on = {point.cell.dataset for one in series for point in one.points}
-    if (quantity == RELATIVE and all(one.baseline for one in series)) or (
+    only_zero = (quantity == RELATIVE and all(one.baseline for one in series)) or (
         quantity == DROP and on <= {constants.IN1K}
-    ):
-        return None
-    if not series:
+    )
+    if not series or only_zero:
         return None
     words = {
         **words,

@@ -31,7 +31,7 @@ class PanelSpec:
     """A panel, or one for each data set or group of models.
 
     Texts may name ``{metric}``, ``{baseline}``, ``{quantity}``, ``{dataset}`` and its label ``{place}``, ``{group}``,
-    ``{title}`` (of the data set or group), ``{name}`` and ``{row}`` (of panels).
+    ``{title}`` (of the data set or group) and ``{name}`` (of the panel).
 
     Attributes:
         key: the number that is shown; None: the x axis says which.
@@ -182,7 +182,7 @@ _all_models = functools.partial(
     caption=" by training images per class; rows: {datasets}; columns: {groups}" + _OVER_SEEDS,
 )
 
-_BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}", y_group="{quantity}_{row}")
+_BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}")
 
 #: The figures by name, in the order in which they are drawn.
 FIGURES = {

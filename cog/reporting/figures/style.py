@@ -122,9 +122,12 @@ def legend_label(model: str) -> str:
     return f"{row.label} ({row.params_m:g}M)" if with_size else row.label
 
 
+#: Comes with matplotlib: the same everywhere.
+FONT = "DejaVu Sans"
+
 #: Settings of matplotlib on top of its own defaults, so that a user's matplotlibrc changes nothing.
 RC: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same everywhere
+    "font.family": [FONT],
     "font.size": 7.0,
     "axes.linewidth": 0.6,
     "axes.edgecolor": "#333333",
