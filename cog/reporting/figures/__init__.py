@@ -13,10 +13,10 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cog.errors import CogError
-from cog.reporting.figures import axes, building, curves, saving
+from cog.reporting.figures import axes, building, curves, drawing, inline, saving
 from cog.reporting.figures.chart import Chart
 from cog.reporting.figures.declarations import FIGURES
 from cog.reporting.figures.saving import FORMATS
@@ -119,47 +119,49 @@ def charts(
     return made
 
 
-def draw(chart: Chart) -> Figure:
-    """Return a chart as a matplotlib figure; call inside :func:`cog.reporting.figures.saving.drawing`."""
-    from cog.reporting.figures import drawing
-
-    return drawing.draw(chart)
-
-
 def write(
     cells: Iterable[SeedAverage],
     published: Iterable[SeedAverage],
     folder: str | os.PathLike[str],
     *,
+    others: Iterable[SeedAverage] = (),
+    measures: Iterable[SeedAverage] = (),
+    analyses: Iterable[AnalysisRecord] = (),
+    which: Sequence[str] | None = None,
     formats: Sequence[str] = FORMATS,
+    shots: Sequence[int] | None = None,
+    datasets: Sequence[str] | None = None,
+    baseline: str | None = None,
+    metric: str = "top1",
+    singles: bool = True,
     overwrite: bool = False,
-    **wanted: Any,
 ) -> list[Path]:
     """Draw figures into ``folder`` as ``<stem>.<format>`` and ``<stem>.csv``.
 
-    Stems are declared; single panels have ``_<panel>`` behind them.
+    Stems are declared; those of single panels have ``_<panel>`` at the end. For arguments that are not named here see
+    :func:`charts`.
 
     Args:
-        cells: of one's own.
-        published: of the paper.
         folder: created unless it exists.
         formats: some of ``FORMATS``.
         overwrite: whether existing files may be replaced.
-        wanted: further arguments of :func:`charts`.
 
     Returns:
         The files. The same cells give the same bytes (for one version of matplotlib).
 
     Raises:
-        CogError: see :func:`charts`; unknown format, files that exist. Nothing is
-            written then.
+        CogError: see :func:`charts`; unknown format, files that exist. Nothing is written then.
     """
-    made = {chart.stem: functools.partial(_page, chart) for chart in charts(cells, published, **wanted)}
-    return saving.save_all(folder, made, formats=formats, overwrite=overwrite)
+    made = charts(
+        cells, published, others=others, measures=measures, analyses=analyses, which=which, shots=shots,
+        datasets=datasets, baseline=baseline, metric=metric, singles=singles,
+    )  # fmt: skip
+    pages = {chart.stem: functools.partial(_page, chart) for chart in made}
+    return saving.save_all(folder, pages, formats=formats, overwrite=overwrite)
 
 
 def _page(chart: Chart) -> tuple[Figure, dict[str, str]]:
-    return draw(chart), {"": chart.csv()}
+    return drawing.draw(chart), {"": chart.csv()}
 
 
 def svg(chart: Chart, *, prefix: str | None = None) -> str:
@@ -173,16 +175,13 @@ def svg(chart: Chart, *, prefix: str | None = None) -> str:
         prefix: start of all ids in the element; default: the chart's stem. Two elements of one page need
             different ones.
     """
-    from cog.reporting.figures import drawing, inline
-
+    tooltips = {
+        drawing.curve_id(panel, order): series.curve.label
+        for panel in chart.panels()
+        for order, series in enumerate(panel.series)
+    }
     with saving.drawing():
+        figure = drawing.draw(chart)
         return inline.from_figure(
-            drawing.draw(chart),
-            prefix=prefix or chart.stem,
-            description=chart.caption,
-            tooltips={
-                drawing.curve_id(panel, order): series.curve.label
-                for panel in chart.panels()
-                for order, series in enumerate(panel.series)
-            },
+            figure, prefix=prefix or chart.stem, description=chart.caption, tooltips=tooltips
         )

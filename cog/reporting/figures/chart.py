@@ -12,28 +12,10 @@ from cog.runtime.csv_text import csv_text
 
 #: Columns of the CSV file beside every figure: one row per point.
 CSV_COLUMNS = (
-    "figure",
-    "panel",
-    "model",
-    "label",
-    "group",
-    "source",
-    "dataset",
-    "n_shot",
-    "metric",
-    "quantity",
-    "unit",
-    "value",
-    "std",
-    "score",
-    "score_std",
-    "n_seeds",
-    "missing_seeds",
-    "reference",
-    "reference_source",
-    "reference_score",
+    "figure", "panel", "model", "label", "group", "source", "dataset", "n_shot", "metric", "quantity", "unit", "value",
+    "std", "score", "score_std", "n_seeds", "missing_seeds", "reference", "reference_source", "reference_score",
     "reference_std",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -154,37 +136,22 @@ class Chart:
         for panel in self.panels():
             for series in panel.series:
                 for point in series.points:
-                    yield self._row(panel, series, point)
-
-    def _row(self, panel: Panel, series: Series, point: Point) -> dict[str, str]:
-        cell, other = point.cell, point.reference
-        return {
-            "figure": self.figure,
-            "panel": panel.key,
-            "model": cell.model,
-            "label": series.curve.label,
-            "group": series.curve.group,
-            "source": cell.source,
-            "dataset": cell.dataset,
-            "n_shot": str(cell.n_shot),
-            "metric": cell.metric if self.of_protocol else f"{cell.evaluation}/{cell.metric}",
-            "quantity": panel.quantity,
-            "unit": panel.unit,
-            "value": _number(point.value),
-            "std": _number(point.std),
-            "score": _number(cell.value),
-            "score_std": _number(cell.std),
-            "n_seeds": str(len(cell.seeds)) if cell.seeds else "",
-            "missing_seeds": " ".join(map(str, cell.missing_seeds)),
-            "reference": f"{other.model} {other.dataset}" if other is not None else "",
-            "reference_source": other.source if other is not None else "",
-            "reference_score": _number(other.value if other else None),
-            "reference_std": _number(other.std if other else None),
-        }
+                    yield dict(zip(CSV_COLUMNS, self._row(panel, series.curve, point), strict=True))
 
     def csv(self) -> str:
         """Return the data as a CSV file with a header."""
-        return csv_text(CSV_COLUMNS, ((row[column] for column in CSV_COLUMNS) for row in self.rows()))
+        return csv_text(CSV_COLUMNS, (row.values() for row in self.rows()))
+
+    def _row(self, panel: Panel, curve: Curve, point: Point) -> tuple[str, ...]:
+        cell, other = point.cell, point.reference
+        metric = cell.metric if self.of_protocol else f"{cell.evaluation}/{cell.metric}"
+        return (
+            self.figure, panel.key, cell.model, curve.label, curve.group, cell.source, cell.dataset, str(cell.n_shot),
+            metric, panel.quantity, panel.unit, *map(_number, (point.value, point.std, cell.value, cell.std)),
+            str(len(cell.seeds) or ""), " ".join(map(str, cell.missing_seeds)),
+            *((f"{other.model} {other.dataset}", other.source) if other is not None else ("", "")),
+            *map(_number, (other.value, other.std) if other is not None else (None, None)),
+        )  # fmt: skip
 
 
 def std_of(average: SeedAverage) -> float:

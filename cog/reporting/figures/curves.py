@@ -238,53 +238,33 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
     A model of the paper looks as in the paper, also when the cells are the user's and the paper's are not
     shown; every other model of the user's is highlighted.
     """
-    curves: list[Curve] = []
-    as_paper: dict[str, str] = {}  # model -> source of the curve that looks as in the paper
-    as_seen: dict[str, str] = {}  # model -> source of its first curve
-    sources = {source for source, _ in of_paper}
     order = {model: row.order for model, row in published.MODELS.items()}
     paper_keys = [key for key in of_paper if key[1] in order]
-    if not of_paper:
-        for source, model in own:
-            if model in order and as_paper.setdefault(model, source) == source:
-                paper_keys.append((source, model))
+    if not of_paper:  # of each model, those of the first source
+        first = {model: source for source, model in reversed(own) if model in order}
+        paper_keys = [(source, model) for model, source in first.items()]
+    curves: list[Curve] = []
+    sources = {source for source, _ in of_paper}
     for source, model in sorted(paper_keys, key=lambda key: order[key[1]]):  # stable: sources stay in order
-        suffix = f" ({printable(source)})" if len(sources) > 1 else ""
         look = style.published_style(model)
-        if as_seen.setdefault(model, source) != source:  # another version's numbers of the same model
+        if any(curve.model == model for curve in curves):  # another version's numbers of the same model
             look = dataclasses.replace(look, hollow=True)
-        curves.append(
-            Curve(
-                model=model,
-                source=source,
-                scores=(of_paper or own)[source, model],
-                label=style.legend_label(model) + suffix,
-                group=style.legend_group(model),
-                style=look,
-                category=published.MODELS[model].category,
-                own=False,
-            )
-        )
+        label = style.legend_label(model) + (f" ({printable(source)})" if len(sources) > 1 else "")
+        scores, category = (of_paper or own)[source, model], published.MODELS[model].category
+        group = style.legend_group(model)
+        curves.append(Curve(model, source, scores, label, group, look, category, own=False))
     taken = {(curve.source, curve.model) for curve in curves}
-    rest = {key: group for key, group in [*own.items(), *of_paper.items()] if key not in taken}
-    several = {model for _, model in rest if sum(other == model for _, other in rest) > 1}
+    rest = {key: scores for key, scores in [*own.items(), *of_paper.items()] if key not in taken}
     labels = {curve.label for curve in curves}
-    for position, ((source, model), group) in enumerate(rest.items()):
-        suffix = f" ({shorten(printable(source), 12)})" if model in several else ""
+    for position, ((source, model), scores) in enumerate(rest.items()):
+        several = sum(other == model for _, other in rest) > 1
+        suffix = f" ({shorten(printable(source), 12)})" if several else ""
         label = _unique(printable(model) or "(unnamed)", suffix, labels)
         labels.add(label)
-        curves.append(
-            Curve(
-                model=model,
-                source=source,
-                scores=group,
-                label=label,
-                group=style.OWN if source == RUNS else shorten(printable(source) or "(unnamed)"),
-                style=style.own_style(position, total=len(rest)),
-                category=published.MODELS[model].category if model in published.MODELS else "",
-                own=True,
-            )
-        )
+        group = style.OWN if source == RUNS else shorten(printable(source) or "(unnamed)")
+        look = style.own_style(position, total=len(rest))
+        category = published.MODELS[model].category if model in published.MODELS else ""
+        curves.append(Curve(model, source, scores, label, group, look, category, own=True))
     return tuple(curves)
 
 

@@ -83,7 +83,7 @@ def draw(chart: Chart) -> Figure:
         below = chart.grid[row + 1][column] if row + 1 < rows else None
         if before is not None and before.y_group == panel.y_group:
             axes.tick_params(labelleft=False)
-        if column:
+        if before is not None and before.y_label == panel.y_label:
             axes.set_ylabel("")
         if below is not None and (below.ticks, below.tick_labels) == (panel.ticks, panel.tick_labels):
             axes.tick_params(labelbottom=False)

@@ -257,30 +257,26 @@ def _why_no_trials(searches: Sequence[SearchRecord]) -> str:
 def _legend(searches: Sequence[SearchRecord]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    def entry(label: str, marker: str = "", size: float = 0.0, **look: Any) -> Line2D:
-        look = {"color": INK, "linestyle": "none", **look}
-        return Line2D([], [], label=label, marker=marker, markersize=size, **look)
-
-    def line(label: str, colour: str = INK, width: float = 0.9, dashes: Sequence[float] = ()) -> Line2D:
-        return entry(label, color=colour, linewidth=width, linestyle=(0, tuple(dashes)) if dashes else "-")
-
-    looks = [style.own_style(position) for position in range(len(searches))]
-    entries = [
-        entry(
-            f"seed {search.seed} (lr {_short(search.lr)}, wd {_short(search.wd)})",
-            look.marker, 3.6, color=look.colour, markerfacecolor="white", linestyle="-", linewidth=1.2,
-        )
-        for search, look in zip(searches, looks, strict=True)
-    ]  # fmt: skip
     trials = [trial for search in searches for trial in search.trials]
-    entries.append(entry("chosen", "o", 7.5, markerfacecolor="none", markeredgewidth=1.3))
-    if any(trial.diverged for trial in trials):
-        entries.append(entry("diverged", "x", 4, color=_RED))
-    if any(trial.pruned for trial in trials):
-        entries.append(entry("stopped early", "_", 5, color=_GREY))
-    if any(search.trials and (search.lr_interval or search.wd_interval) for search in searches):
-        entries.append(line("end of the interval", _GREY, 0.8, _DASHES["interval"]))
-    return [*entries, line("training", dashes=_DASHES["training"]), line("test")]
+    intervals = any(search.trials and (search.lr_interval or search.wd_interval) for search in searches)
+    entries: list[tuple[Any, str, dict[str, Any]]] = []
+    for position, search in enumerate(searches):
+        look = style.own_style(position)
+        pair = f"seed {search.seed} (lr {_short(search.lr)}, wd {_short(search.wd)})"
+        mark = {"marker": look.marker, "markersize": 3.6, "markerfacecolor": "white"}
+        entries.append((True, pair, {"color": look.colour, "linestyle": "-", "linewidth": 1.2, **mark}))
+    thin = {"linestyle": "-", "linewidth": 0.9}
+    ring = {"marker": "o", "markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
+    entries += [
+        (True, "chosen", ring),
+        (any(t.diverged for t in trials), "diverged", {"marker": "x", "markersize": 4, "color": _RED}),
+        (any(t.pruned for t in trials), "stopped early", {"marker": "_", "markersize": 5, "color": _GREY}),
+        (intervals, "end of the interval", {**thin, "color": _GREY, "dashes": _DASHES["interval"]}),
+        (True, "training", {**thin, "dashes": _DASHES["training"]}),
+        (True, "test", thin),
+    ]
+    plain = {"color": INK, "linestyle": "none"}
+    return [Line2D([], [], label=label, **plain | look) for shown, label, look in entries if shown]
 
 
 def _notes(searches: Sequence[SearchRecord]) -> list[str]:
