@@ -29,7 +29,7 @@ def declared(monkeypatch, no_other_figures):
     monkeypatch.setattr(metric_info, "_DECLARED", dict(metric_info._DECLARED))
     metric_info.declare("depth", {"mean": Metric("depth", "mean depth", "layers", decimals=1, better=-1)})
     panel = PanelSpec(("depth", "mean", 0), "Depth", "layers")
-    monkeypatch.setitem(FIGURES, "depth", FigureSpec("depth", "Mean depth", (panel,)))
+    monkeypatch.setitem(FIGURES, "depth", FigureSpec("depth", "Mean depth on {datasets}", (panel,)))
     yield
     metric_info.describe.cache_clear()
 

@@ -101,12 +101,14 @@ def build(name: str, selection: CurveSelection) -> Chart:
         rows = [[dataclasses.replace(drawn[0], title="")]]  # the figure's title says it
     words["datasets"] = ", ".join(labels)
     compared = any(panel.quantity == RELATIVE for panel in drawn)
-    title = (spec.what + spec.where).format_map(words)
+    title = spec.what.format_map(words)
+    sources = {series.curve.source for panel in drawn for series in panel.series}
+    words["version"] = "_v1" if sources == {published.SOURCES["v1"]} else ""
     words["relative"] = spec.relative.format_map(words) if compared else ""
     suffix = (f"_N{axis.n_shot}" if axis.n_shot else "") + ("_top5" if selection.metric == "top5" else "")
     return Chart(
         figure=name,
-        stem=spec.stem + suffix,
+        stem=spec.stem.format_map(words) + suffix,
         title=title,
         caption=title + spec.caption.format_map(words),
         of_protocol=spec.of_protocol,
@@ -114,8 +116,7 @@ def build(name: str, selection: CurveSelection) -> Chart:
         lead=lead,
         notes=tuple(spec.notes(selection, drawn)),
         single=lead is None and [len(row) for row in rows] == [1],
-        row_height=spec.row_height,
-        letters=spec.letters,
+        letters=not spec.per_dataset,
     )
 
 

@@ -100,7 +100,6 @@ class Chart:
         lead: a panel left of the grid, as high as all its rows.
         notes: lines below the figure: what is incomplete.
         single: whether it is one panel at the width of a text column (3.3 inches), else a page's (7).
-        row_height: of a row of panels, in inches.
         letters: whether panels are called (a), (b) and so on.
     """
 
@@ -113,7 +112,6 @@ class Chart:
     lead: Panel | None = None
     notes: tuple[str, ...] = ()
     single: bool = False
-    row_height: float = 1.4
     letters: bool = True
 
     def panels(self) -> Iterator[Panel]:

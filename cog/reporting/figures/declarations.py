@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import cog.reporting.figures.axes as axes
 import cog.reporting.figures.points as points
-from cog import constants
 from cog.reporting.figures.chart import Panel, Point
 from cog.reporting.figures.curves import BASELINE, Curve, CurveSelection, Key
 from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
@@ -64,14 +63,14 @@ class FigureSpec:
     """A figure.
 
     Texts may name ``{metric}``, ``{Metric}``, ``{baseline}``, ``{datasets}``, ``{levels}`` (these without IN-1K),
-    ``{shots}``, ``{variant}`` (of the x axis), ``{groups}``, ``{title}`` and ``{relative}``.
+    ``{shots}``, ``{variant}`` (of the x axis), ``{groups}``, ``{version}`` (of the paper, if
+    all are of its first) and ``{relative}``.
 
     Attributes:
         stem: of its files.
         what: what is shown: the title.
         panels: a row of panels.
         x: returns the x axis that the panels share, given the numbers that they show.
-        where: end of the title.
         caption: what follows the title below the figure.
         relative: of the caption, if there are relative panels.
         missing: the error without results.
@@ -83,9 +82,7 @@ class FigureSpec:
         narrow: returns declaration and selection with what is to be shown of them.
         notes: returns lines for below the figure.
         of_protocol: whether it shows accuracies of the protocol, of one metric, instead of numbers of experiments.
-        row_height: of a row of panels, in inches.
         singles: whether panels are written alone, too: readable at the width of a text column.
-        letters: whether panels are called (a), (b) and so on.
         on_page: whether the report shows it; the others repeat what is there.
     """
 
@@ -93,7 +90,6 @@ class FigureSpec:
     what: str
     panels: tuple[PanelSpec, ...]
     x: Callable[[CurveSelection, Sequence[Key]], axes.XAxis] = axes.over_datasets
-    where: str = " on {datasets}"
     caption: str = ". Error bars: standard deviation over seeds, where there are several."
     relative: str = ""
     missing: str = ""
@@ -105,9 +101,7 @@ class FigureSpec:
     narrow: Callable[[FigureSpec, CurveSelection], tuple[FigureSpec, CurveSelection]] | None = None
     notes: Callable[[CurveSelection, Sequence[Panel]], Sequence[str]] = points.experiment_notes
     of_protocol: bool = False
-    row_height: float = 1.4
     singles: bool = False
-    letters: bool = True
     on_page: bool = True
 
 
@@ -136,21 +130,6 @@ def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, C
     return spec, dataclasses.replace(selection, curves=curves)
 
 
-def _relative_to_baseline(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    return (spec if selection.baseline else dataclasses.replace(spec, panels=())), selection
-
-
-def _of_one_version(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Name the files of the first version's numbers after it."""
-    compared = (
-        curve.source
-        for curve in selection.curves
-        if any(dataset == constants.IN1K for dataset, _ in selection.references[curve.source, curve.model])
-    )
-    of_v1 = {*compared} == {published.SOURCES["v1"]}
-    return (dataclasses.replace(spec, stem=f"{spec.stem}_v1") if of_v1 else spec), selection
-
-
 def _of_uniformity(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
     """Show uniformity as the paper does, where a higher number is a more uniform distribution, if that is there."""
     alignment, uniformity, plane = spec.panels
@@ -172,15 +151,15 @@ def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, .
 
 _protocol = functools.partial(FigureSpec, of_protocol=True, notes=points.protocol_notes)
 
-_all_models = functools.partial(
-    _protocol,
-    x=axes.over_shots,
-    per_dataset=True,
-    letters=False,
-    on_page=False,
-    row_height=1.12,
-    caption=" by training images per class; rows: {datasets}; columns: {groups}" + _OVER_SEEDS,
-)
+
+def _all_models(stem: str, what: str, quantity: str, y_label: str, missing: str = "") -> FigureSpec:
+    """Declare few-shot curves of all models; rows are data sets, columns groups of models."""
+    panel = PanelSpec(None, "{title}", y_label, quantity, "groups", "{dataset}_{group}", y_group="{dataset}")
+    caption = " by training images per class; rows: {datasets}; columns: {groups}" + _OVER_SEEDS
+    return _protocol(
+        stem, what, (panel,), axes.over_shots, caption, missing=missing, per_dataset=True, on_page=False
+    )
+
 
 _BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}")
 
@@ -188,82 +167,63 @@ _BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}")
 FIGURES = {
     "fig3": _protocol(
         "fig3_levels",
-        "{Metric} accuracy",
+        "{Metric} accuracy on {datasets}, {shots}",
         (PanelSpec(quantity=RELATIVE, by="groups", name="{group}"),),
+        axes.over_levels,
+        ": absolute{relative}" + _OVER_SEEDS,
+        relative=", and difference to {baseline} per group of models",
         lead=PanelSpec(title="All models", name="absolute"),
         per_row=2,
-        x=axes.over_levels,
-        where=" on {datasets}, {shots}",
-        caption=": absolute{relative}" + _OVER_SEEDS,
-        relative=", and difference to {baseline} per group of models",
-        row_height=1.42,
         singles=True,
     ),
     "fig4": _protocol(
         "fig4_fewshot",
-        "Few-shot {metric} accuracy",
+        "Few-shot {metric} accuracy on {datasets}",
         (PanelSpec(by="datasets", name="absolute_{dataset}"),),
-        below=(PanelSpec(quantity=RELATIVE, by="datasets", name="relative_{dataset}"),),
-        x=axes.over_shots,
-        caption=" by training images per class, absolute{relative}" + _OVER_SEEDS,
+        axes.over_shots,
+        " by training images per class, absolute{relative}" + _OVER_SEEDS,
         relative=" and relative to {baseline}",
+        below=(PanelSpec(quantity=RELATIVE, by="datasets", name="relative_{dataset}"),),
         narrow=_of_fig4,
-        row_height=1.6,
         singles=True,
     ),
     "fig10": _all_models(
         "fig10_fewshot_absolute",
         "Few-shot {metric} accuracy of all models",
-        (
-            PanelSpec(
-                by="groups", y_label="{place}\n{metric} (%)", name="{dataset}_{group}", y_group="{dataset}"
-            ),
-        ),
-        where="",
+        ABSOLUTE,
+        "{place}\n{metric} (%)",
     ),
     "fig11": _all_models(
         "fig11_fewshot_relative",
-        "Few-shot {metric} accuracy of all models",
-        (
-            PanelSpec(
-                quantity=RELATIVE,
-                by="groups",
-                y_label="{place}\npoints to {baseline}",
-                name="{dataset}_{group}",
-                y_group="{dataset}",
-            ),
-        ),
-        where=" relative to {baseline}",
-        narrow=_relative_to_baseline,
-        missing=f"fig11 shows differences to a baseline and there is no result of {BASELINE}; name another one, or "
-        "show the published results too",
+        "Few-shot {metric} accuracy of all models relative to {baseline}",
+        RELATIVE,
+        "{place}\npoints to {baseline}",
+        f"fig11 shows differences to a baseline and there is no result of {BASELINE}; name another one, or show the "
+        "published results too",
     ),
     "drop": _protocol(
-        "drop_from_in1k",
-        "Change of {metric} accuracy from IN-1K",
+        "drop_from_in1k{version}",
+        "Change of {metric} accuracy from IN-1K to {levels}, {shots}",
         (PanelSpec(quantity=DROP, by="groups", name="{group}"),),
+        axes.over_levels,
+        ", in percent of each model's own IN-1K score" + _OVER_SEEDS,
         lead=PanelSpec(quantity=DROP, title="All models", name="all"),
         crowd=12,
         per_row=2,
-        x=axes.over_levels,
-        where=" to {levels}, {shots}",
-        caption=", in percent of each model's own IN-1K score" + _OVER_SEEDS,
         missing="the drop needs, for at least one model, results on in1k and on another data set with the same number "
         "of shots ({shots})",
-        narrow=_of_one_version,
-        row_height=1.42,
         singles=True,
     ),
     "v1_fig5": FigureSpec(
         "v1_fig5_purity",
-        "Purity of k-means clusters",
+        "Purity of k-means clusters on {datasets}",
         _numbers(
             "kmeans", "purity", purity_v1="Largest cluster of a class", purity="Largest class of a cluster"
         ),
     ),
     "v1_fig6": FigureSpec(
         "v1_fig6_alignment_ratio",
-        "Alignment and uniformity relative to IN-1K",
+        "Alignment and uniformity relative to IN-1K on {datasets}",
         _numbers(
             "alignment",
             "relative to IN-1K",
@@ -280,7 +240,7 @@ FIGURES = {
     ),
     "v1_fig8": FigureSpec(
         "v1_fig8_pca",
-        "Top-1 accuracy on principal components",
+        "Top-1 accuracy on principal components on {datasets}",
         (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)"),),
         below=(dataclasses.replace(_BY_DATASET, quantity=RELATIVE, y_label="difference (points)"),),
         x=axes.over_components,
@@ -288,16 +248,15 @@ FIGURES = {
         caption="{relative}" + _OVER_SEEDS,
         relative=", absolute and relative to {baseline}",
         missing="there is no result on principal components to draw (CLF.PCA_DIM)",
-        row_height=1.3,
     ),
     "v1_fig9": FigureSpec(
         "v1_fig9_clustering",
-        "Agreement of k-means clusters with the classes",
+        "Agreement of k-means clusters with the classes on {datasets}",
         _numbers("kmeans", "agreement (0 to 1)", ami="AMI", nmi="NMI", ari="ARI"),
     ),
     "v1_fig10": FigureSpec(
         "v1_fig10_alignment",
-        "Alignment and uniformity",
+        "Alignment and uniformity on {datasets}",
         (
             *_numbers("alignment", "", alignment="Alignment", uniformity_v1="Uniformity"),
             PanelSpec(
@@ -309,7 +268,7 @@ FIGURES = {
     ),
     "mlp": FigureSpec(
         "mlp",
-        "MLPs relative to logistic regression",
+        "MLPs relative to logistic regression on {datasets}",
         tuple(
             PanelSpec(
                 (name, measures.RELATIVE_TO_LOGREG, 0),
@@ -323,7 +282,7 @@ FIGURES = {
     ),
     "fig6": FigureSpec(
         "fig6_finetune",
-        "Frozen features and fine-tuning",
+        "Frozen features and fine-tuning on {datasets}",
         (
             PanelSpec(
                 ("finetune", measures.LOGREG_RELATIVE, 0),
@@ -337,17 +296,16 @@ FIGURES = {
     ),
     "knn": FigureSpec(
         "knn",
-        "Top-1 accuracy of the k nearest neighbours, {variant} vote",
+        "Top-1 accuracy of the k nearest neighbours, {variant} vote on {datasets}",
         (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)"),),
         x=axes.over_neighbors,
         per_row=3,
         caption=_OVER_SEEDS,
         missing="there is no result of nearest neighbours to draw",
-        row_height=1.5,
     ),
     "distance": FigureSpec(
         "distance",
-        "Accuracy per concept by similarity to IN-1K",
+        "Accuracy per concept by similarity to IN-1K on {datasets}",
         (
             PanelSpec(
                 points.SPEARMAN,

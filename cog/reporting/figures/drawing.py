@@ -41,8 +41,9 @@ _DIRECT_STEP = 0.1
 # A longer column of a legend would be higher than the panels.
 _LEGEND_LINES = 11
 
-# Panels of a single row are higher than those of several; titles and the labels of the x axes take the rest.
-_ALONE_HEIGHT, _ONE_ROW_HEIGHT, _AROUND_ROW, _AROUND = 2.4, 2.0, 0.15, 0.3
+# Heights of a row of panels with its titles, by the number of rows; and of the labels of the x axes below the last.
+_ROW_HEIGHTS = {1: 2.15, 2: 1.65, 3: 1.6, 4: 1.5}
+_MANY_ROWS_HEIGHT, _ALONE_HEIGHT, _X_LABELS = 1.27, 2.55, 0.3
 
 
 def draw(chart: Chart) -> Figure:
@@ -53,9 +54,7 @@ def draw(chart: Chart) -> Figure:
     """
     width = COLUMN if chart.single else PAGE
     rows, columns = len(chart.grid), len(chart.grid[0])
-    height = chart.row_height
-    if rows == 1:
-        height = _ALONE_HEIGHT if columns == 1 and chart.lead is None else max(height, _ONE_ROW_HEIGHT)
+    height = _ALONE_HEIGHT if chart.single else _ROW_HEIGHTS.get(rows, _MANY_ROWS_HEIGHT)
     figure = new_figure(width)
     leads = [] if chart.lead is None else [1.2]
     grid = figure.add_gridspec(rows, len(leads) + columns, width_ratios=[*leads, *[1.0] * columns])
@@ -92,7 +91,7 @@ def draw(chart: Chart) -> Figure:
             named.append((axes, panel, height))
     for axes, panel, panel_height in named:
         _name_curves(axes, panel, panel_height)
-    finish(figure, rows * (height + _AROUND_ROW) + _AROUND, _legend(chart.curves()), chart.notes)
+    finish(figure, rows * height + _X_LABELS, _legend(chart.curves()), chart.notes)
     return figure
 
 
