@@ -314,7 +314,7 @@ def test_styles_are_the_papers(tables):
     for name, row in tables[1].items():
         made = style.published_style(name)
         assert made.marker == row["matplotlib_marker"]
-        seen.setdefault(row["figure_color"], set()).add((made.colour, made.dashes))
+        seen.setdefault(row["figure_color"], set()).add((made.color, made.dashes))
     assert all(len(found) == 1 for found in seen.values())
     assert len(set().union(*seen.values())) == len(seen)
 

@@ -53,8 +53,8 @@ def over_levels(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
 
     That is all images, unless the user's results (or, without any, the others) have only few-shot: the most then.
     """
-    own = {key[2] for curve in selection.curves if curve.own for _, key in curve.scores}
-    there = own or {key[2] for key in selection.numbers()}
+    highlighted = {key[2] for curve in selection.curves if curve.own for _, key in curve.scores}
+    there = highlighted or {key[2] for key in selection.numbers()}
     n_shot = 0 if 0 in there else max(there)
     key = (LOGREG, selection.metric, n_shot)
     axis = over_datasets(selection, [key])
@@ -64,26 +64,26 @@ def over_levels(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
 
 def over_shots(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
     """Return training images per class; "All" is not a number on that axis, so it is set apart behind the largest."""
-    found = selection.numbers()
-    few = sorted({key[2] for key in found} - {0})
+    keys = sorted(selection.numbers())
+    few = sorted({key[2] for key in keys} - {0})
     positions = [math.log2(n) for n in few]
     if any(b - a < 0.4 for a, b in itertools.pairwise(positions)):
         positions = [float(index) for index in range(len(few))]  # labels would overlap
     named = {n: (x, str(n)) for x, n in zip(positions, few, strict=True)}
-    if any(key[2] == 0 for key in found):
+    if any(key[2] == 0 for key in keys):
         named[0] = (positions[-1] + 1.5 if positions else 0.0, "All")
     x_break = positions[-1] + 0.75 if positions and 0 in named else None
     places = tuple((*named[n], None, (LOGREG, selection.metric, n)) for n in named)
-    return XAxis(places, tuple(selection.on(found)), "training images per class", x_break)
+    return XAxis(places, tuple(selection.on(keys)), "training images per class", x_break)
 
 
 def over_components(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
     """Return numbers of principal components; all features are set apart behind the largest."""
     dims: dict[int, Key] = {}
     for key in selection.numbers():
-        one = metric_info.classifier(key[0])
-        if one is not None and one.type == LOGREG and not one.max_per_class and key[1:] == ("top1", 0):
-            dims[one.pca_dim] = key
+        name = metric_info.classifier(key[0])
+        if name is not None and name.type == LOGREG and not name.max_per_class and key[1:] == ("top1", 0):
+            dims[name.pca_dim] = key
     whole = dims.pop(0, None)
     axis = _over_numbers(selection, dims, "principal components")
     if whole not in {key for curve in selection.curves for d, key in curve.scores if d in axis.datasets}:
@@ -98,9 +98,9 @@ def over_neighbors(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
     """Return numbers of neighbors, of the weighted vote where there is one."""
     votes: dict[str, dict[int, Key]] = {}
     for key in selection.numbers():
-        one = neighbor_metric(key[1]) if key[0] == "knn" else None
-        if one is not None and one.metric == "top1" and one.k:
-            votes.setdefault(one.vote, {})[one.k] = key
+        name = neighbor_metric(key[1]) if key[0] == "knn" else None
+        if name is not None and name.metric == "top1" and name.k:
+            votes.setdefault(name.vote, {})[name.k] = key
     vote = "weighted" if "weighted" in votes else min(votes, default="")
     return dataclasses.replace(_over_numbers(selection, votes.get(vote, {}), "k"), variant=vote)
 

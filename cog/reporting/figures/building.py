@@ -101,7 +101,7 @@ def build(name: str, selection: CurveSelection) -> Chart:
         rows = [[dataclasses.replace(drawn[0], title="")]]  # the figure's title says it
     words["datasets"] = ", ".join(labels)
     compared = any(panel.quantity == RELATIVE for panel in drawn)
-    title = spec.what.format_map(words)
+    title = spec.title.format_map(words)
     sources = {series.curve.source for panel in drawn for series in panel.series}
     words["version"] = "_v1" if sources == {published.SOURCES["v1"]} else ""
     words["relative"] = spec.relative.format_map(words) if compared else ""
@@ -137,13 +137,13 @@ def _panel(
     series = []
     for curve in curves:
         if spec.points is not None:
-            found = spec.points(selection, curve, share.dataset)
+            drawn = spec.points(selection, curve, share.dataset)
         else:
-            found = points.at_places(selection, curve, places, quantity)
-        if found:
-            series.append(Series(curve, tuple(found), curve.model == selection.baseline))
-    on = {point.cell.dataset for one in series for point in one.points}
-    only_zero = (quantity == RELATIVE and all(one.baseline for one in series)) or (
+            drawn = points.at_places(selection, curve, places, quantity)
+        if drawn:
+            series.append(Series(curve, tuple(drawn), curve.model == selection.baseline))
+    on = {point.cell.dataset for line in series for point in line.points}
+    only_zero = (quantity == RELATIVE and all(line.baseline for line in series)) or (
         quantity == DROP and on <= {constants.IN1K}
     )
     if not series or only_zero:
@@ -162,7 +162,7 @@ def _panel(
     ticks = tuple(place[0] for place in axis.places)
     tick_labels = tuple(place[1] for place in axis.places)
     if spec.points is not None:
-        xs = [point.x for one in series for point in one.points]
+        xs = [point.x for line in series for point in line.points]
         ticks = round_numbers(min(xs), max(xs))
         tick_labels = tuple(f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in ticks)
     unit = spec.unit
@@ -259,7 +259,7 @@ def singles(chart: Chart) -> list[Chart]:
     for panel in panels if len(panels) > 1 else ():
         title = chart.title + ("" if panel.key in ("absolute", "all") else f": {panel.title}")
         if panel.quantity == RELATIVE:
-            zero = next((one.curve.label for one in panel.series if one.baseline), "the baseline")
+            zero = next((line.curve.label for line in panel.series if line.baseline), "the baseline")
             title += f", relative to {zero}"
         part = "".join(c if c.isascii() and (c.isalnum() or c in "_-.") else "-" for c in panel.key)
         made.append(

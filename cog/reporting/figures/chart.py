@@ -123,11 +123,11 @@ class Chart:
 
     def curves(self) -> list[Curve]:
         """Return every curve once, in order of appearance."""
-        found: dict[tuple[str, str], Curve] = {}
+        curves: dict[tuple[str, str], Curve] = {}
         for panel in self.panels():
             for series in panel.series:
-                found.setdefault((series.curve.source, series.curve.model), series.curve)
-        return list(found.values())
+                curves.setdefault((series.curve.source, series.curve.model), series.curve)
+        return list(curves.values())
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Yield the data, one row per point of every panel, with the keys of ``CSV_COLUMNS``."""

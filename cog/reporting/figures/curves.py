@@ -92,8 +92,8 @@ class CurveSelection:
     def on(self, keys: Iterable[Key]) -> list[str]:
         """Return the data sets that have one of these numbers, in order."""
         wanted = set(keys)
-        found = {dataset for curve in self.curves for dataset, key in curve.scores if key in wanted}
-        return sorted(found if self.datasets is None else found & {*self.datasets}, key=dataset_key)
+        there = {dataset for curve in self.curves for dataset, key in curve.scores if key in wanted}
+        return sorted(there if self.datasets is None else there & {*self.datasets}, key=dataset_key)
 
     def reference(self, curve: Curve, dataset: str, key: Key) -> SeedAverage | None:
         """Return the baseline's score that ``curve`` is compared with: the rule of the tables.
@@ -102,10 +102,8 @@ class CurveSelection:
         """
         sources = [source for source, model in self.references if model == self.baseline]
         sources.sort(key=lambda source: source != curve.source)
-        found = (self.references[source, str(self.baseline)].get((dataset, key)) for source in sources)
-        return (
-            next((score for score in found if score is not None), None) if self.mixed else next(found, None)
-        )
+        scores = [self.references[source, str(self.baseline)].get((dataset, key)) for source in sources]
+        return next((score for score in scores if score is not None or not self.mixed), None)
 
 
 def select(
@@ -134,8 +132,8 @@ def select(
     """
     if metric not in METRIC_LABELS:
         raise CogError(f"metric {metric!r} is not known, expected one of {', '.join(METRIC_LABELS)}")
-    own, of_paper, references = (_group(part, metric) for part in (cells, published_cells, others))
-    everything = {place for group in (*of_paper.values(), *own.values()) for place in group}
+    own_groups, of_paper, references = (_group(part, metric) for part in (cells, published_cells, others))
+    everything = {place for group in (*of_paper.values(), *own_groups.values()) for place in group}
     if not everything:
         raise CogError(
             f"no {METRIC_LABELS[metric]} score to draw: there are no results, or none has that score"
@@ -147,7 +145,7 @@ def select(
         absent = [str(value) for value in wanted or () if value not in there]
         if absent:
             LOG.warning("no result to draw for %s %s", flag, ", ".join(absent))
-    for groups in (own, of_paper):
+    for groups in (own_groups, of_paper):
         for name in list(groups):
             references[name] = {**references.get(name, {}), **groups[name]}
             groups[name] = {
@@ -157,7 +155,7 @@ def select(
             }
             if not groups[name]:
                 del groups[name]
-    curves = _curves(own, of_paper)
+    curves = _curves(own_groups, of_paper)
     if not curves:
         raise CogError("nothing to draw: no result has the data sets and shots asked for")
     models = {model for _, model in references}
@@ -190,13 +188,12 @@ def of_experiments(
         datasets: to draw.
         analyses: results of analyses, for what is not in their numbers.
     """
-    own: _Groups = {}
-    of_paper: _Groups = {}
-    for measure in measures:
-        groups = of_paper if measure.source in published.SOURCES.values() else own
-        group = groups.setdefault((measure.source, measure.model), {})
-        group.setdefault((measure.dataset, measure.key), measure)
-    curves = _curves(own, of_paper)
+    groups = _group(measures)
+    papers = published.SOURCES.values()
+    curves = _curves(
+        {name: scores for name, scores in groups.items() if name[0] not in papers},
+        {name: scores for name, scores in groups.items() if name[0] in papers},
+    )
     references = {(curve.source, curve.model): curve.scores for curve in curves}
     if baseline is None and any(curve.model == BASELINE for curve in curves):
         baseline = BASELINE
@@ -215,24 +212,24 @@ def of_experiments(
     )
 
 
-def _group(cells: Iterable[SeedAverage], metric: str) -> _Groups:
-    """Cells that have the metric by (source, model); all of them count as the protocol's evaluation."""
+def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
+    """Return scores by (source, model); with a metric, those that have it, all as the protocol's evaluation."""
     groups: _Groups = {}
-    for cell in cells:
-        if cell.metric != metric or not math.isfinite(cell.value):
+    for score in scores:
+        place = (score.dataset, score.key if metric is None else (LOGREG, metric, score.n_shot))
+        if metric is not None and (score.metric != metric or not math.isfinite(score.value)):
             continue
-        group = groups.setdefault((cell.source, cell.model), {})
-        place = (cell.dataset, (LOGREG, metric, cell.n_shot))
-        if place in group:
+        group = groups.setdefault((score.source, score.model), {})
+        if metric is not None and place in group:
             raise CogError(
-                f"two results for {printable(cell.model)} on {printable(cell.dataset)} with "
-                f"{shots_label(cell.n_shot)} from {printable(cell.source)}; keep one of them"
+                f"two results for {printable(score.model)} on {printable(score.dataset)} with "
+                f"{shots_label(score.n_shot)} from {printable(score.source)}; keep one of them"
             )
-        group[place] = cell
+        group.setdefault(place, score)
     return groups
 
 
-def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
+def _curves(own_groups: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
     """Give every curve its label, group and style.
 
     A model of the paper looks as in the paper, also when the cells are the user's and the paper's are not
@@ -241,7 +238,7 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
     order = {model: row.order for model, row in published.MODELS.items()}
     paper_keys = [key for key in of_paper if key[1] in order]
     if not of_paper:  # of each model, those of the first source
-        first = {model: source for source, model in reversed(own) if model in order}
+        first = {model: source for source, model in reversed(own_groups) if model in order}
         paper_keys = [(source, model) for model, source in first.items()]
     curves: list[Curve] = []
     sources = {source for source, _ in of_paper}
@@ -250,11 +247,11 @@ def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
         if any(curve.model == model for curve in curves):  # another version's numbers of the same model
             look = dataclasses.replace(look, hollow=True)
         label = style.legend_label(model) + (f" ({printable(source)})" if len(sources) > 1 else "")
-        scores, category = (of_paper or own)[source, model], published.MODELS[model].category
+        scores, category = (of_paper or own_groups)[source, model], published.MODELS[model].category
         group = style.legend_group(model)
         curves.append(Curve(model, source, scores, label, group, look, category, own=False))
     taken = {(curve.source, curve.model) for curve in curves}
-    rest = {key: scores for key, scores in [*own.items(), *of_paper.items()] if key not in taken}
+    rest = {key: scores for key, scores in [*own_groups.items(), *of_paper.items()] if key not in taken}
     labels = {curve.label for curve in curves}
     for position, ((source, model), scores) in enumerate(rest.items()):
         several = sum(other == model for _, other in rest) > 1

@@ -68,7 +68,7 @@ class FigureSpec:
 
     Attributes:
         stem: of its files.
-        what: what is shown: the title.
+        title: one line.
         panels: a row of panels.
         x: returns the x axis that the panels share, given the numbers that they show.
         caption: what follows the title below the figure.
@@ -87,7 +87,7 @@ class FigureSpec:
     """
 
     stem: str
-    what: str
+    title: str
     panels: tuple[PanelSpec, ...]
     x: Callable[[CurveSelection, Sequence[Key]], axes.XAxis] = axes.over_datasets
     caption: str = ". Error bars: standard deviation over seeds, where there are several."
@@ -152,12 +152,12 @@ def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, .
 _protocol = functools.partial(FigureSpec, of_protocol=True, notes=points.protocol_notes)
 
 
-def _all_models(stem: str, what: str, quantity: str, y_label: str, missing: str = "") -> FigureSpec:
+def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str = "") -> FigureSpec:
     """Declare few-shot curves of all models; rows are data sets, columns groups of models."""
     panel = PanelSpec(None, "{title}", y_label, quantity, "groups", "{dataset}_{group}", y_group="{dataset}")
     caption = " by training images per class; rows: {datasets}; columns: {groups}" + _OVER_SEEDS
     return _protocol(
-        stem, what, (panel,), axes.over_shots, caption, missing=missing, per_dataset=True, on_page=False
+        stem, title, (panel,), axes.over_shots, caption, missing=missing, per_dataset=True, on_page=False
     )
 
 

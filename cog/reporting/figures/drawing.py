@@ -156,13 +156,13 @@ def curve_id(panel: Panel, order: int) -> str:
 def line_arguments(style: CurveStyle, *, scale: float = 1.0) -> dict[str, Any]:
     """Return what ``Line2D`` needs to draw a curve in ``style``, lines and markers scaled."""
     return {
-        "color": style.colour,
+        "color": style.color,
         "linewidth": style.line_width * scale,
         "linestyle": "-" if style.dashes is None else (0, style.dashes),
         "marker": style.marker,
         "markersize": style.marker_size * scale,
-        "markerfacecolor": "white" if style.hollow else style.colour,
-        "markeredgecolor": style.colour if style.hollow else "white",
+        "markerfacecolor": "white" if style.hollow else style.color,
+        "markeredgecolor": style.color if style.hollow else "white",
         "markeredgewidth": (1.1 if style.hollow else 0.3) * scale,
         "solid_capstyle": "round",
         "dash_capstyle": "butt",
@@ -174,9 +174,9 @@ def _legend(curves: Sequence[Curve]) -> dict[str, list[Line2D]]:
     """Return the lines of each group, the user's own first, then in the paper's order."""
     from matplotlib.lines import Line2D
 
-    own = {curve.group for curve in curves if curve.own}
+    highlighted = {curve.group for curve in curves if curve.own}
     groups: dict[str, list[Line2D]] = {}
-    for curve in sorted(curves, key=lambda curve: (curve.group not in own, legend_key(curve.group))):
+    for curve in sorted(curves, key=lambda curve: (curve.group not in highlighted, legend_key(curve.group))):
         line = Line2D([], [], label=curve.label, **line_arguments(curve.style))
         groups.setdefault(curve.group, []).append(line)
     return groups
@@ -257,14 +257,14 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
             axes.plot(
                 [part for at, _, _ in bars for part in (at, at, math.nan)],
                 [part for _, y, half in bars for part in (y - half, y + half, math.nan)],
-                color=look.colour, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}.bar",
+                color=look.color, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}.bar",
             )  # fmt: skip
         axes.plot(x, value, zorder=zorder, gid=gid, **line_arguments(look, scale=scale))
 
 
 def _letter(chart: Chart, panel: Panel) -> str:
     """Return ``(a)`` and so on; nothing for a panel without a title or alone."""
-    order = [one.key for one in chart.panels()]
+    order = [other.key for other in chart.panels()]
     if len(order) < 2 or not chart.letters or not panel.title:
         return ""
     return f"({chr(ord('a') + order.index(panel.key))}) "
@@ -276,13 +276,17 @@ def fill(text: str, room: float) -> str:
 
 
 def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
-    """Name the user's curves at their right end, in their colour, moved apart where they would touch."""
-    own = [series for series in panel.series if series.curve.own]
-    if panel.plane or len(own) > _MAX_DIRECT:
+    """Name the user's curves at their right end, in their color, moved apart where they would touch."""
+    own_series = [series for series in panel.series if series.curve.own]
+    if panel.plane or len(own_series) > _MAX_DIRECT:
         return
     # A name far from the end of its curve would be taken for another's.
     low, high = axes.get_xlim()
-    ends = [(one.points[-1].value, one.curve) for one in own if one.points[-1].x >= low + 0.7 * (high - low)]
+    ends = [
+        (series.points[-1].value, series.curve)
+        for series in own_series
+        if series.points[-1].x >= low + 0.7 * (high - low)
+    ]
     ends.sort(key=lambda end: end[0])
     low, high = axes.get_ylim()
     spots = ((value - low) / (high - low) * height for value, _ in ends)
@@ -294,7 +298,7 @@ def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
             # Names of one family differ at their ends; the legend has all of them.
             shorten(curve.label, _DIRECT_LENGTH, head=1 / 3), (1.0, spot / height), xycoords="axes fraction",
             xytext=(2.5, 0), textcoords="offset points", ha="left", va="center", fontsize=TICK, fontweight="bold",
-            color=curve.style.colour, annotation_clip=False,
+            color=curve.style.color, annotation_clip=False,
         )  # fmt: skip
 
 

@@ -61,8 +61,8 @@ def at_places(
 
 def pairs(selection: CurveSelection, curve: Curve, _: str | None, *, x_key: Key, y_key: Key) -> list[Point]:
     """Return two numbers against each other, a point for each data set, in their order."""
-    found = ((curve.scores.get((d, x_key)), curve.scores.get((d, y_key))) for d in selection.on([x_key]))
-    return [Point(x.value, y.value, math.nan, y, x) for x, y in found if x is not None and y is not None]
+    scores = ((curve.scores.get((d, x_key)), curve.scores.get((d, y_key))) for d in selection.on([x_key]))
+    return [Point(x.value, y.value, math.nan, y, x) for x, y in scores if x is not None and y is not None]
 
 
 def bins(selection: CurveSelection, curve: Curve, dataset: str | None) -> list[Point]:
@@ -111,9 +111,9 @@ def protocol_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[s
         notes = [*notes[:2], f"Incomplete as well: {len(notes) - 2} more models; see the CSV file."]
     of_paper = {c.source for c in selection.curves if not c.own and c.model == selection.baseline}
     if of_paper and references - of_paper:
-        own = ", ".join(shorten(printable(source)) for source in sorted(references, key=source_key))
+        named = ", ".join(shorten(printable(source)) for source in sorted(references, key=source_key))
         label = model_label(str(selection.baseline))
-        notes.append(f"Own models are compared with {label} from {own}, not as published.")
+        notes.append(f"Own models are compared with {label} from {named}, not as published.")
     return notes
 
 

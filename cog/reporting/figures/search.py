@@ -1,7 +1,7 @@
 """How runs found their learning rate and weight decay, and how the final training went.
 
 One page per model, data set and number of shots, with its seeds together: the trials over both
-hyper-parameters coloured by validation accuracy, the best accuracy so far, and the curves of the final
+hyper-parameters colored by validation accuracy, the best accuracy so far, and the curves of the final
 training. Read from ``results.json`` (trials, intervals) and ``logs.pkl``; ``study.pkl`` is a pickled Optuna
 object, which cannot be read safely, so of runs of the original toolkit there are only curves.
 """
@@ -109,7 +109,7 @@ def _draw(page: SearchPage) -> tuple[Figure, dict[str, str]]:
     return search_drawing.draw(page.title, searches), data
 
 
-def strips(found: Iterable[SearchPage], most: int) -> list[str]:
+def strips(pages: Iterable[SearchPage], most: int) -> list[str]:
     """Return trials and test accuracy of each page as an ``<svg>`` element, see :func:`cog.reporting.figures.svg`.
 
     Files that cannot be read are left out; "" stands for a page without any trial or curve. After ``most``
@@ -117,7 +117,7 @@ def strips(found: Iterable[SearchPage], most: int) -> list[str]:
     """
     drawn: list[str] = []
     with saving.drawing():
-        for page in found:
+        for page in pages:
             if sum(map(bool, drawn)) == most:
                 break
             searches = [search_history.outline(run) for run in page.runs]
@@ -134,7 +134,7 @@ def strips(found: Iterable[SearchPage], most: int) -> list[str]:
 
 def describe(page: SearchPage, searches: Sequence[search_history.SearchRecord]) -> str:
     """Return in words what a page shows."""
-    chosen = ", ".join(f"seed {one.seed}: lr {one.lr:.3g}, wd {one.wd:.3g}" for one in searches)
+    chosen = ", ".join(f"seed {s.seed}: lr {s.lr:.3g}, wd {s.wd:.3g}" for s in searches)
     return f"Hyper-parameter search and final training of {page.title}. Chosen: {chosen}."
 
 

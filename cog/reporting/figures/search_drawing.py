@@ -19,8 +19,8 @@ _GREY, _RED = "#888888", "#c0392b"
 
 _UPPER, _LOWER, _STRIP = 2.6, 1.9, 1.5
 
-# Most good trials lie within a few points of the best; lower ones share one colour.
-_COLOUR_RANGE = 10.0
+# Most good trials lie within a few points of the best; lower ones share one color.
+_COLOR_RANGE = 10.0
 
 # The least that an axis of the plane shows: close pairs look close.
 _DECADES = 2.0
@@ -90,7 +90,7 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
     _name(axes, f"(a) Trials and chosen pair{'s' if small else ''}", "learning rate", "weight decay")
     scored = [t for s in searches for t in s.trials if not (t.diverged or t.pruned or math.isnan(t.val_top1))]
     low, top = (end((t.val_top1 for t in scored), default=0.0) for end in (min, max))
-    floor = max(low, top - _COLOUR_RANGE)
+    floor = max(low, top - _COLOR_RANGE)
     norm = Normalize(floor, top if top > floor else floor + 1)
     # The better a trial, the darker, so that it reads in grey; in few steps, because more would be drawn as a bitmap.
     cmap = colormaps["viridis_r"].resampled(6 if small else 24)
@@ -112,8 +112,8 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
             ring: dict[str, Any] = {"edgecolors": INK, "linewidths": 1.0, "s": 60}
         else:
             fills |= {"s": 15, "linewidths": 0.3, "edgecolors": "#333333", "marker": look.marker}
-            ring = {"edgecolors": look.colour, "linewidths": 1.3, "s": 70}
-        _scatter(axes, good, f"trials{seed}", colours=True, **fills)
+            ring = {"edgecolors": look.color, "linewidths": 1.3, "s": 70}
+        _scatter(axes, good, f"trials{seed}", colors=True, **fills)
         _scatter(axes, [t for t in trials if t.diverged], f"diverged{seed}", **cross)
         _scatter(axes, [t for t in trials if t.pruned and not t.diverged], f"pruned{seed}", **dash)
         _scatter(axes, group, f"chosen{seed}", facecolors="none", zorder=4, **ring)
@@ -133,13 +133,13 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
 
 
 def _scatter(
-    axes: Axes, pairs: Sequence[SearchTrial | SearchRecord], gid: str, *, colours: bool = False, **look: Any
+    axes: Axes, pairs: Sequence[SearchTrial | SearchRecord], gid: str, *, colors: bool = False, **look: Any
 ) -> None:
     """Draw the pairs that have a place on logarithmic axes, if there are any."""
     placed = [pair for pair in pairs if pair.lr > 0 and pair.wd > 0]
     if placed:
         x, y = ([math.log10(getattr(pair, name)) for pair in placed] for name in ("lr", "wd"))
-        if colours:
+        if colors:
             look["c"] = [pair.val_top1 for pair in placed if isinstance(pair, SearchTrial)]
         # All points are inside: a clipped one takes three times as much text.
         axes.scatter(x, y, gid=gid, clip_on=False, **look)
@@ -187,20 +187,20 @@ def _draw_best(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = Fa
             scored = [(n, t.val_top1) for n, _, t in steps if not t.diverged]
             axes.plot(
                 *zip(*scored, strict=True), linestyle="none", marker=look.marker, markersize=2.6,
-                markerfacecolor="white", markeredgecolor=look.colour, markeredgewidth=0.6,
+                markerfacecolor="white", markeredgecolor=look.color, markeredgewidth=0.6,
                 gid=f"scores.{search.seed}",
             )  # fmt: skip
         else:  # the steps alone say the same in a third of the text
             ends = (0, len(best) - 1)
             steps = [step for i, step in enumerate(steps) if i in ends or best[i] != best[i - 1]]
         axes.plot(
-            [n for n, _, _ in steps], [value for _, value, _ in steps], color=look.colour, linewidth=1.2,
+            [n for n, _, _ in steps], [value for _, value, _ in steps], color=look.color, linewidth=1.2,
             drawstyle="steps-post", gid=f"best.{search.seed}", zorder=1.9,
         )  # fmt: skip
     _finish_lines(axes, "" if reached else _why_no_trials(searches))
     if reached:
         # The first trials are often far below; what is decided is decided at the top.
-        low, high = max(min(reached), max(reached) - 2 * _COLOUR_RANGE), max(reached)
+        low, high = max(min(reached), max(reached) - 2 * _COLOR_RANGE), max(reached)
         air = max(0.06 * (high - low), 0.2)
         axes.set_ylim(low - air, high + air)
 
@@ -219,7 +219,7 @@ def _draw_curves(
                 continue
             axes.plot(
                 [epoch + 1 for epoch in epochs], [values[epoch] for epoch in epochs],
-                color=style.own_style(position).colour,
+                color=style.own_style(position).color,
                 linestyle=(0, _DASHES["training"]) if key.startswith("train") else "-",
                 linewidth=0.9, marker="o" if len(values) == 1 else None, markersize=3,
                 gid=f"{key.replace('/', '-')}.{search.seed}",
@@ -264,7 +264,7 @@ def _legend(searches: Sequence[SearchRecord]) -> list[Line2D]:
         look = style.own_style(position)
         pair = f"seed {search.seed} (lr {_short(search.lr)}, wd {_short(search.wd)})"
         mark = {"marker": look.marker, "markersize": 3.6, "markerfacecolor": "white"}
-        entries.append((True, pair, {"color": look.colour, "linestyle": "-", "linewidth": 1.2, **mark}))
+        entries.append((True, pair, {"color": look.color, "linestyle": "-", "linewidth": 1.2, **mark}))
     thin = {"linestyle": "-", "linewidth": 0.9}
     ring = {"marker": "o", "markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
     entries += [
@@ -289,4 +289,4 @@ def _notes(searches: Sequence[SearchRecord]) -> list[str]:
         if any(pair.lr == 0 or pair.wd == 0 for pair in pairs):
             text = "a value of 0 has no place on a logarithmic axis: see the CSV file"
             seeds.setdefault(text, []).append(search.seed)
-    return [f"Seed {', '.join(map(str, found))}: {text}." for text, found in seeds.items()]
+    return [f"Seed {', '.join(map(str, numbers))}: {text}." for text, numbers in seeds.items()]
