@@ -209,6 +209,20 @@ def test_own_models_compared_as_in_the_tables():
     assert {row["source"] for row in rows if row["model"] == "sup_resnet50"} == {"paper v2"}
 
 
+def test_a_curve_is_compared_with_one_source():
+    """Where one's own baseline lacks a data set, the paper's does not step in, and panels leave the place out."""
+    cells = own_cells("my_net", datasets=["in1k", "cog_l1", "birds"]) + own_cells(
+        "sup_resnet50", datasets=["in1k"]
+    )
+    (chart,) = figures.charts(cells, published.cells(), which=["fig3"], singles=False)
+    rows = [row for row in rows_of(chart) if row["quantity"] == "relative" and row["model"] == "my_net"]
+    assert {(row["dataset"], row["reference_source"]) for row in rows} == {("in1k", "runs")}
+    assert "birds" in chart.lead.tick_labels
+    assert {panel.tick_labels for row in chart.grid for panel in row} == {
+        tuple(label for label in chart.lead.tick_labels if label != "birds")
+    }
+
+
 def test_others_are_compared_with_and_not_shown():
     others = [cell for cell in published.cells() if cell.model == "sup_resnet50"]
     shown = own_cells("my_net", datasets=DATASETS[1:])

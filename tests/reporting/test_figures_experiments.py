@@ -56,6 +56,10 @@ def test_figures_of_the_first_version(paper):
     }  # fmt: skip
     assert [panel.title for panel in paper["v1_fig9"].panels()] == ["AMI", "NMI", "ARI"]
     assert paper["v1_fig8"].grid[0][0].tick_labels == ("32", "64", "128", "256", "512", "1024", "all")
+    assert (
+        paper["v1_fig8"].grid[0][0].ticks == (5, 6, 7, 8, 9, 10, 11)
+        and paper["v1_fig8"].grid[0][0].x_break == 10.5
+    )
     assert [[panel.title for panel in row] for row in paper["v1_fig8"].grid] == 2 * [
         ["IN-1K", "L1", "L2"], ["L3", "L4", "L5"],
     ]  # fmt: skip
@@ -130,10 +134,16 @@ def test_figures_of_ones_own_numbers(ours):
     assert points["alignment_alignment_ratio_to_in1k", "cog_l1"] == pytest.approx(0.8)
     assert points["alignment_uniformity_ratio_to_in1k", "in1k"] == 1
     assert [panel.quantity for panel in ours["fig6"].panels()] == ["relative", "absolute"]
+    scales = {
+        name: len({panel.y_group for panel in ours[name].panels()})
+        for name in ("fig6", "v1_fig5", "mlp", "knn")
+    }
+    assert scales == {"fig6": 2, "v1_fig5": 2, "mlp": 1, "knn": 1}, "the same number shares its scale"
     relative = [r for r in rows_of(ours["fig6"]) if r["quantity"] == "relative" and r["model"] == "mini_net"]
     assert [float(row["value"]) for row in relative] == pytest.approx([100 * (70 - 80) / 80] * 3)
     assert any("Seeds are missing: mini_net" in note for note in ours["mlp"].notes)
     assert "relative" not in {panel.quantity for panel in ours["v1_fig8"].panels()}, "there is no baseline"
+    assert ours["knn"].grid[0][0].ticks == (0, math.log2(20))
     assert {row["metric"] for row in rows_of(ours["knn"])} == {
         "knn/top1_k1_weighted",
         "knn/top1_k20_weighted",

@@ -179,7 +179,7 @@ def _panel(
         ticks=ticks,
         tick_labels=tick_labels,
         series=tuple(series),
-        y_group=spec.y_group.format_map(words),
+        y_group=(spec.y_group or ("{name}" if spec.key else "{quantity}")).format_map(words),
         x_break=axis.x_break,
         plane=spec.points is not None,
     )

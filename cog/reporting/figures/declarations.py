@@ -41,7 +41,7 @@ class PanelSpec:
         by: ``datasets`` or ``groups`` of models; "" for one panel.
         name: unique in the figure, usable in a file name.
         unit: of values, for the CSV file; None: that of the key or the quantity.
-        y_group: panels with the same share their y limits.
+        y_group: panels with the same share their y limits; "": those of a quantity of the x axis, none of keys.
         points: returns the points of a curve on a data set where x is a number, too; None: points stand at the ticks.
         x_label: of the axis; None: the axis has one.
     """
@@ -53,7 +53,7 @@ class PanelSpec:
     by: str = ""
     name: str = ""
     unit: str | None = None
-    y_group: str = "{quantity}"
+    y_group: str = ""
     points: Callable[[CurveSelection, Curve, str | None], Sequence[Point]] | None = None
     x_label: str | None = None
 
@@ -63,8 +63,8 @@ class FigureSpec:
     """A figure.
 
     Texts may name ``{metric}``, ``{Metric}``, ``{baseline}``, ``{datasets}``, ``{levels}`` (these without IN-1K),
-    ``{shots}``, ``{variant}`` (of the x axis), ``{groups}``, ``{version}`` (of the paper, if
-    all are of its first) and ``{relative}``.
+    ``{shots}``, ``{variant}`` (of the x axis), ``{groups}``, ``{version}`` (of the paper, if all are of its first) and
+    ``{relative}``.
 
     Attributes:
         stem: of its files.
@@ -143,10 +143,7 @@ def _of_uniformity(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureS
 
 def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, ...]:
     """Return a panel for each number of an evaluation."""
-    return tuple(
-        PanelSpec((evaluation, metric, 0), title, y_label, y_group="{name}")
-        for metric, title in titles.items()
-    )
+    return tuple(PanelSpec((evaluation, metric, 0), title, y_label) for metric, title in titles.items())
 
 
 _protocol = functools.partial(FigureSpec, of_protocol=True, notes=points.protocol_notes)
@@ -276,6 +273,7 @@ FIGURES = {
                 "change of top-1 (%)",
                 RELATIVE,
                 unit="percent of the LogReg score",
+                y_group="{quantity}",
             )
             for name, title in (("mlp", "MLP"), ("mlp_noact", "MLP without activation"))
         ),
@@ -313,6 +311,7 @@ FIGURES = {
                 by="datasets",
                 name="{dataset}",
                 unit="percent",
+                y_group="{quantity}",
                 points=points.bins,
                 x_label="similarity to IN-1K",
             ),
