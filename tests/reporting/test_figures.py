@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import itertools
 import math
 import os
 import re
-import subprocess
-import sys
-from xml.etree import ElementTree
 
-import matplotlib
 import pytest
-from marks import first_quick
 
 from cog.errors import CogError
 from cog.reporting import figures
 from cog.reporting.figures import chart as charts
-from cog.reporting.figures import drawing, saving, style
+from cog.reporting.figures import style
 from cog.results import published
 from cog.results.scores import SeedAverage
 
@@ -215,6 +209,20 @@ def test_own_models_compared_as_in_the_tables():
     assert {row["source"] for row in rows if row["model"] == "sup_resnet50"} == {"paper v2"}
 
 
+def test_a_curve_is_compared_with_one_source():
+    """Where one's own baseline lacks a data set, the paper's does not step in, and panels leave the place out."""
+    cells = own_cells("my_net", datasets=["in1k", "cog_l1", "birds"]) + own_cells(
+        "sup_resnet50", datasets=["in1k"]
+    )
+    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
+    rows = [row for row in rows_of(chart) if row["quantity"] == "relative" and row["model"] == "my_net"]
+    assert {(row["dataset"], row["reference_source"]) for row in rows} == {("in1k", "runs")}
+    assert "birds" in chart.lead.tick_labels
+    assert {panel.tick_labels for row in chart.grid for panel in row} == {
+        tuple(label for label in chart.lead.tick_labels if label != "birds")
+    }
+
+
 def test_others_are_compared_with_and_not_shown():
     others = [cell for cell in published.accuracies() if cell.model == "sup_resnet50"]
     shown = own_cells("my_net", datasets=DATASETS[1:])
@@ -239,12 +247,12 @@ def test_others_are_compared_with_and_not_shown():
 def test_which_panels_hold_own_models():
     cells = own_cells("my_net") + own_cells("dino_resnet50")
     (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
-    where = {panel.key: {s.model for s in panel.series if s.own} for panel in chart.panels()}
+    where = {panel.key: {s.curve.model for s in panel.series if s.curve.own} for panel in chart.panels()}
     assert where["absolute"] == where["self-supervision"] == {"my_net", "dino_resnet50"}
     assert where["architecture"] == where["web-data"] == where["regularization"] == {"my_net"}
     many = [cell for index in range(20) for cell in own_cells(f"sweep_run{index}", mean=40 + index)]
     (chart,) = figures.charts(many, published.accuracies(), which=["fig3"], singles=False)
-    where = {panel.key: sum(s.own for s in panel.series) for panel in chart.panels()}
+    where = {panel.key: sum(s.curve.own for s in panel.series) for panel in chart.panels()}
     assert where == dict.fromkeys(CATEGORIES, 0) | {"absolute": 20, "own": 20}
 
 
@@ -252,7 +260,7 @@ def test_own_runs_of_the_papers_models_look_as_in_the_paper_when_alone():
     (chart,) = figures.charts(
         own_cells("dino_resnet50") + own_cells("sup_resnet50"), which=["fig3"], singles=False
     )
-    dino = next(s for s in chart.series() if s.model == "dino_resnet50")
+    dino = next(c for c in chart.curves() if c.model == "dino_resnet50")
     assert not dino.own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
     assert [panel.key for panel in chart.panels()] == ["absolute", "self-supervision"]
 
@@ -264,7 +272,7 @@ def test_missing_points_interrupt_the_line():
         for cell in cells
     ]
     (chart,) = figures.charts(broken, published.accuracies(), which=["fig3"], singles=False)
-    series = next(s for s in chart.series() if s.own)
+    series = next(s for s in chart.lead.series if s.curve.own)
     _, values, _ = series.columns(chart.lead.ticks)
     assert [math.isnan(value) for value in values] == [False, False, True, False, True, False]
     assert {r["dataset"] for r in rows_of(chart) if r["model"] == "my_net"} == {
@@ -304,14 +312,14 @@ def test_names_of_all_kinds():
     long = "_x_" + "very-long-model-name-" * 8
     cells = [c for name in (long, long + "b", "naïve_β$net$", "", "a\nb") for c in own_cells(name)]
     (chart,) = figures.charts(cells, which=["fig3"])
-    labels = [series.label for series in chart.series()]
+    labels = [curve.label for curve in chart.curves()]
     assert len(set(labels)) == 5
     assert all(len(label) <= 32 and label.isprintable() for label in labels)
     assert "(unnamed)" in labels
     assert {row["model"] for row in rows_of(chart)} >= {long, long + "b"}
     twice = own_cells("my_net") + own_cells("my_net", source="lab A")
     (chart,) = figures.charts(twice, which=["fig3"])
-    assert {series.label for series in chart.series()} == {"my_net (runs)", "my_net (lab A)"}
+    assert {curve.label for curve in chart.curves()} == {"my_net (runs)", "my_net (lab A)"}
 
 
 # ---- style --------------------------------------------------------------------------------------------
@@ -320,7 +328,7 @@ def test_styles_are_the_papers(tables):
     for name, row in tables[1].items():
         made = style.published_style(name)
         assert made.marker == row["matplotlib_marker"]
-        seen.setdefault(row["figure_color"], set()).add((made.colour, made.dashes))
+        seen.setdefault(row["figure_color"], set()).add((made.color, made.dashes))
     assert all(len(found) == 1 for found in seen.values())
     assert len(set().union(*seen.values())) == len(seen)
 
@@ -333,245 +341,6 @@ def test_curves_can_be_told_apart_without_colour():
         assert len(set(looks)) == len(members)
     looks = [(s.marker, s.dashes) for s in map(style.own_style, range(24))]
     assert len(set(looks)) == 24
-
-
-# ---- drawn --------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def drawn():
-    """Own models with gaps among the published ones: (chart, figure) of each kind."""
-    cells = [c for c in own_cells("my_net") if (c.dataset, c.n_shot) not in {("cog_l3", 0), ("cog_l5", 4)}]
-    cells += own_cells("other_net", mean=50, missing=(37,))
-    made = figures.charts(cells, published.accuracies(), singles=False)
-    with saving.drawing():
-        return [(chart, figures.draw(chart)) for chart in made]
-
-
-def lines_by_gid(figure):
-    return {
-        line.get_gid(): line
-        for axes in figure.axes
-        for line in axes.get_lines()
-        if line.get_gid() is not None
-    }
-
-
-def same(a, b):
-    return len(a) == len(b) and all((math.isnan(x) and math.isnan(y)) or x == y for x, y in zip(a, b))
-
-
-@pytest.mark.slow
-def test_artists_carry_the_data(drawn):
-    assert [chart.figure for chart, _ in drawn] == ["fig3", "fig4", "fig10", "fig11", "drop"]
-    for chart, figure in drawn:
-        lines = lines_by_gid(figure)
-        expected = set()
-        for panel in chart.panels():
-            for order, series in enumerate(panel.series):
-                gid = drawing.curve_id(panel, order)
-                expected.add(gid)
-                at = {point.x: point for point in series.points}
-                line = lines[gid]
-                assert list(line.get_xdata()) == list(panel.ticks)
-                assert same(
-                    list(line.get_ydata()), [at[x].value if x in at else math.nan for x in panel.ticks]
-                )
-                bars = [(p.x, p.value - p.std, p.value + p.std) for p in series.points if p.std > 0]
-                if bars:
-                    bar = lines[f"{gid}.bar"]
-                    expected.add(f"{gid}.bar")
-                    ends = list(zip(bar.get_xdata(), bar.get_ydata()))
-                    assert [(a[0], a[1], b[1]) for a, b in zip(ends[::3], ends[1::3])] == bars
-                    assert all(math.isnan(x) for x, _ in ends[2::3])
-        assert set(lines) == expected
-        for axes in figure.axes:
-            low, high = axes.get_ylim()
-            values = [v for line in axes.get_lines() if line.get_gid() for v in line.get_ydata()]
-            assert all(low <= value <= high for value in values if not math.isnan(value))
-
-
-@pytest.mark.slow
-def test_own_curves_are_on_top(drawn):
-    for chart, figure in drawn:
-        lines = lines_by_gid(figure)
-        for panel in chart.panels():
-            order = {s.own: [] for s in panel.series}
-            for index, series in enumerate(panel.series):
-                order[series.own].append(lines[drawing.curve_id(panel, index)].get_zorder())
-            assert min(order[True]) > max(order[False])
-
-
-def boxes(figure, artists):
-    renderer = figure.canvas.get_renderer()
-    return [artist.get_window_extent(renderer) for artist in artists]
-
-
-def overlap(a, b, slack=1.0):
-    return min(a.x1, b.x1) - max(a.x0, b.x0) > slack and min(a.y1, b.y1) - max(a.y0, b.y0) > slack
-
-
-def check_layout(figure):
-    """Nothing leaves the page; no text outside the axes lies on other text or on a panel."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Annotation
-
-    FigureCanvasAgg(figure).draw()
-    width, height = figure.canvas.get_width_height()
-    texts = [text for text in figure.texts if text.get_text().strip()]
-    texts += [text for one in figure.legends for text in (one.get_title(), *one.get_texts())]
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            texts += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-        texts += [axes.xaxis.label, axes.yaxis.label, axes._left_title]
-        texts += [text for text in axes.texts if isinstance(text, Annotation)]
-    artists = [text for text in texts if text.get_text().strip() and text.get_visible()]
-    texts = list(zip([text.get_text() for text in artists], boxes(figure, artists)))
-    assert min(text.get_fontsize() for text in artists) >= 5
-    panels = boxes(figure, [axes.patch for axes in figure.axes])
-    for text, box in texts:
-        assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, text
-    for (text, box), (other, other_box) in itertools.combinations(texts, 2):
-        assert not overlap(box, other_box), (text, other)
-    for text, box in texts:
-        assert not any(overlap(box, panel, 2.0) for panel in panels), text
-    for one, other in itertools.combinations(panels, 2):
-        assert not overlap(one, other)
-    legends = boxes(figure, figure.legends)
-    for one, other in itertools.combinations([*legends, *panels], 2):
-        assert not overlap(one, other)
-
-
-@pytest.mark.slow
-def test_nothing_overlaps(drawn):
-    with saving.drawing():
-        for _, figure in drawn:
-            check_layout(figure)
-
-
-LAYOUTS = {
-    "published": ([], {}),
-    "twenty": ([c for i in range(20) for c in own_cells(f"sweep_run{i}", mean=40 + i, shots=[0])], {}),
-    "long": (
-        [
-            c
-            for i in range(6)
-            for c in own_cells("my_" + "long-name-" * 9 + str(i), shots=[0, 8], missing=(45,))
-        ],
-        {},
-    ),
-    "data": (own_cells("my_net", datasets=["in1k", "birds_with-a-long-name", "flowers", "cog_l5"]), {}),
-    "odd_shots": (own_cells("my_net", shots=[1, 5, 10, 100, 1000, 1200, 0]), {"which": ["fig4"]}),
-    "one": (own_cells("my_net", datasets=["cog_l2"], shots=[0]), {"which": ["fig3", "fig4"]}),
-}
-
-
-@pytest.mark.parametrize("name", first_quick(1, LAYOUTS))
-def test_nothing_overlaps_in_odd_cases(name):
-    cells, wanted = LAYOUTS[name]
-    of_paper = [] if name in ("one", "odd_shots") else published.accuracies()
-    made = figures.charts(cells, of_paper, **{"which": ["fig3"], **wanted})
-    with saving.drawing():
-        for chart in [made[0], *made[-2:]]:
-            figure = figures.draw(chart)
-            assert figure.get_size_inches()[0] == (3.3 if chart.single else 7.0)
-            check_layout(figure)
-            assert min(axes.get_position().width for axes in figure.axes) > (0.5 if chart.single else 0.12)
-
-
-@pytest.mark.slow
-def test_legends_have_every_curve_once(paper):
-    with saving.drawing():
-        for stem in ("fig3_levels", "fig3_levels_absolute", "fig4_fewshot", "fig11_fewshot_relative"):
-            chart = paper[stem]
-            legends = figures.draw(chart).legends
-            labels = [text.get_text() for one in legends for text in one.get_texts()]
-            assert sorted(labels) == sorted(series.label for series in chart.series())
-            headings = [one.get_title().get_text().strip() for one in legends]
-            assert {heading for heading in headings if heading} == {series.group for series in chart.series()}
-
-
-# ---- files --------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("figures")
-    paths = figures.write(own_cells("my_net"), published.accuracies(), folder, which=["fig3"], singles=False)
-    return folder, paths
-
-
-@pytest.mark.slow
-def test_files(written):
-    folder, paths = written
-    assert [path.name for path in paths] == [f"fig3_levels.{fmt}" for fmt in ("pdf", "png", "svg", "csv")]
-    assert sorted(os.listdir(folder)) == sorted(path.name for path in paths)
-    pdf = (folder / "fig3_levels.pdf").read_bytes()
-    assert pdf.startswith(b"%PDF") and b"/FontFile2" in pdf and b"/Type3" not in pdf
-    assert b"CreationDate" not in pdf and b"/Subtype /Image" not in pdf
-    png = (folder / "fig3_levels.png").read_bytes()
-    assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20], "big") == 2100  # 7 inches
-    svg = ElementTree.fromstring((folder / "fig3_levels.svg").read_bytes())
-    texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"IN-1K", "my_net", "DINO"} <= set(texts)
-    assert not list(svg.iter("{http://www.w3.org/2000/svg}image"))
-    rows = list(csv.DictReader((folder / "fig3_levels.csv").read_text(encoding="utf-8").splitlines()))
-    assert {row["model"] for row in rows} == {"my_net", *published.MODELS}
-
-
-@pytest.mark.slow
-def test_same_input_same_bytes(written, tmp_path, repository):
-    """Also in another process, with another hash seed and a user's settings of matplotlib."""
-    _folder, paths = written
-    (tmp_path / "matplotlibrc").write_text(
-        "font.size: 30\nsvg.fonttype: path\naxes.grid: True\nlines.linewidth: 9\n"
-    )
-    code = (
-        "import sys; from cog.reporting import figures; from cog.results import published\n"
-        "assert 'matplotlib' not in sys.modules\n"
-        "from test_figures import own_cells\n"
-        "figures.write(own_cells('my_net'), published.accuracies(), sys.argv[1], which=['fig3'], singles=False)"
-    )
-    env = os.environ | {
-        "PYTHONHASHSEED": "7",
-        "MATPLOTLIBRC": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "SOURCE_DATE_EPOCH": "1000",
-    }
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "again")], check=True, env=env, cwd=tmp_path)
-    for path in paths:
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-def test_settings_of_the_caller_survive():
-    before = dict(matplotlib.rcParams)
-    with saving.drawing():
-        assert matplotlib.rcParams["pdf.fonttype"] == 42
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_nothing_is_overwritten_unasked(written):
-    folder, paths = written
-    before = {path: path.read_bytes() for path in paths}
-    with pytest.raises(CogError, match=r"holds figures already \(fig3_levels.pdf.*--overwrite"):
-        figures.write([], published.accuracies(), folder, which=["fig3"])
-    assert sorted(os.listdir(folder)) == sorted(path.name for path in paths)
-    assert all(path.read_bytes() == content for path, content in before.items())
-
-
-def test_overwrite(tmp_path):
-    (tmp_path / "fig3_levels.csv").write_text("old")
-    figures.write(own_cells("my_net"), [], tmp_path, which=["fig3"], formats=["svg"], overwrite=True)
-    assert (tmp_path / "fig3_levels.csv").read_text() != "old"
-
-
-def test_files_of_odd_names(tmp_path):
-    """Data set names become part of file names."""
-    cells = own_cells("my_net", datasets=["a b/c", "plain"])
-    paths = figures.write(cells, [], tmp_path, which=["fig4"], formats=["svg"])
-    assert {path.name for path in paths} == {
-        f"fig4_fewshot{part}.{end}"
-        for part in ("", "_absolute_a-b-c", "_absolute_plain")
-        for end in ("svg", "csv")
-    }
-    assert all(path.parent == tmp_path for path in paths)
 
 
 # ---- errors -------------------------------------------------------------------------------------------
@@ -611,76 +380,7 @@ def test_folder_that_cannot_be_one(tmp_path):
         figures.write(one_cell(), [], tmp_path / "out", overwrite=True)
 
 
-# ---- SVG for a page -----------------------------------------------------------------------------------
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def page(paper):
-    cells = own_cells("my_<b>&net")
-    made = figures.charts(cells, published.accuracies(), which=["fig3", "fig4"], singles=False)
-    return [figures.svg(chart, prefix=f"figure-{chart.figure}") for chart in made]
-
-
-@pytest.mark.slow
-def test_inline_svg_stands_alone(page):
-    for text in page:
-        root = ElementTree.fromstring(text)  # well-formed
-        assert root.tag == f"{SVG}svg" and root.attrib["role"] == "img"
-        assert "accuracy" in root.attrib["aria-label"] and "viewBox" in root.attrib
-        assert not {"width", "height"} & set(root.attrib)
-        tags = {element.tag.removeprefix(SVG) for element in root.iter()}
-        assert tags <= {"svg", "g", "path", "use", "text", "defs", "clipPath", "rect", "title"}
-        links = re.findall(r"https?://[^\"' ]+", text)
-        assert set(links) == {"http://www.w3.org/2000/svg"}
-        families = set(re.findall(r"font-family:([^;\"]+)", text)) | set(
-            re.findall(r"font:[^;\"]*px ([^;\"]+)", text)
-        )
-        assert families == {"sans-serif"}
-        drawn = {element.text for element in root.iter(f"{SVG}text")}
-        assert {"DINO", "my_<b>&net"} <= drawn
-
-
-def test_ids_do_not_collide(page, paper):
-    ids = [found for text in page for found in re.findall(r' id="([^"]*)"', text)]
-    assert len(ids) == len(set(ids)) > 0
-    assert all(found.startswith("figure-fig") for found in ids)
-    for text in page:
-        own = set(re.findall(r' id="([^"]*)"', text))
-        referred = set(re.findall(r'href="#([^"]*)"', text)) | set(re.findall(r"url\(#([^)]*)\)", text))
-        assert referred == own  # none dangling, none without use
-    again = figures.svg(paper["fig4_fewshot_absolute_cog_l1"])
-    assert set(re.findall(r' id="([^"]*)"', again)).isdisjoint(ids)
-
-
-def test_curves_have_tooltips(page):
-    root = ElementTree.fromstring(page[0])
-    titles = [element.text for element in root.iter(f"{SVG}title")]
-    assert titles.count("DINO") == 2  # in the panel of all models and in its group's
-    assert titles.count("my_<b>&net") == 5
-
-
-def test_prefix_must_start_an_id(paper):
-    with pytest.raises(CogError, match="cannot start an id"):
-        figures.svg(paper["fig4_fewshot"], prefix="1 2")
-
-
 def test_numbers_in_csv_are_short_and_exact():
     assert charts._number(0.1 + 0.2) == "0.3"
     assert charts._number(-0.0) == "0"
     assert charts._number(math.nan) == ""
-
-
-def test_names_of_one_family_stay_apart_beside_their_curves():
-    family = ["mobilenet_v2_100", "mobilenet_v1_random", "mobilenet_v2_140_with_a_long_recipe", "short_net"]
-    cells = [
-        cell for index, name in enumerate(family) for cell in own_cells(name, mean=50 + index, shots=[0])
-    ]
-    (chart,) = figures.charts(cells, which=["fig3"])
-    with saving.drawing():
-        (axes,) = figures.draw(chart).axes
-    cuts = {text.get_text() for text in axes.texts}
-    assert len(cuts) == 4 and "short_net" in cuts
-    for cut in cuts - {"short_net"}:
-        head, tail = cut.split("…")
-        assert any(name.startswith(head) and name.endswith(tail) for name in family)

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from report_runs import make_run
 from result_folders import make_seed_folder
-from test_figures import check_layout
+from test_figures_drawn import check_layout
 
 from cog.errors import CogError, UnsafeFileError
 from cog.reporting.figures import saving, search

@@ -9,7 +9,7 @@ import pytest
 from experiment_records import write_record
 
 from cog.commands import print_results
-from cog.reporting.figures.experiments import LEVEL_FIGURES, LevelFigure, LevelPanel
+from cog.reporting.figures.declarations import FIGURES, FigureSpec, PanelSpec
 from cog.reporting.html import pictures
 from cog.results import metric_info
 from cog.results.metric_info import Metric
@@ -28,8 +28,8 @@ def root(tmp_path):
 def declared(monkeypatch, no_other_figures):
     monkeypatch.setattr(metric_info, "_DECLARED", dict(metric_info._DECLARED))
     metric_info.declare("depth", {"mean": Metric("depth", "mean depth", "layers", decimals=1, better=-1)})
-    panel = LevelPanel(("depth", "mean", 0), "Depth", "layers")
-    monkeypatch.setitem(LEVEL_FIGURES, "depth", LevelFigure("depth", "Mean depth", (panel,)))
+    panel = PanelSpec(("depth", "mean", 0), "Depth", "layers")
+    monkeypatch.setitem(FIGURES, "depth", FigureSpec("depth", "Mean depth on {datasets}", (panel,)))
     yield
     metric_info.describe.cache_clear()
 
@@ -39,8 +39,8 @@ def no_other_figures(monkeypatch):
     """They have tests of their own, and take seconds."""
     monkeypatch.setattr(pictures, "_WHICH", ())
     monkeypatch.setattr(pictures, "_EXPERIMENTS", ())
-    for name in tuple(LEVEL_FIGURES):
-        monkeypatch.delitem(LEVEL_FIGURES, name)
+    for name in tuple(FIGURES):
+        monkeypatch.delitem(FIGURES, name)
 
 
 def shown(root, capsys, *flags):

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from cog.reporting.figures.style import CurveStyle
+from cog.reporting.figures.curves import Curve
 from cog.results.scores import SeedAverage
 from cog.runtime.csv_text import csv_text
 
 #: Columns of the CSV file beside every figure: one row per point.
 CSV_COLUMNS = (
-    "figure",
-    "panel",
-    "model",
-    "label",
-    "group",
-    "source",
-    "dataset",
-    "n_shot",
-    "metric",
-    "quantity",
-    "unit",
-    "value",
-    "std",
-    "score",
-    "score_std",
-    "n_seeds",
-    "missing_seeds",
-    "reference",
-    "reference_source",
-    "reference_score",
+    "figure", "panel", "model", "label", "group", "source", "dataset", "n_shot", "metric", "quantity", "unit", "value",
+    "std", "score", "score_std", "n_seeds", "missing_seeds", "reference", "reference_source", "reference_score",
     "reference_std",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,32 +40,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: a model from one source.
+    """The points of one curve in a panel, in the order of x; ``baseline``: the others are drawn relative to it."""
 
-    Attributes:
-        model: name.
-        source: of its cells.
-        label: in the legend; short enough for it.
-        group: heading in the legend.
-        style: how it is drawn.
-        points: in the order of x.
-        own: whether it is one of the user's, to be highlighted.
-        baseline: whether the others are drawn relative to it.
-    """
-
-    model: str
-    source: str
-    label: str
-    group: str
-    style: CurveStyle
+    curve: Curve
     points: tuple[Point, ...]
-    own: bool = False
     baseline: bool = False
-
-    @property
-    def key(self) -> str:
-        """Identifies the model and its source within a chart."""
-        return f"{self.source}|{self.model}"
 
     def columns(self, ticks: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
         """Return x, value and std at ``ticks``; NaN where there is no point, which interrupts the line."""
@@ -139,6 +100,7 @@ class Chart:
         lead: a panel left of the grid, as high as all its rows.
         notes: lines below the figure: what is incomplete.
         single: whether it is one panel at the width of a text column (3.3 inches), else a page's (7).
+        letters: whether panels are called (a), (b) and so on.
     """
 
     figure: str
@@ -148,8 +110,9 @@ class Chart:
     of_protocol: bool
     grid: tuple[tuple[Panel | None, ...], ...]
     lead: Panel | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     single: bool = False
+    letters: bool = True
 
     def panels(self) -> Iterator[Panel]:
         """Yield the panels, the lead first, then row by row."""
@@ -158,50 +121,35 @@ class Chart:
         for row in self.grid:
             yield from (panel for panel in row if panel is not None)
 
-    def series(self) -> list[Series]:
-        """Return every curve once (from the first panel that has it), in order of appearance."""
-        found: dict[str, Series] = {}
+    def curves(self) -> list[Curve]:
+        """Return every curve once, in order of appearance."""
+        curves: dict[tuple[str, str], Curve] = {}
         for panel in self.panels():
             for series in panel.series:
-                found.setdefault(series.key, series)
-        return list(found.values())
+                curves.setdefault((series.curve.source, series.curve.model), series.curve)
+        return list(curves.values())
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Yield the data, one row per point of every panel, with the keys of ``CSV_COLUMNS``."""
         for panel in self.panels():
             for series in panel.series:
                 for point in series.points:
-                    yield self._row(panel, series, point)
-
-    def _row(self, panel: Panel, series: Series, point: Point) -> dict[str, str]:
-        cell, other = point.cell, point.reference
-        return {
-            "figure": self.figure,
-            "panel": panel.key,
-            "model": cell.model,
-            "label": series.label,
-            "group": series.group,
-            "source": cell.source,
-            "dataset": cell.dataset,
-            "n_shot": str(cell.n_shot),
-            "metric": cell.metric if self.of_protocol else f"{cell.evaluation}/{cell.metric}",
-            "quantity": panel.quantity,
-            "unit": panel.unit,
-            "value": _number(point.value),
-            "std": _number(point.std),
-            "score": _number(cell.value),
-            "score_std": _number(cell.std),
-            "n_seeds": str(len(cell.seeds)) if cell.seeds else "",
-            "missing_seeds": " ".join(map(str, cell.missing_seeds)),
-            "reference": f"{other.model} {other.dataset}" if other is not None else "",
-            "reference_source": other.source if other is not None else "",
-            "reference_score": _number(other.value if other else None),
-            "reference_std": _number(other.std if other else None),
-        }
+                    yield dict(zip(CSV_COLUMNS, self._row(panel, series.curve, point), strict=True))
 
     def csv(self) -> str:
         """Return the data as a CSV file with a header."""
-        return csv_text(CSV_COLUMNS, ((row[column] for column in CSV_COLUMNS) for row in self.rows()))
+        return csv_text(CSV_COLUMNS, (row.values() for row in self.rows()))
+
+    def _row(self, panel: Panel, curve: Curve, point: Point) -> tuple[str, ...]:
+        cell, other = point.cell, point.reference
+        metric = cell.metric if self.of_protocol else f"{cell.evaluation}/{cell.metric}"
+        return (
+            self.figure, panel.key, cell.model, curve.label, curve.group, cell.source, cell.dataset, str(cell.n_shot),
+            metric, panel.quantity, panel.unit, *map(_number, (point.value, point.std, cell.value, cell.std)),
+            str(len(cell.seeds) or ""), " ".join(map(str, cell.missing_seeds)),
+            *((f"{other.model} {other.dataset}", other.source) if other is not None else ("", "")),
+            *map(_number, (other.value, other.std) if other is not None else (None, None)),
+        )  # fmt: skip
 
 
 def std_of(average: SeedAverage) -> float:

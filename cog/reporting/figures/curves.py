@@ -1,4 +1,4 @@
-"""Cells sorted into curves: one model from one source, with its label, group and style."""
+"""Scores sorted into curves: one model from one source, with its label, group and style."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 
 import cog.reporting.figures.style as style
 from cog.errors import CogError
+from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
 from cog.results import published
+from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import METRIC_LABELS, shots_label
-from cog.results.scores import RUNS, SeedAverage
+from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key
 
 LOG = logging.getLogger("cog")
 
@@ -24,17 +26,37 @@ BASELINE = "sup_resnet50"
 _LABEL_LENGTH = 28
 
 
+#: Which number of a model on a data set: evaluation, metric, training images per class (0 = all).
+Key = tuple[str, str, int]
+
+#: Averages by data set and key.
+Scores = Mapping[tuple[str, Key], SeedAverage]
+
+_Groups = dict[tuple[str, str], dict[tuple[str, Key], SeedAverage]]
+
+
 @dataclass(frozen=True)
 class Curve:
-    """All cells of one model from one source, and how they are shown."""
+    """All scores of one model from one source, and how they are shown.
+
+    Attributes:
+        model: name.
+        source: of its scores.
+        scores: by data set and key.
+        label: in the legend; short enough for it.
+        group: heading in the legend.
+        style: how the curve is drawn.
+        category: key of ``CATEGORY_LABELS``; "" for models of one's own.
+        own: whether the model is one of the user's, to be highlighted.
+    """
 
     model: str
     source: str
-    cells: dict[tuple[str, Any], Any]  # by data set and number of shots; of experiments by data set and key
+    scores: Scores
     label: str
     group: str
     style: style.CurveStyle
-    category: str  # key of CATEGORY_LABELS; "" for models of one's own
+    category: str
     own: bool
 
 
@@ -44,29 +66,43 @@ class CurveSelection:
 
     Attributes:
         curves: those of the paper first, in its order.
-        references: cells by (source, model) that curves may be compared with, shown or not.
+        references: scores by (source, model) that curves may be compared with, shown or not, in order of preference.
         metric: ``top1`` or ``top5``.
         baseline: model that differences are taken to; None: there is none.
         datasets: wanted by the user; None: each figure's own.
         shots: wanted by the user; None: each figure's own.
+        mixed: whether one curve may be compared with baselines of several sources.
+        bins: accuracies per concept in bins of similarity, as recorded, by model and data set.
     """
 
     curves: tuple[Curve, ...]
-    references: Mapping[tuple[str, str], Mapping[tuple[str, int], SeedAverage]]
+    references: Mapping[tuple[str, str], Scores]
     metric: str
     baseline: str | None
     datasets: tuple[str, ...] | None
-    shots: tuple[int, ...] | None
+    shots: tuple[int, ...] | None = None
+    mixed: bool = False
+    bins: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def baseline_label(self) -> str:
-        """The baseline as the paper calls it."""
-        assert self.baseline is not None
-        return model_label(self.baseline)
+    def numbers(self) -> set[Key]:
+        """Return which numbers there are."""
+        return {key for curve in self.curves for _, key in curve.scores}
 
-    def found(self, part: int) -> set:
-        """Return the data sets (0) or shots (1) that have a cell."""
-        return {key[part] for curve in self.curves for key in curve.cells}
+    def on(self, keys: Iterable[Key]) -> list[str]:
+        """Return the data sets that have one of these numbers, in order."""
+        wanted = set(keys)
+        there = {dataset for curve in self.curves for dataset, key in curve.scores if key in wanted}
+        return sorted(there if self.datasets is None else there & {*self.datasets}, key=dataset_key)
+
+    def reference(self, curve: Curve, dataset: str, key: Key) -> SeedAverage | None:
+        """Return the baseline's score that ``curve`` is compared with: the rule of the tables.
+
+        That is the one of its own source, else of the first that has the baseline.
+        """
+        sources = [source for source, model in self.references if model == self.baseline]
+        sources.sort(key=lambda source: source != curve.source)
+        scores = [self.references[source, str(self.baseline)].get((dataset, key)) for source in sources]
+        return next((score for score in scores if score is not None or not self.mixed), None)
 
 
 def select(
@@ -79,7 +115,7 @@ def select(
     datasets: Sequence[str] | None,
     shots: Sequence[int] | None,
 ) -> CurveSelection:
-    """Sort cells into curves and give each its style.
+    """Sort accuracies of the protocol into curves and give each its style.
 
     Args:
         cells: of one's own.
@@ -95,29 +131,30 @@ def select(
     """
     if metric not in METRIC_LABELS:
         raise CogError(f"metric {metric!r} is not known, expected one of {', '.join(METRIC_LABELS)}")
-    own, of_paper = _group(cells, metric), _group(published_cells, metric)
-    everything = [*of_paper.values(), *own.values()]
-    references = _group([*others], metric)
+    own_groups, of_paper, references = (_group(part, metric) for part in (cells, published_cells, others))
+    everything = {place for group in (*of_paper.values(), *own_groups.values()) for place in group}
     if not everything:
         raise CogError(
             f"no {METRIC_LABELS[metric]} score to draw: there are no results, or none has that score"
         )
-    for flag, wanted, part in (("data set", datasets, 0), ("number of shots", shots, 1)):
-        there = sorted({key[part] for group in everything for key in group}, key=str)
+    for flag, wanted, there in (
+        ("data set", datasets, {dataset for dataset, _ in everything}),
+        ("number of shots", shots, {key[2] for _, key in everything}),
+    ):
         absent = [str(value) for value in wanted or () if value not in there]
         if absent:
             LOG.warning("no result to draw for %s %s", flag, ", ".join(absent))
-    for groups in (own, of_paper):
-        for key in list(groups):
-            references[key] = {**references.get(key, {}), **groups[key]}
-            groups[key] = {
-                place: cell
-                for place, cell in groups[key].items()
-                if (datasets is None or place[0] in datasets) and (shots is None or place[1] in shots)
+    for groups in (own_groups, of_paper):
+        for name in list(groups):
+            references[name] = {**references.get(name, {}), **groups[name]}
+            groups[name] = {
+                (dataset, key): score
+                for (dataset, key), score in groups[name].items()
+                if (datasets is None or dataset in datasets) and (shots is None or key[2] in shots)
             }
-            if not groups[key]:
-                del groups[key]
-    curves = _curves(own, of_paper)
+            if not groups[name]:
+                del groups[name]
+    curves = _curves(own_groups, of_paper)
     if not curves:
         raise CogError("nothing to draw: no result has the data sets and shots asked for")
     models = {model for _, model in references}
@@ -125,105 +162,105 @@ def select(
         raise CogError(
             f"no result of the baseline {baseline!r}; there are results of {_listing(sorted(models))}"
         )
-    if baseline is None and BASELINE in models:
+    return CurveSelection(
+        curves=curves,
+        references=dict(sorted(references.items(), key=lambda item: source_key(item[0][0]))),
+        metric=metric,
+        baseline=BASELINE if baseline is None and BASELINE in models else baseline,
+        datasets=None if datasets is None else tuple(datasets),
+        shots=None if shots is None else tuple(shots),
+    )
+
+
+def of_experiments(
+    measures: Iterable[SeedAverage],
+    *,
+    baseline: str | None = None,
+    datasets: Sequence[str] | None = None,
+    analyses: Iterable[AnalysisRecord] = (),
+) -> CurveSelection:
+    """Sort numbers of all experiments into curves, those of the paper first, and give each its style.
+
+    Args:
+        measures: with what is derived among them; of several for one place the first counts.
+        baseline: model; None: the paper's, if it is there.
+        datasets: to draw.
+        analyses: results of analyses, for what is not in their numbers.
+    """
+    groups = _group(measures)
+    papers = published.SOURCES.values()
+    curves = _curves(
+        {name: scores for name, scores in groups.items() if name[0] not in papers},
+        {name: scores for name, scores in groups.items() if name[0] in papers},
+    )
+    references = {(curve.source, curve.model): curve.scores for curve in curves}
+    if baseline is None and any(curve.model == BASELINE for curve in curves):
         baseline = BASELINE
     return CurveSelection(
         curves=curves,
         references=references,
-        metric=metric,
+        metric="top1",
         baseline=baseline,
-        datasets=None if datasets is None else tuple(dict.fromkeys(datasets)),
-        shots=None if shots is None else tuple(dict.fromkeys(shots)),
+        datasets=None if datasets is None else tuple(datasets),
+        mixed=True,
+        bins={
+            (record.model, record.dataset): record.details.get("bins")
+            for record in analyses
+            if record.analysis == "distance" and record.model and record.dataset
+        },
     )
 
 
-def of_measures(found: Iterable[SeedAverage]) -> tuple[Curve, ...]:
-    """Sort numbers of experiments into curves, those of the paper first, and give each its style.
-
-    Args:
-        found: of several for one place the first counts.
-    """
-    own: _Groups = {}
-    of_paper: _Groups = {}
-    for measure in found:
-        groups = of_paper if measure.source in published.SOURCES.values() else own
-        group = groups.setdefault((measure.source, measure.model), {})
-        group.setdefault((measure.dataset, measure.key), measure)
-    return _curves(own, of_paper)
-
-
-_Groups = dict[tuple[str, str], dict[tuple[str, Any], Any]]
-
-
-def _group(cells: Iterable[SeedAverage], metric: str) -> _Groups:
-    """Cells that have the metric by (source, model), then by (data set, shots)."""
+def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
+    """Return scores by (source, model); with a metric, those that have it, all as the protocol's evaluation."""
     groups: _Groups = {}
-    for cell in cells:
-        if cell.metric != metric or not math.isfinite(cell.value):
+    for score in scores:
+        place = (score.dataset, score.key if metric is None else (LOGREG, metric, score.n_shot))
+        if metric is not None and (score.metric != metric or not math.isfinite(score.value)):
             continue
-        group = groups.setdefault((cell.source, cell.model), {})
-        if (cell.dataset, cell.n_shot) in group:
+        group = groups.setdefault((score.source, score.model), {})
+        if metric is not None and place in group:
             raise CogError(
-                f"two results for {printable(cell.model)} on {printable(cell.dataset)} with "
-                f"{shots_label(cell.n_shot)} from {printable(cell.source)}; keep one of them"
+                f"two results for {printable(score.model)} on {printable(score.dataset)} with "
+                f"{shots_label(score.n_shot)} from {printable(score.source)}; keep one of them"
             )
-        group[cell.dataset, cell.n_shot] = cell
+        group.setdefault(place, score)
     return groups
 
 
-def _curves(own: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
+def _curves(own_groups: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
     """Give every curve its label, group and style.
 
     A model of the paper looks as in the paper, also when the cells are the user's and the paper's are not
     shown; every other model of the user's is highlighted.
     """
-    curves: list[Curve] = []
-    as_paper: dict[str, str] = {}  # model -> source of the curve that looks as in the paper
-    as_seen: dict[str, str] = {}  # model -> source of its first curve
-    sources = {source for source, _ in of_paper}
     order = {model: row.order for model, row in published.MODELS.items()}
     paper_keys = [key for key in of_paper if key[1] in order]
-    if not of_paper:
-        for source, model in own:
-            if model in order and as_paper.setdefault(model, source) == source:
-                paper_keys.append((source, model))
+    if not of_paper:  # of each model, those of the first source
+        first = {model: source for source, model in reversed(own_groups) if model in order}
+        paper_keys = [(source, model) for model, source in first.items()]
+    curves: list[Curve] = []
+    sources = {source for source, _ in of_paper}
     for source, model in sorted(paper_keys, key=lambda key: order[key[1]]):  # stable: sources stay in order
-        suffix = f" ({printable(source)})" if len(sources) > 1 else ""
         look = style.published_style(model)
-        if as_seen.setdefault(model, source) != source:  # another version's numbers of the same model
+        if any(curve.model == model for curve in curves):  # another version's numbers of the same model
             look = dataclasses.replace(look, hollow=True)
-        curves.append(
-            Curve(
-                model=model,
-                source=source,
-                cells=(of_paper or own)[source, model],
-                label=style.legend_label(model) + suffix,
-                group=style.legend_group(model),
-                style=look,
-                category=published.MODELS[model].category,
-                own=False,
-            )
-        )
+        label = style.legend_label(model) + (f" ({printable(source)})" if len(sources) > 1 else "")
+        scores, category = (of_paper or own_groups)[source, model], published.MODELS[model].category
+        group = style.legend_group(model)
+        curves.append(Curve(model, source, scores, label, group, look, category, own=False))
     taken = {(curve.source, curve.model) for curve in curves}
-    rest = {key: group for key, group in [*own.items(), *of_paper.items()] if key not in taken}
-    several = {model for _, model in rest if sum(other == model for _, other in rest) > 1}
+    rest = {key: scores for key, scores in [*own_groups.items(), *of_paper.items()] if key not in taken}
     labels = {curve.label for curve in curves}
-    for position, ((source, model), group) in enumerate(rest.items()):
-        suffix = f" ({shorten(printable(source), 12)})" if model in several else ""
+    for position, ((source, model), scores) in enumerate(rest.items()):
+        several = sum(other == model for _, other in rest) > 1
+        suffix = f" ({shorten(printable(source), 12)})" if several else ""
         label = _unique(printable(model) or "(unnamed)", suffix, labels)
         labels.add(label)
-        curves.append(
-            Curve(
-                model=model,
-                source=source,
-                cells=group,
-                label=label,
-                group=style.OWN if source == RUNS else shorten(printable(source) or "(unnamed)"),
-                style=style.own_style(position, total=len(rest)),
-                category=published.MODELS[model].category if model in published.MODELS else "",
-                own=True,
-            )
-        )
+        group = style.OWN if source == RUNS else shorten(printable(source) or "(unnamed)")
+        look = style.own_style(position, total=len(rest))
+        category = published.MODELS[model].category if model in published.MODELS else ""
+        curves.append(Curve(model, source, scores, label, group, look, category, own=True))
     return tuple(curves)
 
 

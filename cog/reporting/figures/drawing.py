@@ -1,4 +1,4 @@
-"""A chart drawn with matplotlib: constrained layout places the panels, legends and notes stand below them.
+"""A chart drawn with matplotlib: constrained layout places the panels; the legend and notes stand below them.
 
 Lengths are inches, sizes of text points.
 """
@@ -9,25 +9,25 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cog.reporting.figures.chart import Chart, Panel, Series
-from cog.reporting.figures.curves import shorten
+from cog.reporting.figures.chart import Chart, Panel
+from cog.reporting.figures.curves import Curve, shorten
+from cog.reporting.figures.points import ABSOLUTE, RELATIVE
 from cog.reporting.figures.style import CurveStyle, legend_key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 #: Width of a page and of a text column of a two-column paper.
 PAGE, COLUMN = 7.0, 3.3
 
-LABEL = 7.0
-TICK = 6.4
-NOTE = 5.8
-INK = "#222222"
+LABEL, TICK, NOTE = 7.0, 6.4, 5.8
 _SMALLEST_TICK = 5.2
+INK = "#222222"
 _EDGE = 0.05
 
 # A letter is about as wide as half its size.
@@ -36,22 +36,14 @@ _LETTER = 0.054
 # Direct labels beyond this number would be a second legend; a longer one would be wider than the room beside a panel.
 _MAX_DIRECT = 6
 _DIRECT_LENGTH = 14
+_DIRECT_STEP = 0.1
 
 # A longer column of a legend would be higher than the panels.
-_LEGEND_LINES = 10
-_LEGEND_GAP = 0.08
+_LEGEND_LINES = 11
 
-_ROW_HEIGHTS = {
-    "fig3": 1.42,
-    "drop": 1.42,
-    "fig4": 1.6,
-    "fig10": 1.12,
-    "fig11": 1.12,
-    "v1_fig8": 1.3,
-    "knn": 1.5,
-}
-_ALONE_HEIGHT = 2.4
-_ONE_ROW_HEIGHT = 2.0
+# Heights of a row of panels with its titles, by the number of rows; and of the labels of the x axes below the last.
+_ROW_HEIGHTS = {1: 2.15, 2: 1.65, 3: 1.6, 4: 1.5}
+_MANY_ROWS_HEIGHT, _ALONE_HEIGHT, _X_LABELS = 1.27, 2.55, 0.3
 
 
 def draw(chart: Chart) -> Figure:
@@ -61,84 +53,86 @@ def draw(chart: Chart) -> Figure:
     ``.bar`` at the end.
     """
     width = COLUMN if chart.single else PAGE
-    rows, columns = len(chart.grid), max(map(len, chart.grid))
-    row_height = _row_height(chart)
-    figure = new_figure(width, rows * row_height)
+    rows, columns = len(chart.grid), len(chart.grid[0])
+    height = _ALONE_HEIGHT if chart.single else _ROW_HEIGHTS.get(rows, _MANY_ROWS_HEIGHT)
+    figure = new_figure(width)
     leads = [] if chart.lead is None else [1.2]
-    places = figure.add_gridspec(rows, len(leads) + columns, width_ratios=[*leads, *[1.0] * columns])
-    limits = _limits(chart)
+    grid = figure.add_gridspec(rows, len(leads) + columns, width_ratios=[*leads, *[1.0] * columns])
     panel_width = width / (len(leads) + columns)
+    groups: dict[str, Axes] = {}  # panels that share their y limits
+
+    def add(place: Any, panel: Panel, panel_height: float) -> Axes:
+        axes = figure.add_subplot(place, sharey=groups.get(panel.y_group))
+        groups.setdefault(panel.y_group, axes)
+        _draw_panel(axes, panel, panel_width, panel_height)
+        axes.set_title(
+            _letter(chart, panel) + panel.title, fontsize=LABEL, loc="left", y=1.0, pad=3.0, color=INK
+        )
+        return axes
+
+    named = []
     if chart.lead is not None:
-        axes = figure.add_subplot(places[:, 0])
-        _draw_panel(axes, chart, chart.lead, limits, size=(panel_width, rows * row_height))
-        _name_curves(axes, chart.lead, rows * row_height)
+        named.append((add(grid[:, 0], chart.lead, rows * height), chart.lead, rows * height))
     for row, column in itertools.product(range(rows), range(columns)):
         panel = chart.grid[row][column]
         if panel is None:
             continue
-        axes = figure.add_subplot(places[row, len(leads) + column])
+        axes = add(grid[row, len(leads) + column], panel, height)
         before = chart.grid[row][column - 1] if column else None
         below = chart.grid[row + 1][column] if row + 1 < rows else None
-        _draw_panel(axes, chart, panel, limits, size=(panel_width, row_height))
         if before is not None and before.y_group == panel.y_group:
             axes.tick_params(labelleft=False)
-        if column:
+        if before is not None and before.y_label == panel.y_label:
             axes.set_ylabel("")
         if below is not None and (below.ticks, below.tick_labels) == (panel.ticks, panel.tick_labels):
             axes.tick_params(labelbottom=False)
             axes.set_xlabel("")
         if chart.lead is None and column == columns - 1:
-            _name_curves(axes, panel, row_height)
-    feet = add_notes(figure, chart.notes)
-    settle(figure, feet + _add_legends(figure, chart.series(), feet), rows, row_height)
+            named.append((axes, panel, height))
+    for axes, panel, panel_height in named:
+        _name_curves(axes, panel, panel_height)
+    finish(figure, rows * height + _X_LABELS, _legend(chart.curves()), chart.notes)
     return figure
 
 
-def new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float) -> Figure:
     """Return an empty figure with constrained layout, made without pyplot, so that no window system is involved."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, width), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.03, h_pad=0.02, wspace=0.01, hspace=0.01)  # type: ignore[call-arg, union-attr]
     return figure
 
 
-def add_notes(figure: Figure, notes: Sequence[str]) -> float:
-    """Write notes at the foot of ``figure``; returns the height they take."""
-    if not notes:
-        return _EDGE
-    text = figure.text(
-        _EDGE, _EDGE, "\n".join(notes), transform=figure.dpi_scale_trans, va="bottom", wrap=True,
-        fontsize=NOTE, color="#444444",
-    )  # fmt: skip
-    return text.get_window_extent().height / figure.dpi + 2 * _EDGE
-
-
-def settle(figure: Figure, feet: float, rows: float, row_height: float) -> None:
-    """Fix the layout: the last panel's row gets ``row_height``, and the figure the height that this needs.
-
-    All formats show this layout, whatever their resolution.
+def finish(
+    figure: Figure, height: float, legend: Mapping[str, Sequence[Line2D]], notes: Sequence[str]
+) -> None:
+    """Add legend and notes below the panels and fix the layout, so that all formats show the same.
 
     Args:
-        figure: drawn, with constrained layout.
-        feet: height that notes and legends take below the panels.
-        rows: of panels, in heights of the last panel's row.
-        row_height: of that row.
+        figure: with constrained layout.
+        height: of the panels with their titles and labels.
+        legend: heading of each group, or "", and its lines.
+        notes: a line each.
     """
+    foot = _EDGE
+    if notes:
+        text = figure.text(
+            _EDGE, _EDGE, "\n".join(notes), transform=figure.dpi_scale_trans, va="bottom", wrap=True,
+            fontsize=NOTE, color="#444444",
+        )  # fmt: skip
+        foot += text.get_window_extent().height / figure.dpi + _EDGE
+    foot += _add_legend(figure, legend, foot) + _EDGE
+    figure.set_figheight(round(height + foot, 3))
     engine = figure.get_layout_engine()
     assert engine is not None
-    for again in (False, True, True):
-        height = figure.get_figheight()
-        if again:
-            height += rows * (row_height - height * figure.axes[-1].get_position().height)
-        else:
-            height += feet + 0.5 * rows
-        height = round(height, 3)
-        figure.set_figheight(height)
-        engine.set(rect=(0, feet / height, 1, 1 - feet / height))  # type: ignore[call-arg]
+    engine.set(rect=(0, foot / (height + foot), 1, height / (height + foot)))  # type: ignore[call-arg]
+    for size, rotation in ((TICK, 0), (_SMALLEST_TICK, 0), (_SMALLEST_TICK, 90)):
+        for axes in figure.axes:
+            axes.tick_params(axis="x", labelsize=size, labelrotation=rotation)
         engine.execute(figure)
-        if not again:
-            _fit_tick_labels(figure.axes)
+        if not any(map(_is_crowded, figure.axes)):
+            break
     figure.set_layout_engine("none")
     # The last digits of a solution depend on the order in which its equations lie in memory.
     for axes in figure.axes:
@@ -146,141 +140,101 @@ def settle(figure: Figure, feet: float, rows: float, row_height: float) -> None:
         axes.set_position((left, bottom, width, height))
 
 
+def _is_crowded(axes: Axes) -> bool:
+    """Whether labels of the x axis touch, or stand out of a narrow panel."""
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_visible()]
+    boxes = [box for box in boxes if box.width > 1]
+    touching = any(a.x1 + 2 > b.x0 for a, b in itertools.pairwise(boxes))
+    return touching or any(box.width > axes.bbox.width for box in boxes)
+
+
 def curve_id(panel: Panel, order: int) -> str:
     """Return the id, valid in SVG, of the ``order``-th curve of a panel."""
     return f"curve.{re.sub('[^A-Za-z0-9_-]', '-', panel.key)}.{order}"
 
 
-def _row_height(chart: Chart) -> float:
-    height = _ROW_HEIGHTS.get(chart.figure, 1.4)
-    if len(chart.grid) > 1:
-        return height
-    alone = chart.lead is None and len(chart.grid[0]) == 1
-    return _ALONE_HEIGHT if alone else max(height, _ONE_ROW_HEIGHT)
-
-
 def line_arguments(style: CurveStyle, *, scale: float = 1.0) -> dict[str, Any]:
     """Return what ``Line2D`` needs to draw a curve in ``style``, lines and markers scaled."""
     return {
-        "color": style.colour,
+        "color": style.color,
         "linewidth": style.line_width * scale,
         "linestyle": "-" if style.dashes is None else (0, style.dashes),
         "marker": style.marker,
         "markersize": style.marker_size * scale,
-        "markerfacecolor": "white" if style.hollow else style.colour,
-        "markeredgecolor": style.colour if style.hollow else "white",
+        "markerfacecolor": "white" if style.hollow else style.color,
+        "markeredgecolor": style.color if style.hollow else "white",
         "markeredgewidth": (1.1 if style.hollow else 0.3) * scale,
         "solid_capstyle": "round",
         "dash_capstyle": "butt",
     }
 
 
-# ---- legends -----------------------------------------------------------------------------------------------
-def _add_legends(figure: Figure, series: Sequence[Series], bottom: float) -> float:
-    """Add a legend for each group, the user's own first, then in the paper's order, packed into columns.
-
-    Returns:
-        The height they take above ``bottom``.
-    """
-    groups: dict[str, list[Series]] = {}
-    for one in series:
-        groups.setdefault(one.group, []).append(one)
-    own = {one.group for one in series if one.own}
-    legends = []
-    for group in sorted(groups, key=lambda group: (group not in own, legend_key(group))):
-        # A group that is too long goes on in the next column.
-        for start in range(0, len(groups[group]), _LEGEND_LINES):
-            part = groups[group][start : start + _LEGEND_LINES]
-            legends.append(_legend(figure, "" if start else group, part))
-    extents = [legend.get_window_extent() for legend in legends]
-    sizes = [(extent.width / figure.dpi, extent.height / figure.dpi) for extent in extents]
-    columns = _pack(sizes, figure.get_figwidth() - 2 * _EDGE)
-    widths = [max(sizes[index][0] for index in column) for column in columns]
-    heights = [sum(sizes[index][1] for index in column) for column in columns]
-    free = figure.get_figwidth() - 2 * _EDGE - sum(widths)
-    left = _EDGE
-    for column, width in zip(columns, widths, strict=True):
-        top = bottom + max(heights)
-        for index in column:
-            legends[index].set_bbox_to_anchor((left, top), figure.dpi_scale_trans)
-            top -= sizes[index][1]
-        # Spread the columns over the width, but not beyond what the eye connects.
-        left += width + min(0.35, free / max(1, len(columns) - 1))
-    return max(heights) + 2 * _EDGE
-
-
-def _legend(figure: Figure, title: str, series: Iterable[Series]) -> Any:
+# ---- legend ------------------------------------------------------------------------------------------------
+def _legend(curves: Sequence[Curve]) -> dict[str, list[Line2D]]:
+    """Return the lines of each group, the user's own first, then in the paper's order."""
     from matplotlib.lines import Line2D
 
-    return figure.legend(
-        handles=[Line2D([], [], label=one.label, **line_arguments(one.style)) for one in series],
-        title=title or " ", title_fontproperties={"size": TICK, "weight": "bold"}, alignment="left",
-        fontsize=TICK, loc="upper left", frameon=False, borderpad=0.1, borderaxespad=0, labelspacing=0.25,
-        handlelength=3.0, handletextpad=0.7, numpoints=1,
-    )  # fmt: skip
+    highlighted = {curve.group for curve in curves if curve.own}
+    groups: dict[str, list[Line2D]] = {}
+    for curve in sorted(curves, key=lambda curve: (curve.group not in highlighted, legend_key(curve.group))):
+        line = Line2D([], [], label=curve.label, **line_arguments(curve.style))
+        groups.setdefault(curve.group, []).append(line)
+    return groups
 
 
-def _pack(sizes: Sequence[tuple[float, float]], room: float) -> list[list[int]]:
-    """Fill columns in order, as low as a width of ``room`` allows; returns the indices of each column."""
-    total = sum(height for _, height in sizes)
-    height = max(height for _, height in sizes)
-    while True:
-        columns: list[list[int]] = [[]]
-        for index, (_, own) in enumerate(sizes):
-            if columns[-1] and sum(sizes[other][1] for other in columns[-1]) + own > height + 1e-6:
+def _add_legend(figure: Figure, groups: Mapping[str, Sequence[Line2D]], bottom: float) -> float:
+    """Add a legend whose columns hold whole groups, as low as the width allows; returns its height."""
+    from matplotlib.lines import Line2D
+
+    def text(label: str) -> Line2D:
+        return Line2D([], [], linestyle="none", label=label)
+
+    # A group that is too long goes on in the next column; without a heading it may be divided anywhere.
+    blocks = []
+    for heading, lines in groups.items():
+        most = _LEGEND_LINES - 1 if heading else 1
+        for start in range(0, len(lines), most):
+            title = [text(" " if start else heading)] if heading else []
+            blocks.append([*title, *lines[start : start + most]])
+    previous = 0
+    for height in range(max(map(len, blocks)), sum(map(len, blocks)) + 1):
+        columns: list[list[Line2D]] = [[]]
+        for block in blocks:
+            if len(columns[-1]) + len(block) > height:
                 columns.append([])
-            columns[-1].append(index)
-        width = sum(max(sizes[index][0] for index in column) + _LEGEND_GAP for column in columns)
-        if width <= room or height >= total:
-            return columns
-        height += 0.05
+            columns[-1] += block
+        if len(columns) == previous:
+            continue
+        previous = len(columns)
+        height = max(map(len, columns))
+        legend = figure.legend(
+            handles=[line for column in columns for line in [*column, *map(text, " " * (height - len(column)))]],
+            ncols=len(columns), fontsize=TICK, loc="lower left", frameon=False, borderpad=0, borderaxespad=0,
+            labelspacing=0.25, columnspacing=1.4, handlelength=3.0, handletextpad=0.7, numpoints=1,
+            bbox_to_anchor=(_EDGE, bottom), bbox_transform=figure.dpi_scale_trans,
+        )  # fmt: skip
+        for label in legend.get_texts():
+            label.set_fontweight("bold" if label.get_text() in groups else "normal")
+        extent = legend.get_window_extent()
+        if extent.width / figure.dpi <= figure.get_figwidth() - 2 * _EDGE or len(columns) == 1:
+            break
+        legend.remove()
+    return extent.height / figure.dpi + _EDGE
 
 
 # ---- panels ------------------------------------------------------------------------------------------------
-def _limits(chart: Chart) -> dict[str, tuple[float, float]]:
-    """Return the y limits of each group of panels: all points with their error bars, and some air."""
-    found: dict[str, list[float]] = {}
-    for panel in chart.panels():
-        values = found.setdefault(panel.y_group, [])
-        if panel.quantity != "absolute":
-            values.append(0.0)
-        for series in panel.series:
-            for point in series.points:
-                std = point.std if math.isfinite(point.std) else 0.0
-                values += [point.value - std, point.value + std]
-    limits = {}
-    for group, values in found.items():
-        low, high = min(values), max(values)
-        air = max((high - low) * 0.05, 0.5 if high - low < 1e-9 else 0.0)
-        limits[group] = (low - air, high + air)
-    return limits
-
-
-def _x_limits(panel: Panel) -> tuple[float, float]:
-    span = panel.ticks[-1] - panel.ticks[0]
-    air = max(0.06 * span, 0.35 if span < 1e-9 else 0.0)
-    return panel.ticks[0] - air, panel.ticks[-1] + air
-
-
-def _draw_panel(
-    axes: Axes,
-    chart: Chart,
-    panel: Panel,
-    limits: Mapping[str, tuple[float, float]],
-    *,
-    size: tuple[float, float],
-) -> None:
+def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    width, height = size
-    signed = panel.quantity != "absolute"
-    axes.set_xlim(*_x_limits(panel))
-    axes.set_ylim(*limits[panel.y_group])
+    signed = panel.quantity != ABSOLUTE
+    span = panel.ticks[-1] - panel.ticks[0]
+    air = max(0.06 * span, 0.35 if span < 1e-9 else 0.0)
+    axes.set_xlim(panel.ticks[0] - air, panel.ticks[-1] + air)
     axes.set_xticks(panel.ticks, panel.tick_labels)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=max(3, round(height / 0.24)), steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value, signed=signed)))
-    y_lines = [fill(line, height) for line in panel.y_label.split("\n")]
-    axes.set_ylabel("\n".join(y_lines), fontsize=LABEL, labelpad=1.5, color=INK, linespacing=1.1)
+    y_label = "\n".join(fill(line, height) for line in panel.y_label.split("\n"))
+    axes.set_ylabel(y_label, fontsize=LABEL, labelpad=1.5, color=INK, linespacing=1.1)
     axes.set_xlabel(fill(panel.x_label, width), fontsize=LABEL, labelpad=1.5, color=INK)
     axes.tick_params(labelsize=TICK)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
@@ -290,23 +244,28 @@ def _draw_panel(
         axes.axvline(panel.x_break, color="#bbbbbb", linewidth=0.6, dashes=(2, 2), zorder=1)
     if signed:
         axes.axhline(0, color="#888888", linewidth=0.6, zorder=1)
-    if panel.title:
-        title = _letter(chart, panel) + panel.title
-        axes.set_title(title, fontsize=LABEL, loc="left", y=1.0, pad=3.0, color=INK)
     # Rows of points that stand close get smaller markers and thinner lines.
     scale = min(1.0, max(0.74, width / max(len(panel.ticks), 1) / 0.3))
     for order, series in enumerate(panel.series):
+        look, gid = series.curve.style, curve_id(panel, order)
         # A model equal to the baseline stays visible on the zero line.
-        zorder = 2.0 if panel.quantity == "relative" and series.baseline else series.style.zorder
-        _draw_series(
-            axes, panel, series, gid=curve_id(panel, order), zorder=zorder + order * 1e-3, scale=scale
-        )
+        zorder = 2.0 if panel.quantity == RELATIVE and series.baseline else look.zorder
+        zorder += order * 1e-3
+        x, value, std = series.columns([p.x for p in series.points] if panel.plane else panel.ticks)
+        bars = [(at, y, half) for at, y, half in zip(x, value, std, strict=True) if half > 0]
+        if bars:
+            axes.plot(
+                [part for at, _, _ in bars for part in (at, at, math.nan)],
+                [part for _, y, half in bars for part in (y - half, y + half, math.nan)],
+                color=look.color, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}.bar",
+            )  # fmt: skip
+        axes.plot(x, value, zorder=zorder, gid=gid, **line_arguments(look, scale=scale))
 
 
 def _letter(chart: Chart, panel: Panel) -> str:
-    """Return ``(a)`` and so on; nothing for a panel alone or for the many of Figs. 10 and 11."""
-    order = [one.key for one in chart.panels()]
-    if len(order) < 2 or chart.figure in ("fig10", "fig11"):
+    """Return ``(a)`` and so on; nothing for a panel without a title or alone."""
+    order = [other.key for other in chart.panels()]
+    if len(order) < 2 or not chart.letters or not panel.title:
         return ""
     return f"({chr(ord('a') + order.index(panel.key))}) "
 
@@ -316,68 +275,31 @@ def fill(text: str, room: float) -> str:
     return textwrap.fill(text, max(8, int(room / _LETTER)), break_long_words=False)
 
 
-def _draw_series(axes: Axes, panel: Panel, series: Series, *, gid: str, zorder: float, scale: float) -> None:
-    x, value, std = series.columns([p.x for p in series.points] if panel.plane else panel.ticks)
-    bars_x: list[float] = []
-    bars_y: list[float] = []
-    for at, middle, half in zip(x, value, std, strict=True):
-        if half > 0 and math.isfinite(middle):
-            bars_x += [at, at, math.nan]
-            bars_y += [middle - half, middle + half, math.nan]
-    colour = series.style.colour
-    if bars_x:
-        axes.plot(bars_x, bars_y, color=colour, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}.bar")
-    axes.plot(x, value, zorder=zorder, gid=gid, **line_arguments(series.style, scale=scale))
-
-
 def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
-    """Name the user's curves at their right end, in their colour, moved apart where they would touch."""
-    own = [series for series in panel.series if series.own]
-    if panel.plane or len(own) > _MAX_DIRECT:
+    """Name the user's curves at their right end, in their color, moved apart where they would touch."""
+    own_series = [series for series in panel.series if series.curve.own]
+    if panel.plane or len(own_series) > _MAX_DIRECT:
         return
     # A name far from the end of its curve would be taken for another's.
-    low, high = _x_limits(panel)
-    ends = [(one.points[-1].value, one) for one in own if one.points[-1].x >= low + 0.7 * (high - low)]
-    if not ends:
-        return
-    low, high = axes.get_ylim()
+    low, high = axes.get_xlim()
+    ends = [
+        (series.points[-1].value, series.curve)
+        for series in own_series
+        if series.points[-1].x >= low + 0.7 * (high - low)
+    ]
     ends.sort(key=lambda end: end[0])
-    spots = [(value - low) / (high - low) * height for value, _ in ends]
-    step = 0.1
-    for index in range(1, len(spots)):
-        spots[index] = max(spots[index], spots[index - 1] + step)
-    over = spots[-1] - (height - 0.02)
-    if over > 0:
-        spots[-1] -= over
-        for index in range(len(spots) - 2, -1, -1):
-            spots[index] = min(spots[index], spots[index + 1] - step)
-    for spot, (_, series) in zip(spots, ends, strict=True):
+    low, high = axes.get_ylim()
+    spots = ((value - low) / (high - low) * height for value, _ in ends)
+    spread = [*itertools.accumulate(spots, lambda below, spot: max(below + _DIRECT_STEP, spot))]
+    spread[-1:] = [min(spot, height - 0.02) for spot in spread[-1:]]
+    spread = [*itertools.accumulate(reversed(spread), lambda above, spot: min(above - _DIRECT_STEP, spot))]
+    for spot, (_, curve) in zip(reversed(spread), ends, strict=True):
         axes.annotate(
             # Names of one family differ at their ends; the legend has all of them.
-            shorten(series.label, _DIRECT_LENGTH, head=1 / 3), (1.0, spot / height), xycoords="axes fraction",
+            shorten(curve.label, _DIRECT_LENGTH, head=1 / 3), (1.0, spot / height), xycoords="axes fraction",
             xytext=(2.5, 0), textcoords="offset points", ha="left", va="center", fontsize=TICK, fontweight="bold",
-            color=series.style.colour, annotation_clip=False,
+            color=curve.style.color, annotation_clip=False,
         )  # fmt: skip
-
-
-def _fit_tick_labels(panels: Iterable[Axes]) -> None:
-    """Shrink the labels of the x axes where they would touch; if that is not enough, set them upright."""
-    panels = list(panels)
-    crowding = 0.0  # the part of their places that the neighbours that stand closest take
-    for axes in panels:
-        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_visible()]
-        boxes = [box for box in boxes if box.width > 1]
-        for a, b in itertools.pairwise(boxes):
-            crowding = max(crowding, (a.width + b.width + 5) / (b.x0 + b.x1 - a.x0 - a.x1))
-        if len(boxes) == 1:
-            crowding = max(crowding, boxes[0].width / axes.get_window_extent().width)
-    if crowding > 1:
-        size = TICK / crowding
-        for axes in panels:
-            if size >= _SMALLEST_TICK:
-                axes.tick_params(axis="x", labelsize=size)
-            else:
-                axes.tick_params(axis="x", labelsize=_SMALLEST_TICK, labelrotation=90)
 
 
 def _number(value: float, *, signed: bool) -> str:

@@ -1,8 +1,8 @@
 """A figure as one ``<svg>`` element that can stand in an HTML page beside others.
 
 Matplotlib writes SVG as a document of its own: with a style sheet that would apply to the whole page, ids that
-repeat in every figure, fonts by name and sizes in points. Here these become attributes, prefixed ids, the
-generic sans-serif and a view box.
+repeat in every figure, a font by name and sizes in points. Here these become attributes, prefixed ids, the
+generic sans-serif and a view box, in half of the bytes.
 """
 
 from __future__ import annotations
@@ -10,25 +10,23 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from html import escape
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 from cog.errors import CogError
+from cog.reporting.figures.style import FONT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SVG = "http://www.w3.org/2000/svg"
-_XLINK_HREF = "{http://www.w3.org/1999/xlink}href"
-
+# On paper the text has 6 to 7 points; screens are read from further away.
 _PIXELS_PER_POINT = 96 / 72 * 1.35
 
-_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
-_FONT_FAMILY = re.compile(r"('[^']*'|[\w-]+)(, *('[^']*'|[\w-]+))*$")
-_PATH_SPACE = re.compile(r" ?([MLCQzZ]) ?")
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_REFERENCE = re.compile(r'((?:href="|url\()#)([^")]+)')
+_ID = re.compile(r' id="([^"]*)"')
+_STYLE = re.compile(r' style="[^"]*"')
 
 
 def from_figure(figure: Figure, *, prefix: str, description: str, tooltips: Mapping[str, str]) -> str:
@@ -46,127 +44,53 @@ def from_figure(figure: Figure, *, prefix: str, description: str, tooltips: Mapp
     if not _PREFIX.fullmatch(prefix):
         raise CogError(f"{prefix!r} cannot start an id: expected a letter, then letters, digits and _.- only")
     stream = io.BytesIO()
-    figure.savefig(
-        stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(stream, format="svg")
+    text = stream.getvalue().decode()
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text[text.index("<svg") :], flags=re.S)
+    text = re.sub(r"\s*\n\s*", " ", text).replace("> <", "><").replace("<defs></defs>", "")
+    used = dict.fromkeys(name for _, name in _REFERENCE.findall(text))
+    ids = {name: f"{prefix}-{number}" for number, name in enumerate(used)}
+    parts: list[str] = []
+    groups: list[bool] = []  # whether each group that is open is kept: those without attributes say nothing
+    # Names of models are text between tags, in which matplotlib has escaped what could be taken for one.
+    for tag, content in re.findall(r"(<[^>]*>)([^<]*)", text):
+        name = _ID.search(tag)
+        title = tooltips.get(name[1]) if name else None
+        tag = _shorten(tag, ids)
+        if tag == "</g>":
+            tag = tag if groups.pop() else ""
+        elif tag.startswith("<g") and not tag.endswith("/>"):
+            groups.append(tag != "<g>" or title is not None)
+            tag = tag if groups[-1] else ""
+        parts += [tag, "" if title is None else f"<title>{escape(title)}</title>", content]
+    text = re.sub(r"(?:<use [^>]*/>){3,}", _say_styles_once, "".join(parts[3:]))
+    width, height = figure.get_size_inches() * 72
+    look = f"width:100%;max-width:{width * _PIXELS_PER_POINT:.0f}px;height:auto;"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
+        f'aria-label="{escape(description)}" preserveAspectRatio="xMidYMid meet" '
+        f'style="{look}stroke-linejoin:round;stroke-linecap:butt">{text.strip()}'
     )
-    # Written by matplotlib from our own figure a moment ago, so not a hostile document.
-    root = ElementTree.fromstring(stream.getvalue())
-    _clean(root)
-    _tooltips(root, tooltips)
-    _rename_ids(root, prefix)
-    _compact(root)
-    width = float(root.attrib["viewBox"].split()[2])
-    for name in ("width", "height", "version"):
-        root.attrib.pop(name, None)
-    root.attrib |= {
-        "role": "img",
-        "aria-label": description,
-        "preserveAspectRatio": "xMidYMid meet",
-        # On paper the text has 6 to 7 points; screens are read from further away.
-        "style": f"width:100%;max-width:{width * _PIXELS_PER_POINT:.0f}px;height:auto;"
-        "stroke-linejoin:round;stroke-linecap:butt",
-    }
-    ElementTree.register_namespace("", _SVG)
-    text = ElementTree.tostring(root, encoding="unicode")
-    return re.sub(r"\s*\n\s*", " ", text).replace("> <", "><").strip()
 
 
-def _clean(root: ElementTree.Element) -> None:
-    """Drop metadata and the style sheet, shorten numbers, name the generic font."""
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
-                parent.remove(child)
-    for element in root.iter():
-        if _XLINK_HREF in element.attrib:
-            element.attrib["href"] = element.attrib.pop(_XLINK_HREF)
-        for name, value in element.attrib.items():
-            if name == "style":
-                value = ";".join(_declaration(part) for part in value.split(";") if part.strip())
-            if name == "d":
-                value = _PATH_SPACE.sub(r"\1", " ".join(value.split()))
-            if name != "id":
-                value = _NUMBER.sub(lambda match: _short(float(match[0])), value)
-            element.attrib[name] = value
-
-
-def _declaration(text: str) -> str:
-    name, _, value = (part.strip() for part in text.partition(":"))
-    if name == "font":
-        value = _FONT_FAMILY.sub("sans-serif", value)
-    if name == "font-family":
-        value = "sans-serif"
-    return f"{name}:{value}"
+def _shorten(tag: str, ids: Mapping[str, str]) -> str:
+    """Return a tag with short numbers and styles, and with those ids that something refers to."""
+    tag = re.sub(r"-?\d+\.\d{3,}(?:e-?\d+)?", lambda match: _short(float(match[0])), tag)
+    tag = _STYLE.sub(lambda match: match[0].replace(": ", ":").replace("; ", ";"), tag)
+    tag = tag.replace(f"'{FONT}'", "sans-serif").replace("xlink:href", "href")
+    tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", re.sub(r" ?\b([MLCQZz]) ?", r"\1", tag))
+    tag = _ID.sub(lambda match: f' id="{ids[match[1]]}"' if match[1] in ids else "", tag)
+    return _REFERENCE.sub(lambda match: match[1] + ids[match[2]], tag)
 
 
 def _short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if abs(value) >= 0.05 else "0"
 
 
-def _compact(root: ElementTree.Element) -> None:
-    """Drop groups that say nothing and styles that all children of a group repeat: half of the bytes."""
-    for child in list(root):
-        _compact(child)
-    group, definitions = f"{{{_SVG}}}g", f"{{{_SVG}}}defs"
-    children: list[ElementTree.Element] = []
-    for child in root:
-        if child.attrib.get("transform", "").startswith("rotate(-0 "):
-            del child.attrib["transform"]
-        if child.tag == group and not child.attrib and child.find(f"{{{_SVG}}}title") is None:
-            children += list(child)
-        elif len(child) or child.tag not in (group, definitions):
-            children.append(child)
-    root[:] = _grouped(children)
-    drawn = [child for child in root if child.tag not in (f"{{{_SVG}}}title", definitions)]
-    styles = {child.attrib.get("style") for child in drawn}
-    if root.tag == group and len(drawn) > 1 and len(styles) == 1 and "style" not in root.attrib:
-        style = styles.pop()
-        if style is not None:
-            root.attrib["style"] = style
-            for child in drawn:
-                del child.attrib["style"]
-
-
-def _grouped(children: Iterable[ElementTree.Element]) -> list[ElementTree.Element]:
-    """Put points that follow each other in one style into a group: it says the style once."""
-    result: list[ElementTree.Element] = []
-    for (tag, style), members in itertools.groupby(
-        children, key=lambda one: (one.tag, one.attrib.get("style"))
-    ):
-        run = list(members)
-        if tag == f"{{{_SVG}}}use" and style is not None and len(run) > 2:
-            for child in run:
-                del child.attrib["style"]
-            group = ElementTree.Element(f"{{{_SVG}}}g", {"style": style})
-            group.extend(run)
-            run = [group]
-        result += run
-    return result
-
-
-def _tooltips(root: ElementTree.Element, tooltips: Mapping[str, str]) -> None:
-    for element in root.iter(f"{{{_SVG}}}g"):
-        text = tooltips.get(element.attrib.get("id", ""))
-        if text is not None:
-            title = ElementTree.Element(f"{{{_SVG}}}title")
-            title.text = text
-            element.insert(0, title)
-
-
-def _rename_ids(root: ElementTree.Element, prefix: str) -> None:
-    """Keep the ids that something refers to, numbered behind the prefix."""
-    used: set[str] = set()
-    for element in root.iter():
-        for name, value in element.attrib.items():
-            used |= {value[1:]} if name == "href" else set(_REFERENCE.findall(value))
-    renamed: dict[str, str] = {}
-    for element in root.iter():
-        old = element.attrib.pop("id", None)
-        if old in used and old is not None:
-            element.attrib["id"] = renamed.setdefault(old, f"{prefix}-{len(renamed)}")
-    for element in root.iter():
-        for name, value in element.attrib.items():
-            if name == "href":
-                element.attrib[name] = "#" + renamed[value[1:]]
-            elif "url(#" in value:
-                element.attrib[name] = _REFERENCE.sub(lambda match: f"url(#{renamed[match[1]]})", value)
+def _say_styles_once(match: re.Match[str]) -> str:
+    """Group points that follow each other in one style."""
+    uses = re.findall(r"<use [^>]*/>", match[0])
+    text = ""
+    for style, members in itertools.groupby(uses, key=lambda use: "".join(_STYLE.findall(use))):
+        text += f"<g{style}>{''.join(use.replace(style, '') for use in members)}</g>"
+    return text

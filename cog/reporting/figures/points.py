@@ -1,140 +1,27 @@
-"""What stands in a panel: the points of curves, which curves share a panel, and the places on its x axis."""
+"""The points of a curve: values of a quantity along an axis, or pairs of numbers in a plane."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import cog.reporting.figures.style as style
 from cog import constants
-from cog.reporting.figures.chart import Panel, Point, Series, std_of
-from cog.reporting.figures.curves import Curve, CurveSelection, shorten
+from cog.reporting.figures.chart import Panel, Point, std_of
+from cog.reporting.figures.curves import Curve, CurveSelection, Key, model_label, shorten
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
-from cog.results import labels, published
-from cog.results.scores import SeedAverage, dataset_key
+from cog.results import labels, metric_info
+from cog.results.scores import RUNS, SeedAverage
+from cog.runtime.json_fields import number
 
+#: What is drawn of scores: themselves, differences to the baseline, or changes from the model's own IN-1K score.
+ABSOLUTE, RELATIVE, DROP = "absolute", "relative", "drop"
 
-def _reference_cells(selection: CurveSelection, curve: Curve) -> Mapping[tuple[str, int], SeedAverage]:
-    """Return the baseline's cells that ``curve`` is compared with, never of two sources in one curve.
+SPEARMAN: Key = ("distance", "spearman", 0)
 
-    Those of its own source, else of the first that has some: the rule of the tables.
-    """
-    sources = sorted(
-        (source for source, model in selection.references if model == selection.baseline), key=source_key
-    )
-    source = curve.source if curve.source in sources else sources[0]
-    assert selection.baseline is not None
-    return selection.references[source, selection.baseline]
-
-
-#: Value, error bar and the cell compared with, of a curve's cell; None when there is nothing to compare with.
-Value = Callable[[Curve, SeedAverage], tuple[float, float, SeedAverage | None] | None]
-
-
-def absolute(curve: Curve, cell: SeedAverage) -> tuple[float, float, SeedAverage | None]:
-    """The number itself."""
-    return cell.value, std_of(cell), None
-
-
-def relative(selection: CurveSelection) -> Value:
-    """Difference to the baseline in points; the error bar is the model's own (the baseline's is on the zero line)."""
-    references = {id(curve): _reference_cells(selection, curve) for curve in selection.curves}
-
-    def value(curve: Curve, cell: SeedAverage) -> tuple[float, float, SeedAverage | None] | None:
-        other = references[id(curve)].get((cell.dataset, cell.n_shot))
-        if other is None:
-            return None
-        return cell.value - other.value, std_of(cell), other
-
-    return value
-
-
-def drop_from_in1k(selection: CurveSelection) -> Value:
-    """Change from IN-1K in percent of the IN-1K score, which is taken as given in the error bar."""
-
-    def value(curve: Curve, cell: SeedAverage) -> tuple[float, float, SeedAverage | None] | None:
-        other = selection.references[curve.source, curve.model].get((constants.IN1K, cell.n_shot))
-        if other is None or not other.value:
-            return None
-        return 100 * (cell.value / other.value - 1), 100 * std_of(cell) / other.value, other
-
-    return value
-
-
-def series(
-    curves: Iterable[Curve], places: Sequence[tuple[float, str, Any]], value: Value, baseline: str | None
-) -> tuple[Series, ...]:
-    """Return the curves at ``places`` (x, data set, and shots or key) that have at least one point."""
-    found = []
-    for curve in curves:
-        points = []
-        for x, dataset, key in places:
-            cell = curve.cells.get((dataset, key))
-            result = value(curve, cell) if cell is not None else None
-            if cell is not None and result is not None:
-                points.append(Point(x, result[0], result[1], cell, result[2]))
-        if points:
-            found.append(one_series(curve, points, baseline))
-    return tuple(found)
-
-
-def one_series(curve: Curve, points: Sequence[Point], baseline: str | None) -> Series:
-    """Return the points of a curve with its label, group and style."""
-    return Series(
-        model=curve.model,
-        source=curve.source,
-        label=curve.label,
-        group=curve.group,
-        style=curve.style,
-        points=tuple(points),
-        own=curve.own,
-        baseline=curve.model == baseline,
-    )
-
-
-def columns(selection: CurveSelection, curves: Sequence[Curve]) -> list[tuple[str, str, list[Curve]]]:
-    """Sort curves into panels by group: (key, title, curves), the reference and the baseline in each.
-
-    Models of one's own are in all of them, unless the paper has the model (then in its group's) or there
-    are too many (then in a panel of their own).
-    """
-    categories = [
-        category
-        for category in published.CATEGORY_LABELS
-        if category != "reference" and any(c.category == category and not c.own for c in curves)
-    ]
-    free = [c for c in curves if c.own and c.category not in categories]
-    shared = [
-        c for c in curves if not c.own and (c.category in ("", "reference") or c.model == selection.baseline)
-    ]
-    everywhere = free if categories and len(free) <= style.MANY else []
-    columns = []
-    for category in categories:
-        members = [c for c in curves if c.category == category]
-        chosen = {id(c) for c in [*shared, *members, *everywhere]}
-        columns.append(
-            (category, published.CATEGORY_LABELS[category], [c for c in curves if id(c) in chosen])
-        )
-    if free and not everywhere:
-        chosen = {id(c) for c in [*shared, *free]}
-        columns.append(("own", style.OWN, [c for c in curves if id(c) in chosen]))
-    return columns or [("models", "Models", list(curves))]
-
-
-def without_own_zero(curves: Sequence[Curve], baseline: str | None) -> list[Curve]:
-    """Leave one zero line in a relative panel: the first baseline's that is there."""
-    first = next((c for c in curves if c.model == baseline), None)
-    return [c for c in curves if c.model != baseline or c is first]
-
-
-def in_rows(panels: Sequence[Panel | None], most: int) -> tuple[tuple[Panel | None, ...], ...]:
-    """Arrange panels in rows of at most ``most``; the last row is filled up with None."""
-    n = max(1, min(most, len(panels)))
-    padded = [*panels, *([None] * (-len(panels) % n))]
-    return tuple(tuple(padded[start : start + n]) for start in range(0, len(padded), n))
+# More lines below a figure would be a table.
+_MOST_NOTES = 4
 
 
 def dataset_label(dataset: str) -> str:
@@ -145,38 +32,130 @@ def dataset_label(dataset: str) -> str:
     return shorten(printable(dataset) or "(unnamed)", 14)
 
 
-def shot_places(shots: Iterable[int]) -> tuple[list[int], list[float], list[str], float | None]:
-    """Return shots in order, their x positions and labels, and where few-shot ends.
+def at_places(
+    selection: CurveSelection, curve: Curve, places: Sequence[tuple[float, str, Key | None]], quantity: str
+) -> list[Point]:
+    """Return the points of a curve at places: x, data set and key.
 
-    Positions are log2; "all" is not a number on that axis, so it is set apart behind the largest.
+    Error bars are the curve's own deviation: the baseline's is on the zero line, and an IN-1K score is taken as given.
     """
-    few = sorted(n for n in set(shots) if n)
-    positions = [math.log2(n) for n in few]
-    if any(b - a < 0.4 for a, b in itertools.pairwise(positions)):
-        positions = [float(index) for index in range(len(few))]  # labels would overlap
-    end = None
-    labels = [str(n) for n in few]
-    if 0 in shots:
-        last = positions[-1] if positions else 0.0
-        end = last + 0.75 if positions else None
-        few.append(0)
-        positions.append(last + 1.5 if end is not None else 0.0)
-        labels.append("All")
-    return few, positions, labels, end
+    points = []
+    for x, dataset, key in places:
+        score = None if key is None else curve.scores.get((dataset, key))
+        if score is None or key is None:
+            continue
+        value, std, other = score.value, std_of(score), None
+        if quantity == RELATIVE:
+            other = selection.reference(curve, dataset, key)
+            value -= other.value if other is not None else 0.0
+        elif quantity == DROP:
+            other = selection.references[curve.source, curve.model].get((constants.IN1K, key))
+            if other is not None and other.value:
+                value, std = 100 * (value / other.value - 1), 100 * std / other.value
+            else:
+                other = None
+        if quantity == ABSOLUTE or other is not None:
+            points.append(Point(x, value, std, score, other))
+    return points
 
 
-def level_axis(
-    selection: CurveSelection, n_shot: int
-) -> tuple[list[tuple[float, str, int]], tuple[str, ...]]:
-    """Return the places (x, data set, shots) of all data sets of the curves, and their labels."""
-    found = {dataset for c in selection.curves for dataset, n in c.cells if n == n_shot}
-    datasets = sorted(found, key=dataset_key)
-    places = [(float(x), dataset, n_shot) for x, dataset in enumerate(datasets)]
-    return places, tuple(dataset_label(dataset) for dataset in datasets)
+def pairs(selection: CurveSelection, curve: Curve, _: str | None, *, x_key: Key, y_key: Key) -> list[Point]:
+    """Return two numbers against each other, a point for each data set, in their order."""
+    scores = ((curve.scores.get((d, x_key)), curve.scores.get((d, y_key))) for d in selection.on([x_key]))
+    return [Point(x.value, y.value, math.nan, y, x) for x, y in scores if x is not None and y is not None]
 
 
-def shots_of_levels(selection: CurveSelection) -> int:
-    """All images, unless the user's results (or, without any, the others) have only few-shot: the most then."""
-    own = {n for c in selection.curves if c.own for _, n in c.cells}
-    there = own or selection.found(1)
-    return 0 if 0 in there else max(there)
+def bins(selection: CurveSelection, curve: Curve, dataset: str | None) -> list[Point]:
+    """Return the mean accuracy of concepts by their similarity to IN-1K, and its standard error.
+
+    Bins are as an analysis records them; those that are not as expected are left out.
+    """
+    dataset = dataset or ""
+    correlation = curve.scores.get((dataset, SPEARMAN))
+    recorded = selection.bins.get((curve.model, dataset)) if curve.source == RUNS else None
+    points = []
+    for entry in recorded if isinstance(recorded, list) and correlation is not None else ():
+        fields = entry if isinstance(entry, dict) else {}
+        x, y, error = (number(fields.get(name)) for name in ("similarity", "accuracy", "standard_error"))
+        if x is None or y is None or correlation is None:
+            continue
+        std = None if error is None else abs(error)
+        score = dataclasses.replace(
+            correlation, metric="accuracy_in_bin", value=y, std=std, by_seed=(), missing_seeds=()
+        )
+        # The other coordinate, which would not be in the CSV file otherwise.
+        similarity = dataclasses.replace(score, metric="similarity", value=x, std=None)
+        points.append(Point(x, y, std_of(score), score, similarity))
+    return sorted(points, key=lambda point: point.x)
+
+
+# ---- notes below figures: what cannot be seen in them ------------------------------------------------------
+def protocol_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Name the scores that lack seeds, and a second baseline."""
+    lacking: dict[str, dict[SeedAverage, str]] = {}
+    references: set[str] = set()
+    for panel, curve, point in _points(panels):
+        score = point.cell
+        if point.reference is not None and panel.quantity == RELATIVE and curve.own:
+            references.add(point.reference.source)
+        if score.missing_seeds:
+            shots = f" N={score.n_shot}" if score.n_shot else ""
+            count = f"{len(score.seeds)} of {len(score.seeds) + len(score.missing_seeds)} seeds"
+            lacking.setdefault(curve.label, {})[score] = f"{dataset_label(score.dataset)}{shots}: {count}"
+    notes = []
+    for label, scores in lacking.items():
+        places = list(scores.values())
+        shown = ", ".join(places) if len(places) < 4 else f"{len(places)} points, {places[0]}, ..."
+        notes.append(f"Incomplete: {label} ({shown}).")
+    if len(notes) > 3:
+        notes = [*notes[:2], f"Incomplete as well: {len(notes) - 2} more models; see the CSV file."]
+    of_paper = {c.source for c in selection.curves if not c.own and c.model == selection.baseline}
+    if of_paper and references - of_paper:
+        named = ", ".join(shorten(printable(source)) for source in sorted(references, key=source_key))
+        label = model_label(str(selection.baseline))
+        notes.append(f"Own models are compared with {label} from {named}, not as published.")
+    return notes
+
+
+def experiment_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Name the models that lack seeds."""
+    lacking: dict[str, set[str]] = {}
+    for _, curve, point in _points(panels):
+        if point.cell.missing_seeds:
+            lacking.setdefault(curve.label, set()).add(dataset_label(point.cell.dataset))
+    listed = [f"{label} ({', '.join(sorted(datasets))})" for label, datasets in lacking.items()]
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return [f"Seeds are missing: {', '.join(listed[:3])}{more}; see the CSV file."] if listed else []
+
+
+def alignment_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Add what the paper says of uniformity."""
+    return [
+        *experiment_notes(selection, panels),
+        "The paper's first version gives ranges of uniformity over the six data sets, as positive numbers: "
+        "ResNet50 1.8-1.9, SwAV 1.9-2.1, the five others 2.6-3.1.",
+    ]
+
+
+def correlation_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Tell correlations of accuracy and similarity with their intervals; of many, those of one's own models."""
+    drawn = [(panel.key, series.curve) for panel in panels for series in panel.series]
+    lines: dict[str, list[str]] = {}
+    for dataset, curve in sorted(drawn, key=lambda place: not place[1].own):
+        names = (SPEARMAN[1], *metric_info.interval_of(SPEARMAN[1]))
+        value, *ends = (curve.scores.get((dataset, (SPEARMAN[0], name, 0))) for name in names)
+        numbers = [f"{end.value:.2f}" for end in (value, *ends) if end is not None]
+        text = f"{numbers[0]} [{', '.join(numbers[1:])}]" if len(numbers) == 3 else numbers[0]
+        text = text.replace("-", "\N{MINUS SIGN}")
+        lines.setdefault(curve.label, []).append(f"{dataset_label(dataset)} {text}")
+    notes = [f"{label}: Spearman {'; '.join(parts)}." for label, parts in lines.items()]
+    if len(notes) > _MOST_NOTES:
+        more = f"Correlations of {len(notes) - _MOST_NOTES} more models are in the tables."
+        notes = [*notes[:_MOST_NOTES], more]
+    return notes
+
+
+def _points(panels: Sequence[Panel]) -> list[tuple[Panel, Curve, Point]]:
+    return [
+        (panel, series.curve, point) for panel in panels for series in panel.series for point in series.points
+    ]

@@ -7,8 +7,7 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("pdf", "png", "svg")
-
-DATA_FORMAT = "csv"
 
 _PNG_DPI = 300
 
@@ -58,29 +55,38 @@ def render(figure: Figure, fmt: str) -> bytes:
     return stream.getvalue()
 
 
-def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats once each.
+def save_all(
+    folder: str | os.PathLike[str],
+    figures: Mapping[str, Callable[[], tuple[Figure, Mapping[str, str]]]],
+    *,
+    data: Sequence[str] = ("",),
+    formats: Sequence[str],
+    overwrite: bool,
+) -> list[Path]:
+    """Draw and write figures one at a time, so that memory does not grow with their number.
+
+    Args:
+        folder: where to; created unless it exists.
+        figures: by the stem of its files, a function that draws each, and returns its data as CSV by suffix.
+        data: suffixes of the stems of CSV files.
+        formats: some of ``FORMATS``.
+        overwrite: whether existing files may be replaced.
+
+    Returns:
+        The files, figure by figure, pictures before data.
 
     Raises:
-        CogError: when one is not known, or there is none.
+        CogError: before anything is written, if formats or folder are not usable.
     """
-    wanted = tuple(dict.fromkeys(formats))
-    unknown = [fmt for fmt in wanted if fmt not in FORMATS]
-    if unknown or not wanted:
+    formats = tuple(dict.fromkeys(formats))
+    unknown = [fmt for fmt in formats if fmt not in FORMATS]
+    if unknown or not formats:
         raise CogError(
             f"figure format {', '.join(unknown) or '(none)'} is not known, expected some of {', '.join(FORMATS)}"
         )
-    return wanted
-
-
-def check_folder(folder: str | os.PathLike[str], names: Sequence[str], *, overwrite: bool) -> Path:
-    """Create ``folder`` unless it exists, and refuse to replace a file in it.
-
-    Raises:
-        CogError: when it cannot be written to, or has one of the files ``names`` and ``overwrite`` is False.
-    """
+    ends = [*(f".{fmt}" for fmt in formats), *(f"{suffix}.csv" for suffix in data)]
     path = Path(folder)
-    existing = [name for name in names if os.path.lexists(path / name)]
+    existing = [stem + end for stem in figures for end in ends if os.path.lexists(path / (stem + end))]
     blocked = [name for name in existing if not (path / name).is_file()]
     if blocked:
         raise CogError(f"{path / blocked[0]} is in the way: it is not a regular file")
@@ -89,65 +95,15 @@ def check_folder(folder: str | os.PathLike[str], names: Sequence[str], *, overwr
         raise CogError(
             f"{path} holds figures already ({', '.join(existing[:3])}{more}); name another folder or add --overwrite"
         )
-    return files.ensure_writable_dir(path, "figures folder")
-
-
-def write_bytes(path: Path, content: bytes) -> Path:
-    """Write one file whole or not at all."""
-    with files.atomic_write(path) as handle:
-        handle.write(content)
-    return path
-
-
-@dataclass(frozen=True)
-class FigureFile:
-    """One figure to be written.
-
-    Attributes:
-        stem: of its files.
-        draw: returns the figure and its data, one text per suffix.
-        suffixes: of the stem of its CSV files.
-    """
-
-    stem: str
-    draw: Callable[[], tuple[Figure, dict[str, str]]]
-    suffixes: tuple[str, ...] = ("",)
-
-
-def write_all(
-    folder: str | os.PathLike[str], pages: Sequence[FigureFile], *, formats: Sequence[str], overwrite: bool
-) -> list[Path]:
-    """Draw and write pages one at a time, so that memory does not grow with their number.
-
-    Args:
-        folder: where to; created unless it exists.
-        pages: what to draw; their stems differ.
-        formats: some of ``FORMATS``.
-        overwrite: whether existing files may be replaced.
-
-    Returns:
-        The files, page by page, pictures before data.
-
-    Raises:
-        CogError: before anything is written, if formats or folder are not usable.
-    """
-    formats = check_formats(formats)
-    planned = [
-        name
-        for page in pages
-        for name in (
-            *(f"{page.stem}.{fmt}" for fmt in formats),
-            *(f"{page.stem}{suffix}.{DATA_FORMAT}" for suffix in page.suffixes),
-        )
-    ]
+    files.ensure_writable_dir(path, "figures folder")
+    written = []
     with drawing():
-        path = check_folder(folder, planned, overwrite=overwrite)
-        written: list[Path] = []
-        for page in pages:
-            figure, data = page.draw()
-            pictures = [(fmt, render(figure, fmt)) for fmt in formats]
-            written += [write_bytes(path / f"{page.stem}.{fmt}", content) for fmt, content in pictures]
-            for suffix in page.suffixes:
-                content = data[suffix].encode("utf-8", "backslashreplace")
-                written.append(write_bytes(path / f"{page.stem}{suffix}.{DATA_FORMAT}", content))
+        for stem, draw in figures.items():
+            figure, tables = draw()
+            contents = [render(figure, fmt) for fmt in formats]
+            contents += [tables[suffix].encode("utf-8", "backslashreplace") for suffix in data]
+            for end, content in zip(ends, contents, strict=True):
+                with files.atomic_write(path / (stem + end)) as handle:
+                    handle.write(content)
+                written.append(path / (stem + end))
     return written

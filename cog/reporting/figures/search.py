@@ -1,13 +1,15 @@
 """How runs found their learning rate and weight decay, and how the final training went.
 
 One page per model, data set and number of shots, with its seeds together: the trials over both
-hyper-parameters coloured by validation accuracy, the best accuracy so far, and the curves of the final
+hyper-parameters colored by validation accuracy, the best accuracy so far, and the curves of the final
 training. Read from ``results.json`` (trials, intervals) and ``logs.pkl``; ``study.pkl`` is a pickled Optuna
 object, which cannot be read safely, so of runs of the original toolkit there are only curves.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import os
 import re
@@ -16,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cog.reporting.figures.saving as saving
 from cog.errors import CogError
+from cog.reporting.figures import inline, saving, search_drawing
 from cog.reporting.figures.curves import shorten
 from cog.reporting.figures.points import dataset_label
 from cog.reporting.tables.writers import printable
@@ -30,17 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TRIAL_COLUMNS = (
-    "seed",
-    "trial",
-    "lr",
-    "wd",
-    "val_top1",
-    "best_so_far",
-    "diverged",
-    "pruned",
-    "chosen",
-    "seconds",
-)
+    "seed", "trial", "lr", "wd", "val_top1", "best_so_far", "diverged", "pruned", "chosen", "seconds",
+)  # fmt: skip
 
 CURVES_SUFFIX = "_curves"
 
@@ -71,24 +64,18 @@ def pages(runs: Iterable[Run]) -> list[SearchPage]:
         groups.setdefault((run.model, run.dataset, run.n_shot), []).append(run)
     if not groups:
         raise CogError("there is no run whose search could be drawn")
-    made = []
-    taken: set[str] = set()
+    made: dict[str, SearchPage] = {}
     for (model, dataset, n_shot), group in groups.items():
         name = "_".join(part for part in ("search", model, dataset, f"N{n_shot}" if n_shot else "") if part)
-        stem = re.sub(r"[^A-Za-z0-9._+-]", "-", name)
+        plain = stem = re.sub(r"[^A-Za-z0-9._+-]", "-", name)
         number = 1
-        while stem.casefold() in taken:  # two names that differ in odd characters or case only
+        while stem.casefold() in made:  # two names that differ in odd characters or case only
             number += 1
-            stem = f"{re.sub(r'[^A-Za-z0-9._+-]', '-', name)}_{number}"
-        taken.add(stem.casefold())
-        what = [
-            shorten(printable(model), 60) or "unnamed model",
-            dataset_label(dataset),
-            shots_label(n_shot),
-        ]
-        group.sort(key=lambda run: run.seed)
-        made.append(SearchPage(stem, ", ".join(what), tuple(group)))
-    return made
+            stem = f"{plain}_{number}"
+        model_name = shorten(printable(model), 60) or "unnamed model"
+        title = f"{model_name}, {dataset_label(dataset)}, {shots_label(n_shot)}"
+        made[stem.casefold()] = SearchPage(stem, title, tuple(sorted(group, key=lambda run: run.seed)))
+    return list(made.values())
 
 
 def write(
@@ -112,21 +99,25 @@ def write(
     Raises:
         CogError: no runs, unknown format, files that exist, a run that is gone.
     """
-    made = [saving.FigureFile(page.stem, _drawer(page), ("", CURVES_SUFFIX)) for page in pages(runs)]
-    return saving.write_all(folder, made, formats=formats, overwrite=overwrite)
+    made = {page.stem: functools.partial(_draw, page) for page in pages(runs)}
+    return saving.save_all(folder, made, data=("", CURVES_SUFFIX), formats=formats, overwrite=overwrite)
 
 
-def strips(found: Iterable[SearchPage], most: int) -> list[str]:
+def _draw(page: SearchPage) -> tuple[Figure, dict[str, str]]:
+    searches = read(page)
+    data = {"": trials_csv(searches), CURVES_SUFFIX: curves_csv(searches)}
+    return search_drawing.draw(page.title, searches), data
+
+
+def strips(pages: Iterable[SearchPage], most: int) -> list[str]:
     """Return trials and test accuracy of each page as an ``<svg>`` element, see :func:`cog.reporting.figures.svg`.
 
     Files that cannot be read are left out; "" stands for a page without any trial or curve. After ``most``
     elements the list ends.
     """
-    from cog.reporting.figures import inline, search_drawing
-
     drawn: list[str] = []
     with saving.drawing():
-        for page in found:
+        for page in pages:
             if sum(map(bool, drawn)) == most:
                 break
             searches = [search_history.outline(run) for run in page.runs]
@@ -143,7 +134,7 @@ def strips(found: Iterable[SearchPage], most: int) -> list[str]:
 
 def describe(page: SearchPage, searches: Sequence[search_history.SearchRecord]) -> str:
     """Return in words what a page shows."""
-    chosen = ", ".join(f"seed {one.seed}: lr {one.lr:.3g}, wd {one.wd:.3g}" for one in searches)
+    chosen = ", ".join(f"seed {s.seed}: lr {s.lr:.3g}, wd {s.wd:.3g}" for s in searches)
     return f"Hyper-parameter search and final training of {page.title}. Chosen: {chosen}."
 
 
@@ -156,51 +147,26 @@ def read(page: SearchPage) -> list[search_history.SearchRecord]:
     return [search_history.read_search(run) for run in page.runs]
 
 
-def _drawer(page: SearchPage) -> Any:
-    def draw() -> tuple[Figure, dict[str, str]]:
-        import cog.reporting.figures.search_drawing as search_drawing
-
-        searches = read(page)
-        return search_drawing.draw(page.title, searches), {
-            "": trials_csv(searches),
-            CURVES_SUFFIX: curves_csv(searches),
-        }
-
-    return draw
-
-
 def trials_csv(searches: Sequence[search_history.SearchRecord]) -> str:
     """Return the trials as CSV, one row each."""
-    rows = []
-    for search in searches:
-        chosen = search.chosen
-        for trial, best in zip(search.trials, search.best_so_far(), strict=True):
-            rows.append(
-                (
-                    search.seed,
-                    trial.number,
-                    _text(trial.lr),
-                    _text(trial.wd),
-                    _text(trial.val_top1),
-                    _text(best),
-                    int(trial.diverged),
-                    int(trial.pruned),
-                    int(trial is chosen),
-                    _text(trial.seconds),
-                )
-            )
+    rows = (
+        (
+            search.seed, trial.number, *map(_text, (trial.lr, trial.wd, trial.val_top1, best)),
+            *map(int, (trial.diverged, trial.pruned, trial is search.chosen)), _text(trial.seconds),
+        )
+        for search in searches
+        for trial, best in zip(search.trials, search.best_so_far(), strict=True)
+    )  # fmt: skip
     return csv_text(TRIAL_COLUMNS, rows)
 
 
 def curves_csv(searches: Sequence[search_history.SearchRecord]) -> str:
     """Return the curves as CSV, one row per seed and epoch (from 1)."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for search in searches:
-        for epoch in range(max((len(values) for values in search.curves.values()), default=0)):
-            values = (search.curves.get(key, ()) for key in search_history.CURVES)
-            rows.append(
-                (search.seed, epoch + 1, *(_text(v[epoch]) if epoch < len(v) else "" for v in values))
-            )
+        curves = [search.curves.get(key, ()) for key in search_history.CURVES]
+        for epoch, values in enumerate(itertools.zip_longest(*curves, fillvalue=math.nan), 1):
+            rows.append((search.seed, epoch, *map(_text, values)))
     return csv_text(("seed", "epoch", *search_history.CURVES), rows)
 
 

@@ -1,8 +1,8 @@
-"""Colour, marker and line style of every curve.
+"""Color, marker and line style of every curve.
 
-The paper gives each group of models a colour and each model of a group a marker (captions and legends of its
+The paper gives each group of models a color and each model of a group a marker (captions and legends of its
 Figs. 3 and 4); :mod:`cog.results.published` has both as facts. Line styles per group are added here: without them the
-groups cannot be told apart in print without colour. Models of one's own are thick, with hollow markers.
+groups cannot be told apart in print without color. Models of one's own are thick, with hollow markers.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from cog.results import published
 
-#: The paper's colour names, darkened where the pure colour is hard to see on white.
+#: The paper's color names, darkened where the pure color is hard to see on white.
 _SHADES = {"red": "#d62728", "orange": "#e8820c", "blue": "#1a4fa8", "purple": "#8e3fb0", "green": "#2a8a3a"}
 
 # Table 1 sets the reference on grey, and black is kept for the models of one's own.
 _REFERENCE = "#6e6e6e"
 
-#: Dashes in line widths (on, off, ...), by the paper's colour: both kinds of architectures differ.
+#: Dashes in line widths (on, off, ...), by the paper's color: both kinds of architectures differ.
 _DASHES: dict[str, tuple[float, ...] | None] = {
     "red": (8, 1.2),
     "orange": (3.2, 1.2),
@@ -28,7 +28,7 @@ _DASHES: dict[str, tuple[float, ...] | None] = {
 }
 
 # Dark, and apart from the paper's five: black, teal, magenta, brown, navy, olive.
-_OWN_COLOURS = ("#000000", "#00827f", "#d0107f", "#7a4a1e", "#15246b", "#767600")
+_OWN_COLORS = ("#000000", "#00827f", "#d0107f", "#7a4a1e", "#15246b", "#767600")
 _OWN_MARKERS = ("o", "s", "^", "D", "v", "P", "<", "X", ">", "p", "h", "d")
 _OWN_DASHES: tuple[tuple[float, ...] | None, ...] = (None, (4, 1.2), (1.2, 1), (5, 1.2, 1, 1.2))
 
@@ -54,7 +54,7 @@ _LEGEND_ORDER = (
 class CurveStyle:
     """How one curve is drawn; lengths in points."""
 
-    colour: str
+    color: str
     marker: str
     dashes: tuple[float, ...] | None
     line_width: float
@@ -72,7 +72,7 @@ def published_style(model: str) -> CurveStyle:
     row = published.MODELS[model]
     reference = row.category == "reference"
     return CurveStyle(
-        colour=_REFERENCE if reference else _SHADES.get(row.colour, row.colour),
+        color=_REFERENCE if reference else _SHADES.get(row.colour, row.colour),
         marker=row.marker,
         dashes=None if reference else _DASHES.get(row.colour),
         line_width=1.3 if reference else 0.9,
@@ -85,13 +85,13 @@ def published_style(model: str) -> CurveStyle:
 def own_style(position: int, *, total: int = 1) -> CurveStyle:
     """Return the style of the ``position``-th (from 0) of ``total`` models of one's own.
 
-    Colour, marker and dashes repeat after 6, 12 and 24 models, so 24 are all different.
+    Color, marker and dashes repeat after 6, 12 and 24 models, so 24 are all different.
     """
     marker = _OWN_MARKERS[position % len(_OWN_MARKERS)]
     return CurveStyle(
-        colour=_OWN_COLOURS[position % len(_OWN_COLOURS)],
+        color=_OWN_COLORS[position % len(_OWN_COLORS)],
         marker=marker,
-        dashes=_OWN_DASHES[(position // len(_OWN_COLOURS)) % len(_OWN_DASHES)],
+        dashes=_OWN_DASHES[(position // len(_OWN_COLORS)) % len(_OWN_DASHES)],
         line_width=1.9 if total <= MANY else 1.2,
         marker_size=(4.8 if total <= MANY else 4.2) * _MARKER_SCALE.get(marker, 1.0),
         hollow=True,
@@ -122,9 +122,12 @@ def legend_label(model: str) -> str:
     return f"{row.label} ({row.params_m:g}M)" if with_size else row.label
 
 
+#: Comes with matplotlib: the same everywhere.
+FONT = "DejaVu Sans"
+
 #: Settings of matplotlib on top of its own defaults, so that a user's matplotlibrc changes nothing.
 RC: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same everywhere
+    "font.family": [FONT],
     "font.size": 7.0,
     "axes.linewidth": 0.6,
     "axes.edgecolor": "#333333",

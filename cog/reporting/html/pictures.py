@@ -54,7 +54,7 @@ def draw(
         The figures; and a hint for the reader: why there are none, or "".
     """
     from cog.reporting import figures
-    from cog.reporting.figures.experiments import LEVEL_FIGURES
+    from cog.reporting.figures.declarations import FIGURES
 
     pictures = []
     reason = ""
@@ -62,7 +62,7 @@ def draw(
     experiments = any(measure.evaluation != LOGREG for measure in measures)
     wanted = _WHICH[:1] if many else _WHICH
     if experiments and not many:
-        declared = (name for name, one in LEVEL_FIGURES.items() if one.on_page)
+        declared = (name for name, one in FIGURES.items() if one.on_page)
         wanted = tuple(dict.fromkeys((*wanted, *_EXPERIMENTS, *declared)))
     for which in wanted:
         try:

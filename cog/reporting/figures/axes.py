@@ -1,0 +1,123 @@
+"""The x axes of figures: which numbers stand where, and how these places are called."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from cog.analysis.knn import neighbor_metric
+from cog.reporting.figures.curves import CurveSelection, Key
+from cog.reporting.figures.points import dataset_label
+from cog.results import metric_info
+from cog.results.scores import LOGREG
+
+
+@dataclass(frozen=True)
+class XAxis:
+    """The x axis of a panel.
+
+    Attributes:
+        places: x, label, data set and key of each tick; of the last two, None is filled in by the panel.
+        datasets: that have a number on this axis; none: there is nothing to draw.
+        label: of the axis.
+        x_break: position of a line, if any: what is right of it is of another kind.
+        n_shot: training images per class that all numbers have, 0 = all.
+        variant: what the numbers are, for titles.
+    """
+
+    places: tuple[tuple[float, str, str | None, Key | None], ...]
+    datasets: tuple[str, ...]
+    label: str = ""
+    x_break: float | None = None
+    n_shot: int = 0
+    variant: str = ""
+
+    def only(self, datasets: Collection[str]) -> XAxis:
+        """Return an axis over data sets with some of them."""
+        kept = [place[1:] for place in self.places if place[2] in datasets]
+        return dataclasses.replace(self, places=tuple((float(x), *place) for x, place in enumerate(kept)))
+
+
+def over_datasets(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
+    """Return data sets, those that have one of the numbers that the panels show."""
+    datasets = selection.on(keys)
+    places = tuple((float(x), dataset_label(name), name, None) for x, name in enumerate(datasets))
+    return XAxis(places, tuple(datasets))
+
+
+def over_levels(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
+    """Return data sets for accuracies of the protocol with one number of shots.
+
+    That is all images, unless the user's results (or, without any, the others) have only few-shot: the most then.
+    """
+    highlighted = {key[2] for curve in selection.curves if curve.own for _, key in curve.scores}
+    there = highlighted or {key[2] for key in selection.numbers()}
+    n_shot = 0 if 0 in there else max(there)
+    key = (LOGREG, selection.metric, n_shot)
+    axis = over_datasets(selection, [key])
+    places = tuple((x, label, dataset, key) for x, label, dataset, _ in axis.places)
+    return dataclasses.replace(axis, places=places, n_shot=n_shot)
+
+
+def over_shots(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
+    """Return training images per class; "All" is not a number on that axis, so it is set apart behind the largest."""
+    keys = sorted(selection.numbers())
+    few = sorted({key[2] for key in keys} - {0})
+    positions = [math.log2(n) for n in few]
+    if any(b - a < 0.4 for a, b in itertools.pairwise(positions)):
+        positions = [float(index) for index in range(len(few))]  # labels would overlap
+    named = {n: (x, str(n)) for x, n in zip(positions, few, strict=True)}
+    if any(key[2] == 0 for key in keys):
+        named[0] = (positions[-1] + 1.5 if positions else 0.0, "All")
+    x_break = positions[-1] + 0.75 if positions and 0 in named else None
+    places = tuple((*named[n], None, (LOGREG, selection.metric, n)) for n in named)
+    return XAxis(places, tuple(selection.on(keys)), "training images per class", x_break)
+
+
+def over_components(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
+    """Return numbers of principal components; all features are set apart behind the largest."""
+    dims: dict[int, Key] = {}
+    for key in selection.numbers():
+        name = metric_info.classifier(key[0])
+        if name is not None and name.type == LOGREG and not name.max_per_class and key[1:] == ("top1", 0):
+            dims[name.pca_dim] = key
+    whole = dims.pop(0, None)
+    axis = _over_numbers(selection, dims, "principal components")
+    if whole not in {key for curve in selection.curves for d, key in curve.scores if d in axis.datasets}:
+        return axis
+    last = axis.places[-1][0]
+    return dataclasses.replace(
+        axis, places=(*axis.places, (last + 1.0, "all", None, whole)), x_break=last + 0.5
+    )
+
+
+def over_neighbors(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
+    """Return numbers of neighbors, of the weighted vote where there is one."""
+    votes: dict[str, dict[int, Key]] = {}
+    for key in selection.numbers():
+        name = neighbor_metric(key[1]) if key[0] == "knn" else None
+        if name is not None and name.metric == "top1" and name.k:
+            votes.setdefault(name.vote, {})[name.k] = key
+    vote = "weighted" if "weighted" in votes else min(votes, default="")
+    return dataclasses.replace(_over_numbers(selection, votes.get(vote, {}), "k"), variant=vote)
+
+
+def _over_numbers(selection: CurveSelection, keys: Mapping[int, Key], label: str) -> XAxis:
+    places = tuple((math.log2(n), str(n), None, keys[n]) for n in sorted(keys))
+    return XAxis(places, tuple(selection.on(keys.values())), label)
+
+
+def round_numbers(low: float, high: float) -> tuple[float, ...]:
+    """Return three to six round numbers that enclose an interval."""
+    span = high - low or abs(high) or 1.0
+    step = 10.0 ** math.floor(math.log10(span))
+    for factor in (0.2, 0.5, 1, 2, 5):
+        size = step * factor
+        first, last = math.floor(low / size), math.ceil(high / size)
+        last = max(last, first + 1)
+        if last - first <= 5:
+            return tuple(round(index * size, 12) for index in range(first, last + 1))
+    return (low, high)

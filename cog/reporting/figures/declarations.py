@@ -1,0 +1,324 @@
+"""The figures, declared: which scores, along which axis, in which panels.
+
+Those of the paper are of its final version (ICCV 2021), ``drop`` and those with ``v1`` of its first version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import cog.reporting.figures.axes as axes
+import cog.reporting.figures.points as points
+from cog.reporting.figures.chart import Panel, Point
+from cog.reporting.figures.curves import BASELINE, Curve, CurveSelection, Key
+from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
+from cog.results import published, relative
+
+_OVER_SEEDS = ". Error bars: standard deviation over seeds."
+
+# Above this many models of the paper Fig. 4 shows only its eight.
+_MAX_IN_FIG4 = 12
+
+_FIG4_DATASETS = ("cog_l1", "cog_l3", "cog_l5")
+
+
+@dataclass(frozen=True)
+class PanelSpec:
+    """A panel, or one for each data set or group of models.
+
+    Texts may name ``{metric}``, ``{baseline}``, ``{quantity}``, ``{dataset}`` and its label ``{place}``, ``{group}``,
+    ``{title}`` (of the data set or group) and ``{name}`` (of the panel).
+
+    Attributes:
+        key: the number that is shown; None: the x axis says which.
+        title: above the panel.
+        y_label: of the axis; None: by the quantity.
+        quantity: what is drawn of the scores of the x axis (those of a key are drawn as they are): ``absolute``,
+            ``relative`` to the baseline, or the ``drop`` from the model's own IN-1K score.
+        by: ``datasets`` or ``groups`` of models; "" for one panel.
+        name: unique in the figure, usable in a file name.
+        unit: of values, for the CSV file; None: that of the key or the quantity.
+        y_group: panels with the same share their y limits; "": those of a quantity of the x axis, none of keys.
+        points: returns the points of a curve on a data set where x is a number, too; None: points stand at the ticks.
+        x_label: of the axis; None: the axis has one.
+    """
+
+    key: Key | None = None
+    title: str = "{title}"
+    y_label: str | None = None
+    quantity: str = ABSOLUTE
+    by: str = ""
+    name: str = ""
+    unit: str | None = None
+    y_group: str = ""
+    points: Callable[[CurveSelection, Curve, str | None], Sequence[Point]] | None = None
+    x_label: str | None = None
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """A figure.
+
+    Texts may name ``{metric}``, ``{Metric}``, ``{baseline}``, ``{datasets}``, ``{levels}`` (these without IN-1K),
+    ``{shots}``, ``{variant}`` (of the x axis), ``{groups}``, ``{version}`` (of the paper, if all are of its first) and
+    ``{relative}``.
+
+    Attributes:
+        stem: of its files.
+        title: one line.
+        panels: a row of panels.
+        x: returns the x axis that the panels share, given the numbers that they show.
+        caption: what follows the title below the figure.
+        relative: of the caption, if there are relative panels.
+        missing: the error without results.
+        below: further rows of panels.
+        lead: left of the others, as high as all of them; alone when there are none.
+        crowd: number of curves in the lead above which the other panels are drawn.
+        per_row: panels in a row at most; 0: all.
+        per_dataset: whether there is a row for each data set, and columns of panels keep their places.
+        narrow: returns declaration and selection with what is to be shown of them.
+        notes: returns lines for below the figure.
+        of_protocol: whether it shows accuracies of the protocol, of one metric, instead of numbers of experiments.
+        singles: whether panels are written alone, too: readable at the width of a text column.
+        on_page: whether the report shows it; the others repeat what is there.
+    """
+
+    stem: str
+    title: str
+    panels: tuple[PanelSpec, ...]
+    x: Callable[[CurveSelection, Sequence[Key]], axes.XAxis] = axes.over_datasets
+    caption: str = ". Error bars: standard deviation over seeds, where there are several."
+    relative: str = ""
+    missing: str = ""
+    below: tuple[PanelSpec, ...] = ()
+    lead: PanelSpec | None = None
+    crowd: int = 0
+    per_row: int = 0
+    per_dataset: bool = False
+    narrow: Callable[[FigureSpec, CurveSelection], tuple[FigureSpec, CurveSelection]] | None = None
+    notes: Callable[[CurveSelection, Sequence[Panel]], Sequence[str]] = points.experiment_notes
+    of_protocol: bool = False
+    singles: bool = False
+    on_page: bool = True
+
+
+def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+    """Keep one's own models and eight of the paper, three levels, and, as in Sec. 4.2.2, two images and more."""
+    curves = selection.curves
+    if sum(not curve.own for curve in curves) > _MAX_IN_FIG4:
+        keep = {model for model, row in published.MODELS.items() if row.in_fig4} | {selection.baseline}
+        curves = tuple(curve for curve in curves if curve.own or curve.model in keep)
+    there = {dataset for curve in curves for dataset, _ in curve.scores}
+    datasets = there & {*(selection.datasets or _FIG4_DATASETS)} or there
+    shots = {key[2] for curve in curves for dataset, key in curve.scores if dataset in datasets}
+    if selection.shots is None and len(shots - {0, 1}) > 1:
+        shots -= {1}
+    curves = tuple(
+        dataclasses.replace(
+            curve,
+            scores={
+                (dataset, key): score
+                for (dataset, key), score in curve.scores.items()
+                if dataset in datasets and key[2] in shots
+            },
+        )
+        for curve in curves
+    )
+    return spec, dataclasses.replace(selection, curves=curves)
+
+
+def _of_uniformity(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+    """Show uniformity as the paper does, where a higher number is a more uniform distribution, if that is there."""
+    alignment, uniformity, plane = spec.panels
+    if uniformity.key not in selection.numbers():
+        uniformity = dataclasses.replace(uniformity, key=("alignment", "uniformity", 0))
+    assert alignment.key is not None and uniformity.key is not None
+    pairs = functools.partial(points.pairs, x_key=uniformity.key, y_key=alignment.key)
+    panels = (alignment, uniformity, dataclasses.replace(plane, points=pairs))
+    return dataclasses.replace(spec, panels=panels), selection
+
+
+def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, ...]:
+    """Return a panel for each number of an evaluation."""
+    return tuple(PanelSpec((evaluation, metric, 0), title, y_label) for metric, title in titles.items())
+
+
+_protocol = functools.partial(FigureSpec, of_protocol=True, notes=points.protocol_notes)
+
+
+def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str = "") -> FigureSpec:
+    """Declare few-shot curves of all models; rows are data sets, columns groups of models."""
+    panel = PanelSpec(None, "{title}", y_label, quantity, "groups", "{dataset}_{group}", y_group="{dataset}")
+    caption = " by training images per class; rows: {datasets}; columns: {groups}" + _OVER_SEEDS
+    return _protocol(
+        stem, title, (panel,), axes.over_shots, caption, missing=missing, per_dataset=True, on_page=False
+    )
+
+
+_BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}")
+
+#: The figures by name, in the order in which they are drawn.
+FIGURES = {
+    "fig3": _protocol(
+        "fig3_levels",
+        "{Metric} accuracy on {datasets}, {shots}",
+        (PanelSpec(quantity=RELATIVE, by="groups", name="{group}"),),
+        axes.over_levels,
+        ": absolute{relative}" + _OVER_SEEDS,
+        relative=", and difference to {baseline} per group of models",
+        lead=PanelSpec(title="All models", name="absolute"),
+        per_row=2,
+        singles=True,
+    ),
+    "fig4": _protocol(
+        "fig4_fewshot",
+        "Few-shot {metric} accuracy on {datasets}",
+        (PanelSpec(by="datasets", name="absolute_{dataset}"),),
+        axes.over_shots,
+        " by training images per class, absolute{relative}" + _OVER_SEEDS,
+        relative=" and relative to {baseline}",
+        below=(PanelSpec(quantity=RELATIVE, by="datasets", name="relative_{dataset}"),),
+        narrow=_of_fig4,
+        singles=True,
+    ),
+    "fig10": _all_models(
+        "fig10_fewshot_absolute",
+        "Few-shot {metric} accuracy of all models",
+        ABSOLUTE,
+        "{place}\n{metric} (%)",
+    ),
+    "fig11": _all_models(
+        "fig11_fewshot_relative",
+        "Few-shot {metric} accuracy of all models relative to {baseline}",
+        RELATIVE,
+        "{place}\npoints to {baseline}",
+        f"fig11 shows differences to a baseline and there is no result of {BASELINE}; name another one, or show the "
+        "published results too",
+    ),
+    "drop": _protocol(
+        "drop_from_in1k{version}",
+        "Change of {metric} accuracy from IN-1K to {levels}, {shots}",
+        (PanelSpec(quantity=DROP, by="groups", name="{group}"),),
+        axes.over_levels,
+        ", in percent of each model's own IN-1K score" + _OVER_SEEDS,
+        lead=PanelSpec(quantity=DROP, title="All models", name="all"),
+        crowd=12,
+        per_row=2,
+        missing="the drop needs, for at least one model, results on in1k and on another data set with the same number "
+        "of shots ({shots})",
+        singles=True,
+    ),
+    "v1_fig5": FigureSpec(
+        "v1_fig5_purity",
+        "Purity of k-means clusters on {datasets}",
+        _numbers(
+            "kmeans", "purity", purity_v1="Largest cluster of a class", purity="Largest class of a cluster"
+        ),
+    ),
+    "v1_fig6": FigureSpec(
+        "v1_fig6_alignment_ratio",
+        "Alignment and uniformity relative to IN-1K on {datasets}",
+        _numbers(
+            "alignment",
+            "relative to IN-1K",
+            **{
+                f"{name}_{relative.RATIO_TO_IN1K}": title
+                for name, title in (
+                    ("alignment_by_uniformity", "Alignment / uniformity"),
+                    ("alignment", "Alignment"),
+                    ("uniformity", "Uniformity"),
+                )
+            },
+        ),
+        on_page=False,
+    ),
+    "v1_fig8": FigureSpec(
+        "v1_fig8_pca",
+        "Top-1 accuracy on principal components on {datasets}",
+        (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)"),),
+        below=(dataclasses.replace(_BY_DATASET, quantity=RELATIVE, y_label="difference (points)"),),
+        x=axes.over_components,
+        per_row=3,
+        caption="{relative}" + _OVER_SEEDS,
+        relative=", absolute and relative to {baseline}",
+        missing="there is no result on principal components to draw (CLF.PCA_DIM)",
+    ),
+    "v1_fig9": FigureSpec(
+        "v1_fig9_clustering",
+        "Agreement of k-means clusters with the classes on {datasets}",
+        _numbers("kmeans", "agreement (0 to 1)", ami="AMI", nmi="NMI", ari="ARI"),
+    ),
+    "v1_fig10": FigureSpec(
+        "v1_fig10_alignment",
+        "Alignment and uniformity on {datasets}",
+        (
+            *_numbers("alignment", "", alignment="Alignment", uniformity_v1="Uniformity"),
+            PanelSpec(
+                title="Alignment (y), uniformity (x)", y_label="", name="plane", unit="", y_group="plane"
+            ),
+        ),
+        narrow=_of_uniformity,
+        notes=points.alignment_notes,
+    ),
+    "mlp": FigureSpec(
+        "mlp",
+        "MLPs relative to logistic regression on {datasets}",
+        tuple(
+            PanelSpec(
+                (name, relative.RELATIVE_TO_LOGREG, 0),
+                title,
+                "change of top-1 (%)",
+                RELATIVE,
+                unit="percent of the LogReg score",
+                y_group="{quantity}",
+            )
+            for name, title in (("mlp", "MLP"), ("mlp_noact", "MLP without activation"))
+        ),
+    ),
+    "fig6": FigureSpec(
+        "fig6_finetune",
+        "Frozen features and fine-tuning on {datasets}",
+        (
+            PanelSpec(
+                ("finetune", relative.LOGREG_RELATIVE, 0),
+                "Frozen, relative to fine-tuned",
+                "change of top-1 (%)",
+                RELATIVE,
+                unit="percent of the fine-tuned score",
+            ),
+            PanelSpec(("finetune", "top1", 0), "Fine-tuned", "top-1 accuracy (%)"),
+        ),
+    ),
+    "knn": FigureSpec(
+        "knn",
+        "Top-1 accuracy of the k nearest neighbours, {variant} vote on {datasets}",
+        (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)"),),
+        x=axes.over_neighbors,
+        per_row=3,
+        caption=_OVER_SEEDS,
+        missing="there is no result of nearest neighbours to draw",
+    ),
+    "distance": FigureSpec(
+        "distance",
+        "Accuracy per concept by similarity to IN-1K on {datasets}",
+        (
+            PanelSpec(
+                points.SPEARMAN,
+                y_label="top-1 of a concept (%)",
+                by="datasets",
+                name="{dataset}",
+                unit="percent",
+                y_group="{quantity}",
+                points=points.bins,
+                x_label="similarity to IN-1K",
+            ),
+        ),
+        per_row=3,
+        caption=": means over concepts of similar similarity. Error bars: standard error over these concepts.",
+        missing="there is no result of accuracy against semantic distance to draw",
+        notes=points.correlation_notes,
+    ),
+}
