@@ -120,7 +120,7 @@ class FeatureFolder(OutputFolder):
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         """Return one difference per entry named in ``IDENTITY``."""
         before = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
-        return differences(before, {key: wanted[key] for key in IDENTITY})
+        return differences(before, {key: wanted.get(key) for key in IDENTITY})
 
     def require_usable(self) -> None:
         """Refuse a folder that features cannot go to, before anything else is looked at.
