@@ -185,8 +185,11 @@ class ExtractionPlan:
             try_network: :func:`cog.features.runner.try_network`, or what imports it (it imports torch).
         """
         report = Report()
+        precision = ""
         with report.step("configuration") as configured:
-            self.model.check_variant(self.model.config(self.config_file, self.opts, records=None))
+            cfg = self.model.config(self.config_file, self.opts, records=None)
+            self.model.check_variant(cfg)
+            precision = cfg.FT_EXTRACT.PRECISION
         with report.step("checkpoint") as known:
             self._check_model(report)
         folders: dict[tuple[str, str], FeatureFolder] = {}
@@ -223,7 +226,6 @@ class ExtractionPlan:
         shard_bytes = 2 if fx is not None and fx.PRECISION == "fp16" else value_bytes
         _check_space(report, todo, dim, value_bytes=value_bytes, shard_bytes=shard_bytes)
         with report.step("device"):
-            precision = "" if fx is None else fx.PRECISION
             machine_checks.check_device(report, self.device, "FT_EXTRACT.PRECISION", precision)
         return report.finish()
 

@@ -98,7 +98,7 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
     dim = features.x.shape[1]
     if features.failures:
         return dim, f"{dim} features; {images.file(0)} could not be decoded ({features.failures[0][1]})"
-    rms = float(features.x.square().mean().sqrt())
+    rms = float(features.x.float().square().mean().sqrt())
     return dim, f"{dim} features of {images.file(0)}, root mean square {rms:.3g}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import cog.reporting.figures.axes as axes
+import cog.reporting.figures.notes as notes
 import cog.reporting.figures.points as points
 from cog.reporting.figures.chart import Panel, Point
 from cog.reporting.figures.curves import BASELINE, Curve, CurveSelection, Key
@@ -99,7 +100,7 @@ class FigureSpec:
     per_row: int = 0
     per_dataset: bool = False
     narrow: Callable[[FigureSpec, CurveSelection], tuple[FigureSpec, CurveSelection]] | None = None
-    notes: Callable[[CurveSelection, Sequence[Panel]], Sequence[str]] = points.experiment_notes
+    notes: Callable[[CurveSelection, Sequence[Panel]], Sequence[str]] = notes.of_experiments
     of_protocol: bool = False
     singles: bool = False
     on_page: bool = True
@@ -146,7 +147,7 @@ def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, .
     return tuple(PanelSpec((evaluation, metric, 0), title, y_label) for metric, title in titles.items())
 
 
-_protocol = functools.partial(FigureSpec, of_protocol=True, notes=points.protocol_notes)
+_protocol = functools.partial(FigureSpec, of_protocol=True, notes=notes.of_protocol)
 
 
 def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str = "") -> FigureSpec:
@@ -261,7 +262,7 @@ FIGURES = {
             ),
         ),
         narrow=_of_uniformity,
-        notes=points.alignment_notes,
+        notes=notes.of_alignment,
     ),
     "mlp": FigureSpec(
         "mlp",
@@ -319,6 +320,6 @@ FIGURES = {
         per_row=3,
         caption=": means over concepts of similar similarity. Error bars: standard error over these concepts.",
         missing="there is no result of accuracy against semantic distance to draw",
-        notes=points.correlation_notes,
+        notes=notes.of_correlations,
     ),
 }

@@ -7,21 +7,17 @@ import math
 from collections.abc import Sequence
 
 from cog import constants
-from cog.reporting.figures.chart import Panel, Point, std_of
-from cog.reporting.figures.curves import Curve, CurveSelection, Key, model_label, shorten
-from cog.reporting.tables.layout import source_key
+from cog.reporting.figures.chart import Point, std_of
+from cog.reporting.figures.curves import Curve, CurveSelection, Key, shorten
 from cog.reporting.tables.writers import printable
-from cog.results import labels, metric_info
-from cog.results.scores import RUNS, SeedAverage
+from cog.results import labels
+from cog.results.scores import RUNS
 from cog.runtime.json_fields import number
 
 #: What is drawn of scores: themselves, differences to the baseline, or changes from the model's own IN-1K score.
 ABSOLUTE, RELATIVE, DROP = "absolute", "relative", "drop"
 
 SPEARMAN: Key = ("distance", "spearman", 0)
-
-# More lines below a figure would be a table.
-_MOST_NOTES = 4
 
 
 def dataset_label(dataset: str) -> str:
@@ -87,75 +83,3 @@ def bins(selection: CurveSelection, curve: Curve, dataset: str | None) -> list[P
         similarity = dataclasses.replace(score, metric="similarity", value=x, std=None)
         points.append(Point(x, y, std_of(score), score, similarity))
     return sorted(points, key=lambda point: point.x)
-
-
-# ---- notes below figures: what cannot be seen in them ------------------------------------------------------
-def protocol_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Name the scores that lack seeds, and a second baseline."""
-    lacking: dict[str, dict[SeedAverage, str]] = {}
-    references: set[str] = set()
-    for panel, curve, point in _points(panels):
-        score = point.cell
-        if point.reference is not None and panel.quantity == RELATIVE and curve.own:
-            references.add(point.reference.source)
-        if score.missing_seeds:
-            shots = f" N={score.n_shot}" if score.n_shot else ""
-            count = f"{len(score.seeds)} of {len(score.seeds) + len(score.missing_seeds)} seeds"
-            lacking.setdefault(curve.label, {})[score] = f"{dataset_label(score.dataset)}{shots}: {count}"
-    notes = []
-    for label, scores in lacking.items():
-        places = list(scores.values())
-        shown = ", ".join(places) if len(places) < 4 else f"{len(places)} points, {places[0]}, ..."
-        notes.append(f"Incomplete: {label} ({shown}).")
-    if len(notes) > 3:
-        notes = [*notes[:2], f"Incomplete as well: {len(notes) - 2} more models; see the CSV file."]
-    of_paper = {c.source for c in selection.curves if not c.own and c.model == selection.baseline}
-    if of_paper and references - of_paper:
-        named = ", ".join(shorten(printable(source)) for source in sorted(references, key=source_key))
-        label = model_label(str(selection.baseline))
-        notes.append(f"Own models are compared with {label} from {named}, not as published.")
-    return notes
-
-
-def experiment_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Name the models that lack seeds."""
-    lacking: dict[str, set[str]] = {}
-    for _, curve, point in _points(panels):
-        if point.cell.missing_seeds:
-            lacking.setdefault(curve.label, set()).add(dataset_label(point.cell.dataset))
-    listed = [f"{label} ({', '.join(sorted(datasets))})" for label, datasets in lacking.items()]
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return [f"Seeds are missing: {', '.join(listed[:3])}{more}; see the CSV file."] if listed else []
-
-
-def alignment_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Add what the paper says of uniformity."""
-    return [
-        *experiment_notes(selection, panels),
-        "The paper's first version gives ranges of uniformity over the six data sets, as positive numbers: "
-        "ResNet50 1.8-1.9, SwAV 1.9-2.1, the five others 2.6-3.1.",
-    ]
-
-
-def correlation_notes(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Tell correlations of accuracy and similarity with their intervals; of many, those of one's own models."""
-    drawn = [(panel.key, series.curve) for panel in panels for series in panel.series]
-    lines: dict[str, list[str]] = {}
-    for dataset, curve in sorted(drawn, key=lambda place: not place[1].own):
-        names = (SPEARMAN[1], *metric_info.interval_of(SPEARMAN[1]))
-        value, *ends = (curve.scores.get((dataset, (SPEARMAN[0], name, 0))) for name in names)
-        numbers = [f"{end.value:.2f}" for end in (value, *ends) if end is not None]
-        text = f"{numbers[0]} [{', '.join(numbers[1:])}]" if len(numbers) == 3 else numbers[0]
-        text = text.replace("-", "\N{MINUS SIGN}")
-        lines.setdefault(curve.label, []).append(f"{dataset_label(dataset)} {text}")
-    notes = [f"{label}: Spearman {'; '.join(parts)}." for label, parts in lines.items()]
-    if len(notes) > _MOST_NOTES:
-        more = f"Correlations of {len(notes) - _MOST_NOTES} more models are in the tables."
-        notes = [*notes[:_MOST_NOTES], more]
-    return notes
-
-
-def _points(panels: Sequence[Panel]) -> list[tuple[Panel, Curve, Point]]:
-    return [
-        (panel, series.curve, point) for panel in panels for series in panel.series for point in series.points
-    ]

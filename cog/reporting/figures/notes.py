@@ -1,0 +1,87 @@
+"""Lines below figures: what a reader cannot see in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cog.reporting.figures.chart import Panel, Point
+from cog.reporting.figures.curves import Curve, CurveSelection, model_label, shorten
+from cog.reporting.figures.points import RELATIVE, SPEARMAN, dataset_label
+from cog.reporting.tables.layout import source_key
+from cog.reporting.tables.writers import printable
+from cog.results import metric_info
+from cog.results.scores import SeedAverage
+
+# More lines below a figure would be a table.
+_MOST = 4
+
+
+def of_protocol(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Name the scores that lack seeds, and a second baseline."""
+    lacking: dict[str, dict[SeedAverage, str]] = {}
+    references: set[str] = set()
+    for panel, curve, point in _points(panels):
+        score = point.cell
+        if point.reference is not None and panel.quantity == RELATIVE and curve.own:
+            references.add(point.reference.source)
+        if score.missing_seeds:
+            shots = f" N={score.n_shot}" if score.n_shot else ""
+            count = f"{len(score.seeds)} of {len(score.seeds) + len(score.missing_seeds)} seeds"
+            lacking.setdefault(curve.label, {})[score] = f"{dataset_label(score.dataset)}{shots}: {count}"
+    notes = []
+    for label, scores in lacking.items():
+        places = list(scores.values())
+        shown = ", ".join(places) if len(places) < 4 else f"{len(places)} points, {places[0]}, ..."
+        notes.append(f"Incomplete: {label} ({shown}).")
+    if len(notes) > 3:
+        notes = [*notes[:2], f"Incomplete as well: {len(notes) - 2} more models; see the CSV file."]
+    of_paper = {c.source for c in selection.curves if not c.own and c.model == selection.baseline}
+    if of_paper and references - of_paper:
+        named = ", ".join(shorten(printable(source)) for source in sorted(references, key=source_key))
+        label = model_label(str(selection.baseline))
+        notes.append(f"Own models are compared with {label} from {named}, not as published.")
+    return notes
+
+
+def of_experiments(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Name the models that lack seeds."""
+    lacking: dict[str, set[str]] = {}
+    for _, curve, point in _points(panels):
+        if point.cell.missing_seeds:
+            lacking.setdefault(curve.label, set()).add(dataset_label(point.cell.dataset))
+    listed = [f"{label} ({', '.join(sorted(datasets))})" for label, datasets in lacking.items()]
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return [f"Seeds are missing: {', '.join(listed[:3])}{more}; see the CSV file."] if listed else []
+
+
+def of_alignment(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Add what the paper says of uniformity."""
+    return [
+        *of_experiments(selection, panels),
+        "The paper's first version gives ranges of uniformity over the six data sets, as positive numbers: "
+        "ResNet50 1.8-1.9, SwAV 1.9-2.1, the five others 2.6-3.1.",
+    ]
+
+
+def of_correlations(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Tell correlations of accuracy and similarity with their intervals; of many, those of one's own models."""
+    drawn = [(panel.key, series.curve) for panel in panels for series in panel.series]
+    lines: dict[str, list[str]] = {}
+    for dataset, curve in sorted(drawn, key=lambda place: not place[1].own):
+        names = (SPEARMAN[1], *metric_info.interval_of(SPEARMAN[1]))
+        value, *ends = (curve.scores.get((dataset, (SPEARMAN[0], name, 0))) for name in names)
+        numbers = [f"{end.value:.2f}" for end in (value, *ends) if end is not None]
+        text = f"{numbers[0]} [{', '.join(numbers[1:])}]" if len(numbers) == 3 else numbers[0]
+        text = text.replace("-", "\N{MINUS SIGN}")
+        lines.setdefault(curve.label, []).append(f"{dataset_label(dataset)} {text}")
+    notes = [f"{label}: Spearman {'; '.join(parts)}." for label, parts in lines.items()]
+    if len(notes) > _MOST:
+        more = f"Correlations of {len(notes) - _MOST} more models are in the tables."
+        notes = [*notes[:_MOST], more]
+    return notes
+
+
+def _points(panels: Sequence[Panel]) -> list[tuple[Panel, Curve, Point]]:
+    return [
+        (panel, series.curve, point) for panel in panels for series in panel.series for point in series.points
+    ]
