@@ -296,7 +296,7 @@ def _zip_members(archive: ArchiveFile, window: _Window) -> Iterator[Member]:
         raise CogError(f"{archive.path} cannot be read as a zip file: {error}; fetch it again") from error
     kinds = {zipfile.ZIP_STORED: ZIP_STORED, zipfile.ZIP_DEFLATED: ZIP_DEFLATED}
     for info in directory:
-        if info.is_dir():
+        if info.filename.endswith("/"):
             continue
         path = _checked(info.filename, archive.path)
         kind = kinds.get(info.compress_type, _PACKED)

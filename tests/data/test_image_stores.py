@@ -822,6 +822,15 @@ def test_names_that_lead_elsewhere(root, name, pack):
         open_store(root).classes()
 
 
+def test_a_member_of_a_zip_file_without_a_name(root):
+    with zipfile.ZipFile(root / "images.zip", "w") as archive:
+        archive.writestr("x", b"1")
+    path = root / "images.zip"
+    path.write_bytes(path.read_bytes().replace(b"x", b"\0"))
+    with pytest.raises(CogError, match="this is no archive of images"):
+        open_store(root).classes()
+
+
 def test_links_devices_and_sparse_members_are_failed_images(root):
     kinds = {
         "link": tarfile.LNKTYPE,
