@@ -207,8 +207,6 @@ def scan(
             if member.offset - passed > 1 << 24:
                 advance(member.offset - passed)
                 passed = member.offset
-            if inside is not None and member.kind == TAR_INSIDE:
-                continue
             yield member
         advance(stop - passed)
 

@@ -558,6 +558,35 @@ def test_only_the_tar_files_of_the_classes_that_are_asked_for_are_looked_into(fo
     assert store.names(WNIDS[3]) == FolderImages(folders).names(WNIDS[3]) and len(scans) == 5
 
 
+def test_a_tar_file_per_class_in_the_tar_file_of_a_split(root):
+    crow, duck = (
+        tar_bytes([("1.png", name), ("deeper.tar", tar_bytes([("2.png", b"x")]))]) for name in (b"1", b"2")
+    )
+    (root / "birds_train.tar").write_bytes(tar_bytes([("crow.tar", crow), ("duck.tar", duck)]))
+    store = open_store(root / "train")
+    assert listed(store) == ["crow/1.png", "duck/1.png"] and store.read("duck/1.png") == b"2"
+
+
+def test_entries_of_archives_that_are_gone_are_dropped(folders, root, cache):
+    archive_forms.tar_per_class(folders, root)
+    open_store(root).prepare()
+    (root / f"{WNIDS[0]}.tar").unlink()
+    (root / f"{WNIDS[1]}.tar").rename(root / "n01000000.tar")
+    assert open_store(root).classes()[0] == "n01000000"
+    open_store(root).prepare()
+    (index,) = cache.iterdir()
+    with zipfile.ZipFile(index) as archive:
+        assert archive.namelist() == ["n01000000.tar", *(f"{wnid}.tar" for wnid in WNIDS[2:])]
+
+
+def test_an_archive_that_changes_before_it_is_scanned_is_not_indexed(root):
+    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"x")]))
+    archive = archives.ArchiveFile.of(root / "n01440764.tar")
+    assert len(list(archives.scan(archive, [], lambda n: None))) == 1
+    with pytest.raises(OSError, match="has changed"):
+        list(archives.scan(dataclasses.replace(archive, mtime_ns=1), [], lambda n: None))
+
+
 def test_images_of_a_class_in_an_archive_of_its_own_and_in_others(folders, root):
     archive_forms.tar_per_class(folders, root)
     name, other = f"{WNIDS[0]}/new.JPEG", f"{WNIDS[0]}/{WNIDS[0]}_0.JPEG"
