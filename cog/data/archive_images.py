@@ -8,15 +8,16 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from cog.data import image_names
 from cog.data.archive_index import ArchiveIndex, IndexedImages, as_rows
-from cog.data.archives import ArchiveFile, Member, read_member, scan
+from cog.data.archives import TAR_INSIDE, ArchiveFile, Member, read_member, scan
 from cog.data.image_stores import ImageStore
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
@@ -34,10 +35,39 @@ _MOST_TABLES = 2048
 _SAVE_SECONDS = 120.0
 
 
-class ArchiveImages(ImageStore):
-    """Images in tar and zip files.
+@dataclass(frozen=True)
+class _Source:
+    """A tar or zip file that holds images, or a tar file inside one.
 
-    Archives that are named by a WordNet id are indexed when their class is asked for; all others together.
+    Attributes:
+        path: the archive.
+        archive: the archive as it was when the tar file inside was found in it; None: as it is.
+        inside: that tar file; None: the archive itself.
+    """
+
+    path: Path
+    archive: ArchiveFile | None = None
+    inside: Member | None = None
+
+    @property
+    def name(self) -> str:
+        """Name in the index."""
+        return self.path.name if self.inside is None else f"{self.path.name}/{self.inside.path}"
+
+    @property
+    def place(self) -> Path:
+        """Path as if archives were folders."""
+        return self.path.parent / self.name
+
+    def current(self) -> ArchiveFile:
+        """Return the archive as its images are to be read."""
+        return self.archive or ArchiveFile.of(self.path)
+
+
+class ArchiveImages(ImageStore):
+    """Images in tar and zip files, and in tar files inside tar files.
+
+    Those that are named by a WordNet id are indexed when their class is asked for; all others together, at first.
 
     Args:
         root: folder that the archives stand for.
@@ -51,9 +81,13 @@ class ArchiveImages(ImageStore):
     ) -> None:
         super().__init__(root)
         self._part, self._whole = part, whole
-        self._groups: dict[str, list[Path]] = {}
-        for path in sorted(archives):
-            self._groups.setdefault(path.stem if part is None and is_wnid(path.stem) else "", []).append(path)
+        self._archives = sorted(archives)
+        self._groups: dict[str, list[_Source]] = {}
+        for path in self._archives:
+            self._groups.setdefault(path.stem if part is None and is_wnid(path.stem) else "", []).append(
+                _Source(path)
+            )
+        self._looked_inside = "" not in self._groups
         folder = archives[0].parent
         self._label_files = _label_files(folder)
         self._index = ArchiveIndex(
@@ -71,27 +105,24 @@ class ArchiveImages(ImageStore):
         self._lock = threading.RLock()
 
     def classes(self) -> list[str]:
-        """Return the names of the classes, sorted; most archives have to be indexed for it."""
-        listed = {group for group in self._groups if group}
+        """Return the names of the classes, sorted; archives that are not of one class have to be indexed for it."""
+        listed = set(self._look_inside()) - {""}
         if "" in self._groups:
             listed |= set(self._table("", keep=True).classes())
         return sorted(listed)
 
     def names(self, folder: str) -> list[str]:
         """Return the images of a class."""
-        group = self._group(folder)
-        if group is None:
-            return []
-        return self._table(group, keep=group == "").names(folder)
+        tables = self._tables_of(folder, keep=False)
+        return sorted({name for table in tables for name in table.names(folder)})
 
     def has_class(self, folder: str) -> bool:
         """Return whether there is an archive of a class, or an image in any other."""
-        return folder in self._groups or bool(self.names(folder))
+        return folder in self._look_inside() or bool(self.names(folder))
 
     def sources(self) -> set[str]:
         """Return the names of the archives and of label files."""
-        archives = {path.name for paths in self._groups.values() for path in paths}
-        return archives | set(image_names.LABEL_FILES)
+        return {path.name for path in self._archives} | set(image_names.LABEL_FILES)
 
     def has(self, name: str) -> bool:
         """Return whether there is an image of this name."""
@@ -107,11 +138,9 @@ class ArchiveImages(ImageStore):
 
     def prepare(self, folders: Iterable[str] | None = None) -> None:
         """Index the archives of classes (default: all), where they are not known yet."""
-        groups = self._groups if folders is None else {self._group(folder) for folder in folders}
-        paths = [path for group in groups if group is not None for path in self._groups[group]]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            archives = list(pool.map(ArchiveFile.of, paths))
-        self._make_index(archives)
+        groups = self._look_inside()
+        chosen = groups if folders is None else groups.keys() & set(folders)
+        self._make_index([source for group in sorted(chosen) for source in groups[group]])
 
     def _read(self, name: str) -> bytes:
         place = self._place(name)
@@ -119,25 +148,54 @@ class ArchiveImages(ImageStore):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return read_member(*place)
 
-    def _group(self, folder: str) -> str | None:
-        """Return the key of the archives that may have images of a class."""
-        return folder if folder in self._groups else "" if "" in self._groups else None
-
     def _place(self, name: str) -> tuple[ArchiveFile, Member] | None:
-        group = self._group(name.rpartition("/")[0])
-        return None if group is None else self._table(group, keep=True).find(name)
+        for table in self._tables_of(name.rpartition("/")[0], keep=True):
+            if (place := table.find(name)) is not None:
+                return place
+        return None
 
-    def _signature(self, archive: ArchiveFile) -> str:
-        return f"{archive.size} {archive.mtime_ns} {self._label_files}"
+    def _look_inside(self) -> dict[str, list[_Source]]:
+        """Return the sources by class, all others under ``""``, after a look for tar files inside the others."""
+        if self._looked_inside:
+            return self._groups
+        with self._lock:
+            outer = self._groups[""]
+            if not self._looked_inside:
+                self._make_index(outer)
+                groups = dict(self._groups)
+                for source in outer:
+                    archive = source.current()
+                    rows = self._rows(source, archive)
+                    for row in rows[rows["kind"] == TAR_INSIDE]:
+                        path, *numbers = row.item()
+                        inside = _Source(source.path, archive, Member(os.fsdecode(path), *numbers))
+                        stem = inside.place.stem
+                        group = stem if is_wnid(stem) else ""
+                        groups[group] = [*groups.get(group, ()), inside]
+                self._groups, self._looked_inside = groups, True
+        return self._groups
+
+    def _tables_of(self, folder: str, *, keep: bool) -> Iterator[_Table]:
+        """Yield the tables that may have images of a class; to be kept where single images are asked for."""
+        groups = self._look_inside()
+        if folder in groups:
+            yield self._table(folder, keep=keep)
+        if "" in groups and folder:
+            yield self._table("", keep=True)
 
     def _table(self, group: str, *, keep: bool) -> _Table:
-        """Return the images of a group of archives; to be kept where single images are asked for."""
         table = self._tables.get(group)
         if table is not None:
             return table
-        archives = [ArchiveFile.of(path) for path in self._groups[group]]
-        self._make_index(archives)
-        table = _Table([(archive, self._images(archive)) for archive in archives])
+        sources = self._groups[group]
+        self._make_index(sources)
+        archives = [source.current() for source in sources]
+        table = _Table(
+            [
+                (archive, self._rows(source, archive))
+                for source, archive in zip(sources, archives, strict=True)
+            ]
+        )
         if keep:
             with self._lock:
                 self._tables[group] = table
@@ -145,28 +203,30 @@ class ArchiveImages(ImageStore):
                     del self._tables[next(iter(self._tables))]
         return table
 
-    def _images(self, archive: ArchiveFile) -> np.ndarray:
-        """Return the rows of an archive from the index; says once per process what is missing from it."""
+    def _signature(self, archive: ArchiveFile) -> str:
+        return f"{archive.size} {archive.mtime_ns} {self._label_files}"
+
+    def _rows(self, source: _Source, archive: ArchiveFile) -> np.ndarray:
+        """Return the rows of a source from the index; says once per process what is missing from it."""
         for _ in range(2):  # an entry of the index may turn out to be damaged
-            self._make_index([archive])
-            images = self._index.get(os.path.basename(archive.path), self._signature(archive))
+            images = self._index.get(source.name, self._signature(archive))
             if images is not None:
                 for note in images.notes:
                     if note not in self._told:
                         self._told.add(note)
                         logger.warning("%s", note)
                 return images.rows
-        raise CogError(f"the index {self._index.path} of {archive.path} cannot be read; remove it")
+            self._make_index([source])
+        raise CogError(
+            f"the index {self._index.path} of {source.place} cannot be read, or the archive changes; run again"
+        )
 
-    def _make_index(self, archives: Sequence[ArchiveFile]) -> None:
-        """Index those of the archives that are not known, or have changed; what is done is saved now and then."""
+    def _make_index(self, sources: Sequence[_Source]) -> None:
+        """Index those of the sources that are not known, or have changed; what is done is saved now and then."""
 
-        def unknown() -> list[ArchiveFile]:
-            return [
-                archive
-                for archive in archives
-                if not self._index.has(os.path.basename(archive.path), self._signature(archive))
-            ]
+        def unknown() -> list[tuple[_Source, ArchiveFile]]:
+            pairs = [(source, source.current()) for source in sources]
+            return [pair for pair in pairs if not self._index.has(pair[0].name, self._signature(pair[1]))]
 
         if not unknown():
             return
@@ -174,15 +234,15 @@ class ArchiveImages(ImageStore):
             todo = unknown()  # another process may have been quicker
             if not todo:
                 return
-            total = sum(archive.size for archive in todo)
+            total = sum(source.inside.size if source.inside else archive.size for source, archive in todo)
             n_images = 0
             with Progress(total >> 20, f"Indexing {self.root}", unit="MB") as progress:
                 passed = _Passed(progress)
                 pool, saved = ThreadPoolExecutor(_THREADS), time.monotonic()
                 try:
-                    results = pool.map(lambda archive: self._scan(archive, passed), todo)
-                    for archive, images in zip(todo, results, strict=True):
-                        self._index.put(os.path.basename(archive.path), self._signature(archive), images)
+                    results = pool.map(lambda pair: self._scan(pair[0], pair[1], passed), todo)
+                    for (source, archive), images in zip(todo, results, strict=True):
+                        self._index.put(source.name, self._signature(archive), images)
                         n_images += len(images.rows)
                         if time.monotonic() - saved > _SAVE_SECONDS:
                             self._index.publish()
@@ -193,19 +253,20 @@ class ArchiveImages(ImageStore):
                     self._index.publish()
                 rate = n_images / max(progress.seconds, 1e-9)
             logger.info(
-                "%s: %s images in %s archives indexed, %.0f images/s; kept in %s",
+                "%s: %s members of %s archives indexed, %.0f a second; kept in %s",
                 self.root, f"{n_images:,}", f"{len(todo):,}", rate, self._index.path,
             )  # fmt: skip
 
-    def _scan(self, archive: ArchiveFile, passed: _Passed) -> IndexedImages:
+    def _scan(self, source: _Source, archive: ArchiveFile, passed: _Passed) -> IndexedImages:
         notes: list[str] = []
+        outer = source.inside is None
         try:
             rows = as_rows(
                 image_names.name_images(
-                    Path(archive.path),
-                    scan(archive, notes, passed.add),
-                    part=self._part,
-                    whole=self._whole,
+                    source.place,
+                    scan(archive, notes, passed.add, inside=source.inside),
+                    part=self._part if outer else None,
+                    whole=self._whole or not outer,
                     read=lambda member: read_member(archive, member),
                 )
             )
@@ -249,7 +310,7 @@ class _Table:
 
     def __init__(self, parts: Sequence[tuple[ArchiveFile, np.ndarray]]) -> None:
         self._archives = [archive for archive, _ in parts]
-        all_rows = [rows for _, rows in parts]
+        all_rows = [rows[rows["kind"] != TAR_INSIDE] for _, rows in parts]
         self._owners = np.repeat(np.arange(len(parts), dtype=np.int32), [len(rows) for rows in all_rows])
         self._rows = all_rows[0]
         if len(parts) > 1:

@@ -40,8 +40,8 @@ class IndexedImages:
     """Images of an archive.
 
     Attributes:
-        rows: fields ``path`` (bytes, ``<class>/<file>``), ``offset``, ``size``, ``crc`` and ``kind`` of
-            :class:`cog.data.archives.Member`, each path once, sorted by it.
+        rows: fields ``path`` (bytes: ``<class>/<file>``; of a tar file inside its path there), ``offset``, ``size``,
+            ``crc`` and ``kind`` of :class:`cog.data.archives.Member`, each path once, sorted by it.
         notes: lines about what is missing because the archive is damaged.
     """
 
@@ -89,13 +89,14 @@ class ArchiveIndex:
 
     Args:
         key: what tells this folder, and the part of it that is read, from others.
-        names: names of its archives; entries of others are dropped.
+        names: names of its archives; entries of others are dropped. A tar file in one of them has an entry of its own,
+            ``<name>/<path inside>``.
     """
 
     def __init__(self, key: str, names: Iterable[str]) -> None:
         digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:20]
         self.path = cache_dir() / f"images-{digest}.zip"
-        self._names = frozenset(map(_quoted, names))
+        self._archives = frozenset(map(_quoted, names))
         self._file: ArchiveFile | None = None
         self._entries: dict[str, tuple[bytes, Member]] = {}
         self._new: dict[str, tuple[bytes, bytes]] = {}
@@ -174,10 +175,12 @@ class ArchiveIndex:
         self._open()
         try:
             with files.atomic_write(self.path) as handle, zipfile.ZipFile(handle, "w") as archive:
-                for name in sorted(self._names):
+                for name in sorted(self._new.keys() | self._entries.keys()):
+                    if name.partition("/")[0] not in self._archives:
+                        continue
                     if name in self._new:
                         note, data = self._new[name]
-                    elif name in self._entries and self._file is not None:
+                    elif self._file is not None:
                         note, member = self._entries[name]
                         try:
                             data = read_member(self._file, member)

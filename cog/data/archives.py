@@ -36,6 +36,8 @@ REFUSED = {
     7: "it is packed in its archive in a way other than deflate",
 }
 _LINK, _DEVICE, _SPARSE, _ENCRYPTED, _PACKED = REFUSED
+#: A tar file inside a tar file, to be scanned in its turn.
+TAR_INSIDE = 8
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _BLOCK = 512
@@ -49,11 +51,11 @@ class Member(NamedTuple):
     """A file in an archive.
 
     Attributes:
-        path: path inside the archive; a tar file inside counts as a folder of its name without suffix.
+        path: path inside the archive.
         offset: of the data in the archive, in bytes; of the local header in a zip file.
         size: bytes that the data take in the archive.
         crc: CRC-32 of the unpacked data in a zip file, 0 in a tar file.
-        kind: :data:`PLAIN`, :data:`ZIP_STORED`, :data:`ZIP_DEFLATED` or a key of :data:`REFUSED`.
+        kind: :data:`PLAIN`, :data:`ZIP_STORED`, :data:`ZIP_DEFLATED`, :data:`TAR_INSIDE` or a key of :data:`REFUSED`.
     """
 
     path: str
@@ -111,12 +113,15 @@ class _OpenFile:
 
 @functools.lru_cache(MOST_OPEN)
 def _open(archive: ArchiveFile) -> _OpenFile:
-    handle = files.open_regular(archive.path, buffering=0)
-    status = os.fstat(handle.fileno())
+    file = _OpenFile(files.open_regular(archive.path, buffering=0))
+    _require_same(file.fileno, archive)
+    return file
+
+
+def _require_same(fileno: int, archive: ArchiveFile) -> None:
+    status = os.fstat(fileno)
     if (status.st_size, status.st_mtime_ns) != (archive.size, archive.mtime_ns):
-        handle.close()
         raise OSError(errno.ESTALE, "the archive has changed since it was indexed", archive.path)
-    return _OpenFile(handle)
 
 
 def _pread(archive: ArchiveFile, offset: int, size: int) -> bytes:
@@ -164,8 +169,10 @@ def read_member(archive: ArchiveFile, member: Member) -> bytes:
 # ---- indexing -------------------------------------------------------------------------------------------
 
 
-def scan(archive: ArchiveFile, notes: list[str], advance: Callable[[int], None]) -> Iterator[Member]:
-    """Yield the files in an archive, those of tar files inside a tar file included; folders are left out.
+def scan(
+    archive: ArchiveFile, notes: list[str], advance: Callable[[int], None], *, inside: Member | None = None
+) -> Iterator[Member]:
+    """Yield the files in an archive; folders are left out, and tar files inside are not looked into.
 
     Headers alone are read, and passed over is what lies between them.
 
@@ -173,30 +180,35 @@ def scan(archive: ArchiveFile, notes: list[str], advance: Callable[[int], None])
         archive: the archive.
         notes: gets a line about what is missing because the archive is damaged.
         advance: is told how many bytes of the archive have been passed.
+        inside: a tar file in the archive, to be scanned instead.
 
     Raises:
         CogError: when it is none, is compressed as a whole, or names a file outside of itself.
-        OSError: when it cannot be read.
+        OSError: when it cannot be read, or has changed.
     """
     with files.open_regular(archive.path) as handle:
-        start = handle.read(2)
+        _require_same(handle.fileno(), archive)
         if archive.path.lower().endswith(".zip"):
             yield from _zip_members(archive, _Window(handle, 0, archive.size, _MOST_DIRECTORY_BYTES))
             advance(archive.size)
             return
-        if start == b"\x1f\x8b":
+        start, stop, label = 0, archive.size, archive.path
+        if inside is not None:
+            start, stop = inside.offset, min(inside.offset + inside.size, archive.size)
+            label = f"{archive.path}/{inside.path}"
+        window = _Window(handle, start, max(start, stop), _MOST_HEADER_BYTES)
+        if window.read(2) == b"\x1f\x8b":
             raise CogError(
-                f"{archive.path} is compressed as a whole, so no image in it can be found without unpacking all before "
-                "it; unpack it once with gunzip (it stays one file)"
+                f"{label} is compressed as a whole, so no image in it can be found without unpacking all before it; "
+                "unpack it once with gunzip (it stays one file)"
             )
-        window = _Window(handle, 0, archive.size, _MOST_HEADER_BYTES)
-        passed = 0
-        for member in _tar_members(archive, window, "", notes):
+        passed = start
+        for member in _tar_members(window, label, notes):
             if member.offset - passed > 1 << 24:
                 advance(member.offset - passed)
                 passed = member.offset
             yield member
-        advance(archive.size - passed)
+        advance(stop - passed)
 
 
 class _Window(io.RawIOBase):
@@ -205,10 +217,6 @@ class _Window(io.RawIOBase):
     def __init__(self, handle: IO[bytes], start: int, stop: int, most: int) -> None:
         self._handle, self.start, self.size, self._most = handle, start, stop - start, most
         self._position = 0
-
-    def part(self, start: int, stop: int) -> _Window:
-        """Return a part of this part."""
-        return _Window(self._handle, self.start + start, self.start + min(stop, self.size), self._most)
 
     def seekable(self) -> bool:
         return True
@@ -237,11 +245,10 @@ class _Window(io.RawIOBase):
         return data
 
 
-def _tar_members(
-    archive: ArchiveFile, window: _Window, prefix: str, notes: list[str], *, depth: int = 0
-) -> Iterator[Member]:
-    """Yield the members of a tar file, or of one inside it at ``window``; a damaged one ends with a note."""
+def _tar_members(window: _Window, label: str, notes: list[str]) -> Iterator[Member]:
+    """Yield the members of a tar file; a damaged one ends with a note about ``label``."""
     n_members, end, fault = 0, -1, ""
+    window.seek(0)
     try:
         with tarfile.open(fileobj=window, mode="r:") as tar:
             while (info := tar.next()) is not None:
@@ -250,7 +257,9 @@ def _tar_members(
                     raise tarfile.ReadError("a negative size")
                 end = tar.offset
                 n_members += 1
-                yield from _tar_member(archive, window, prefix, info, notes, depth=depth)
+                if not info.isdir():
+                    path = _checked(info.name, label)
+                    yield Member(path, window.start + info.offset_data, info.size, 0, _tar_kind(info))
             end = tar.offset
         window.seek(end)
         rest = window.read(_BLOCK)
@@ -258,38 +267,24 @@ def _tar_members(
             fault = "it is cut off"
         elif rest.strip(b"\0"):
             fault = "a damaged header"
-    except CogError:
-        raise
     except (tarfile.TarError, OSError, ValueError, ArithmeticError, RecursionError) as error:
         fault = str(error) or type(error).__name__
     if fault and n_members == 0:
-        what = f"{prefix.rstrip('/')} in {archive.path}" if prefix else archive.path
-        raise CogError(f"{what} cannot be read as a tar file: {fault}; fetch it again")
+        raise CogError(f"{label} cannot be read as a tar file: {fault}; fetch it again")
     if fault:
-        what = f"{prefix.rstrip('/')} in {archive.path}" if prefix else archive.path
         notes.append(
-            f"{what} is damaged after its first {n_members:,} members ({fault}); what comes after is missing"
+            f"{label} is damaged after its first {n_members:,} members ({fault}); what comes after is missing"
         )
 
 
-def _tar_member(
-    archive: ArchiveFile, window: _Window, prefix: str, info: tarfile.TarInfo, notes: list[str], *, depth: int
-) -> Iterator[Member]:
-    if info.isdir():
-        return
-    path = prefix + _checked(info.name, archive)
-    kind = PLAIN
+def _tar_kind(info: tarfile.TarInfo) -> int:
     if info.issym() or info.islnk():
-        kind = _LINK
-    elif info.issparse():
-        kind = _SPARSE
-    elif not info.isreg():
-        kind = _DEVICE
-    elif depth == 0 and path.lower().endswith(".tar"):
-        inner = window.part(info.offset_data, info.offset_data + info.size)
-        yield from _tar_members(archive, inner, f"{path[:-4]}/", notes, depth=1)
-        return
-    yield Member(path, window.start + info.offset_data, info.size, 0, kind)
+        return _LINK
+    if info.issparse():
+        return _SPARSE
+    if not info.isreg():
+        return _DEVICE
+    return TAR_INSIDE if info.name.lower().endswith(".tar") else PLAIN
 
 
 def _zip_members(archive: ArchiveFile, window: _Window) -> Iterator[Member]:
@@ -299,9 +294,9 @@ def _zip_members(archive: ArchiveFile, window: _Window) -> Iterator[Member]:
         raise CogError(f"{archive.path} cannot be read as a zip file: {error}; fetch it again") from error
     kinds = {zipfile.ZIP_STORED: ZIP_STORED, zipfile.ZIP_DEFLATED: ZIP_DEFLATED}
     for info in directory:
-        if info.is_dir():
+        if info.filename.endswith("/"):
             continue
-        path = _checked(info.filename, archive)
+        path = _checked(info.filename, archive.path)
         kind = kinds.get(info.compress_type, _PACKED)
         if info.flag_bits & 1:
             kind = _ENCRYPTED
@@ -313,7 +308,7 @@ def _zip_members(archive: ArchiveFile, window: _Window) -> Iterator[Member]:
         yield Member(path, info.header_offset, info.compress_size, info.CRC, kind)
 
 
-def _checked(path: str, archive: ArchiveFile) -> str:
+def _checked(path: str, archive: str) -> str:
     """Return the path of a member without ``./``.
 
     Raises:
@@ -322,7 +317,7 @@ def _checked(path: str, archive: ArchiveFile) -> str:
     parts = path.split("/")
     if parts[0] == "" or ".." in parts or "\0" in path:
         raise CogError(
-            f"{archive.path} has a member {path[:200]!r}, outside of the archive; this is no archive of images"
+            f"{archive} has a member {path[:200]!r}, outside of the archive; this is no archive of images"
         )
     try:
         longest = max(len(os.fsencode(part)) for part in parts)
@@ -330,7 +325,7 @@ def _checked(path: str, archive: ArchiveFile) -> str:
         longest = _LONGEST_NAME + 1
     if longest > _LONGEST_NAME:
         raise CogError(
-            f"{archive.path} has a member with a name that no file system has ({path[:60]!r}...); this is no archive "
+            f"{archive} has a member with a name that no file system has ({path[:60]!r}...); this is no archive "
             "of images"
         )
     return "/".join(part for part in parts if part not in ("", "."))

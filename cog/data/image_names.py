@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cog.data import validation_labels
-from cog.data.archives import Member
+from cog.data.archives import TAR_INSIDE, Member
 from cog.data.image_stores import is_image
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
@@ -45,7 +45,7 @@ def name_images(
     whole: bool,
     read: Callable[[Member], bytes],
 ) -> Iterator[tuple[str, Member]]:
-    """Yield ``<class>/<file>`` and the member of every image of an archive.
+    """Yield ``<class>/<file>`` and the member of every image of an archive; and tar files inside, by their path.
 
     The class is the innermost folder that is named by a WordNet id, else the innermost folder at all. For images of
     WebDataset shards see :class:`_Shard`, for those of the ILSVRC-2012 validation tar
@@ -71,7 +71,7 @@ def name_images(
     labels: dict[str, str] | None = None
     for member in stream:
         *folders, file = member.path.split("/")
-        if not is_image(file):
+        if not is_image(file) and member.kind != TAR_INSIDE:
             continue
         if part is not None and part in folders:
             folders = folders[len(folders) - folders[::-1].index(part) :]
@@ -80,6 +80,9 @@ def name_images(
         elif part is None:
             folders = [archive.stem, *folders]
         if any(folder.startswith(".") or folder == "__MACOSX" for folder in folders):
+            continue
+        if member.kind == TAR_INSIDE:
+            yield member.path, member
             continue
         if is_wnid(archive.stem):
             folders = [archive.stem]

@@ -518,9 +518,9 @@ def scans(monkeypatch):
     names = []
     original = archive_images.scan
 
-    def counting(archive, *arguments):
-        names.append(os.path.basename(archive.path))
-        return original(archive, *arguments)
+    def counting(archive, *arguments, inside):
+        names.append(os.path.basename(archive.path if inside is None else inside.path))
+        return original(archive, *arguments, inside=inside)
 
     monkeypatch.setattr(archive_images, "scan", counting)
     return names
@@ -538,10 +538,63 @@ def test_each_archive_is_indexed_once_and_when_it_is_needed(folders, root, scans
 
 
 def test_an_index_of_another_version_is_made_anew(folders, root, scans, monkeypatch):
-    archive_forms.tar_of_tars(folders, root)
+    archive_forms.zip_stored(folders, root)
     open_store(root).prepare()
     monkeypatch.setattr(archive_index, "_VERSION", 0)
     assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 2
+
+
+def test_only_the_tar_files_of_the_classes_that_are_asked_for_are_looked_into(folders, root, scans):
+    archive_forms.tar_of_tars(folders, root)
+    (root / "more.tar").write_bytes(
+        tar_bytes([("x/crow.tar", tar_bytes([("1.png", b"1")])), ("x/wren/2.png", b"2")])
+    )
+    store = open_store(root)
+    store.prepare(WNIDS[1:2])
+    assert sorted(scans) == ["fall11_whole.tar", "more.tar", f"{WNIDS[1]}.tar"]
+    assert store.classes() == ["crow", *WNIDS, "wren"] and store.names("crow") == ["crow/1.png"]
+    assert store.read("crow/1.png") == b"1" and store.read("wren/2.png") == b"2"
+    assert len(scans) == 4
+    assert store.names(WNIDS[3]) == FolderImages(folders).names(WNIDS[3]) and len(scans) == 5
+
+
+def test_a_tar_file_per_class_in_the_tar_file_of_a_split(root):
+    crow, duck = (
+        tar_bytes([("1.png", name), ("deeper.tar", tar_bytes([("2.png", b"x")]))]) for name in (b"1", b"2")
+    )
+    (root / "birds_train.tar").write_bytes(tar_bytes([("crow.tar", crow), ("duck.tar", duck)]))
+    store = open_store(root / "train")
+    assert listed(store) == ["crow/1.png", "duck/1.png"] and store.read("duck/1.png") == b"2"
+
+
+def test_entries_of_archives_that_are_gone_are_dropped(folders, root, cache):
+    archive_forms.tar_per_class(folders, root)
+    open_store(root).prepare()
+    (root / f"{WNIDS[0]}.tar").unlink()
+    (root / f"{WNIDS[1]}.tar").rename(root / "n01000000.tar")
+    assert open_store(root).classes()[0] == "n01000000"
+    open_store(root).prepare()
+    (index,) = cache.iterdir()
+    with zipfile.ZipFile(index) as archive:
+        assert archive.namelist() == ["n01000000.tar", *(f"{wnid}.tar" for wnid in WNIDS[2:])]
+
+
+def test_an_archive_that_changes_before_it_is_scanned_is_not_indexed(root):
+    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"x")]))
+    archive = archives.ArchiveFile.of(root / "n01440764.tar")
+    assert len(list(archives.scan(archive, [], lambda n: None))) == 1
+    with pytest.raises(OSError, match="has changed"):
+        list(archives.scan(dataclasses.replace(archive, mtime_ns=1), [], lambda n: None))
+
+
+def test_images_of_a_class_in_an_archive_of_its_own_and_in_others(folders, root):
+    archive_forms.tar_per_class(folders, root)
+    name, other = f"{WNIDS[0]}/new.JPEG", f"{WNIDS[0]}/{WNIDS[0]}_0.JPEG"
+    with zipfile.ZipFile(root / "more.zip", "w") as archive:
+        archive.writestr(name, b"new")
+    store = open_store(root)
+    assert store.names(WNIDS[0]) == sorted([*FolderImages(folders).names(WNIDS[0]), name])
+    assert store.read(name) == b"new" and store.read(other) == (folders / other).read_bytes()
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
@@ -642,7 +695,7 @@ def test_a_long_indexing_is_saved_now_and_then(folders, root, cache, monkeypatch
 
 def test_two_starts_index_once(folders, root, scans, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    archive_forms.tar_of_tars(folders, root)
+    archive_forms.tar_of_folders(folders, root)
     monkeypatch.setattr(archive_index, "_WAIT_SECONDS", 0.01)
     first, second = open_store(root), open_store(root)
     with first._index.claimed():
@@ -652,12 +705,13 @@ def test_two_starts_index_once(folders, root, scans, monkeypatch, caplog):
         while "being indexed by another process" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.005)
         first._index._can_write = True
-        archive = archives.ArchiveFile.of(root / "fall11_whole.tar")
-        first._index.put("fall11_whole.tar", first._signature(archive), first._scan(archive, Silent()))
+        archive = archives.ArchiveFile.of(root / "everything.tar")
+        images = first._scan(first._groups[""][0], archive, Silent())
+        first._index.put("everything.tar", first._signature(archive), images)
         first._index.publish()
     waiting.join(10)
     assert "being indexed by another process" in caplog.text
-    assert listed(second) == listed(FolderImages(folders)) and scans == ["fall11_whole.tar"]
+    assert listed(second) == listed(FolderImages(folders)) and scans == ["everything.tar"]
 
 
 class Silent:
@@ -768,7 +822,7 @@ def test_a_damaged_header_inside_a_tar_file(folders, root, caplog):
     path.write_bytes(data)
     store = open_store(root)
     assert len(store.names(WNIDS[2])) == 1 and len(store.names(WNIDS[1])) == 5
-    assert f"{WNIDS[2]} in {path} is damaged after its first 1 members" in caplog.text
+    assert f"{path}/{WNIDS[2]}.tar is damaged after its first 1 members" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -794,6 +848,15 @@ def test_names_that_lead_elsewhere(root, name, pack):
     else:
         with zipfile.ZipFile(root / "images.zip", "w") as archive:
             archive.writestr(name, b"x")
+    with pytest.raises(CogError, match="this is no archive of images"):
+        open_store(root).classes()
+
+
+def test_a_member_of_a_zip_file_without_a_name(root):
+    with zipfile.ZipFile(root / "images.zip", "w") as archive:
+        archive.writestr("x", b"1")
+    path = root / "images.zip"
+    path.write_bytes(path.read_bytes().replace(b"x", b"\0"))
     with pytest.raises(CogError, match="this is no archive of images"):
         open_store(root).classes()
 
