@@ -324,13 +324,15 @@ def test_pooling_of_networks_without_tokens(tmp_path):
 
 @needs_timm
 def test_position_embeddings_of_timm_are_resized(tmp_path):
-    network = randomize(timm.create_model("test_vit", num_classes=0))
-    path = write(tmp_path, "timm_test_vit", network.state_dict())
-    larger = timm.create_model("test_vit", num_classes=0, img_size=192)
+    network = randomize(timm.create_model("vit_tiny_patch16_224", num_classes=0))
+    path = write(tmp_path, "timm_vit_tiny_patch16_224", network.state_dict())
+    larger = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=96)
     larger.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(network.state_dict(), larger))
-    x = images(192)
+    x = images(96)
     with torch.no_grad():
-        assert torch.equal(cog.load_backbone("timm_test_vit", path, image_size=192)(x), larger.eval()(x))
+        assert torch.equal(
+            cog.load_backbone("timm_vit_tiny_patch16_224", path, image_size=96)(x), larger.eval()(x)
+        )
 
 
 @pytest.mark.slow

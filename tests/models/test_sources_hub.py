@@ -400,7 +400,7 @@ def as_the_model_sees_it(name: str, folder: Path | None = None) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "name", ["vit_base_patch14_dinov2", "resnet50.a1_in1k", "vit_base_patch16_siglip_224.webli"]
+    "name", ["resnet18.tv_in1k", "resnet50.a1_in1k", "vit_base_patch16_siglip_224.webli"]
 )
 def test_preprocessing_is_timms(name):
     timm = pytest.importorskip("timm")
