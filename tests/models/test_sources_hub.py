@@ -322,6 +322,30 @@ def test_code_of_a_repository_is_not_run(tmp_path):
     assert not marker.exists() and "\n" not in str(error.value)
 
 
+@needs_transformers
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("config.json", "[1]"),
+        ("config.json", "{}"),
+        ("config.json", '{"model_type": "vit", "hidden_size": "many"}'),
+        ("config.json", '{"model_type": "vit", "quantization_config": {"quant_method": "none"}}'),
+        ("config.json", '{"model_type": "bert"}'),
+        ("preprocessor_config.json", "[1]"),
+        ("preprocessor_config.json", '{"size": "large"}'),
+        ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}'),
+        ("preprocessor_config.json", '{"size": 32, "resample": 9}'),
+    ],
+)
+def test_damaged_files_of_transformers(file, content, tmp_path):
+    _, folder = make_transformer(tmp_path, "vit")
+    (folder / file).write_text(content)
+    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
+    with pytest.raises(CogError) as error:
+        request.load(torch.device("cpu"), request.config(None, ()))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
 # ---- torch.hub ------------------------------------------------------------------------------------------
 
 HUBCONF = """
