@@ -88,8 +88,8 @@ def add_model(parser: argparse.ArgumentParser, *, ckpt_help: str, output_help: s
         "--model_loader",
         type=cli_tools.python_target,
         metavar="FILE.py:FUNCTION",
-        help="a model of your own: load_my_model(init_args) -> (backbone, forward); init_args has model_name, "
-        "ckpt_file, model_dir",
+        help="a model of your own: load_my_model(init_args) -> (backbone, forward), or (backbone, forward, "
+        "preprocessing); init_args has model_name, ckpt_file, model_dir",
     )
     add_models_file(group)
 

@@ -47,15 +47,15 @@ def get_spec(name: str) -> ModelSpec:
     """Return a model's declaration.
 
     Raises:
-        CogError: an unknown model; the message lists similar names.
+        CogError: an unknown model; the message names similar ones.
     """
     if name in MODELS:
         return MODELS[name]
     near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known models: {', '.join(MODELS)}."
+    hint = f"did you mean {' or '.join(near)}?" if near else "`python -m cog.models list` lists the paper's."
     raise CogError(
-        f"--model {name!r} is not known; {hint} For a model of your own, give its loader with "
-        "--model_loader FILE.py:load_my_model"
+        f"--model {name!r} is not known; {hint} Models of libraries are named timm_<name>, hf_<organization>--<name>, "
+        "... (docs/own-models.md); for one of your own, give its loader with --model_loader FILE.py:load_my_model"
     )
 
 

@@ -320,12 +320,15 @@ def test_two_models_of_one_file_are_extracted(image_tree, tmp_path):
     """Of the same network, with another preprocessing each: neither's is the other's."""
     import torchvision
 
-    write(tmp_path, "weights_small", randomize(torchvision.models.resnet18()).state_dict())
+    write(tmp_path, "weights_small", randomize(torchvision.models.shufflenet_v2_x0_5()).state_dict())
     path = tmp_path / "models.yaml"
     path.write_text(
-        "mine_a: {source: torchvision_resnet18, checkpoint: weights/small/model.ckpt, preprocess: {image_size: 32}}\n"
-        "mine_b: {source: torchvision_resnet18, checkpoint: weights/small/model.ckpt, preprocess: {image_size: 40}}\n"
-        "mine_c: {sorce: x}\n"
+        "".join(
+            f"mine_{name}:\n  source: torchvision_shufflenet_v2_x0_5\n  checkpoint: weights/small/model.ckpt\n"
+            f"  preprocess: {{image_size: {size}}}\n"
+            for name, size in (("a", 32), ("b", 40))
+        )
+        + "mine_c: {sorce: x}\n"
     )
     for name, size in (("a", 32), ("b", 40)):
         command = [
@@ -334,11 +337,14 @@ def test_two_models_of_one_file_are_extracted(image_tree, tmp_path):
         ]  # fmt: skip
         assert extract_features.main(command) == 0
         record = json.loads((tmp_path / f"mine/{name}/birds/features_test/features.json").read_text())
-        assert (record["model"], record["source"]) == (f"mine_{name}", "torchvision_resnet18")
+        assert (record["model"], record["source"]) == (f"mine_{name}", "torchvision_shufflenet_v2_x0_5")
         assert record["preprocessing"]["crop"] == size
-    path.write_text("mine_a: {source: torchvision_resnet34, checkpoint: weights/small/model.ckpt}\n")
+    path.write_text(
+        "mine_a: {source: torchvision_shufflenet_v2_x1_0, checkpoint: weights/small/model.ckpt}\n"
+    )
     with pytest.raises(
-        CogError, match="made differently .*source: torchvision_resnet18 -> torchvision_resnet34"
+        CogError,
+        match="made differently .*source: torchvision_shufflenet_v2_x0_5 -> torchvision_shufflenet_v2_x1_0",
     ):
         extract_features.main([*command[:1], "mine_a", *command[2:]])
 

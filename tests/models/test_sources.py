@@ -314,23 +314,29 @@ def test_pooling_of_networks_without_tokens(tmp_path):
     path = write(tmp_path, "timm_test_resnet", timm.create_model("test_resnet").state_dict())
     with pytest.raises(CogError, match=r"POOLING mean is for models that give tokens .* leave it out"):
         cog.load_backbone("timm_test_resnet", path, pooling="mean")
-    with pytest.raises(CogError, match="model torchvision_resnet18 gives no tokens"):
+    with pytest.raises(CogError, match="model torchvision_shufflenet_v2_x0_5 gives no tokens"):
         cog.load_backbone(
-            "torchvision_resnet18",
-            write(tmp_path, "torchvision_resnet18", torchvision.models.resnet18().state_dict()),
+            "torchvision_shufflenet_v2_x0_5",
+            write(
+                tmp_path,
+                "torchvision_shufflenet_v2_x0_5",
+                torchvision.models.shufflenet_v2_x0_5().state_dict(),
+            ),
             pooling="mean",
         )
 
 
 @needs_timm
 def test_position_embeddings_of_timm_are_resized(tmp_path):
-    network = randomize(timm.create_model("test_vit", num_classes=0))
-    path = write(tmp_path, "timm_test_vit", network.state_dict())
-    larger = timm.create_model("test_vit", num_classes=0, img_size=192)
+    network = randomize(timm.create_model("vit_tiny_patch16_224", num_classes=0))
+    path = write(tmp_path, "timm_vit_tiny_patch16_224", network.state_dict())
+    larger = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=96)
     larger.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(network.state_dict(), larger))
-    x = images(192)
+    x = images(96)
     with torch.no_grad():
-        assert torch.equal(cog.load_backbone("timm_test_vit", path, image_size=192)(x), larger.eval()(x))
+        assert torch.equal(
+            cog.load_backbone("timm_vit_tiny_patch16_224", path, image_size=96)(x), larger.eval()(x)
+        )
 
 
 @pytest.mark.slow
@@ -483,15 +489,19 @@ def test_the_models_own_geometry_is_recorded_and_makes_other_features(image_tree
 
 
 def test_check_runs_the_network_on_a_real_image(image_tree, tmp_path, capsys):
-    path = write(tmp_path, "torchvision_resnet18", randomize(torchvision.models.resnet18()).state_dict())
+    path = write(
+        tmp_path,
+        "torchvision_shufflenet_v2_x0_5",
+        randomize(torchvision.models.shufflenet_v2_x0_5()).state_dict(),
+    )
     command = [
-        "--model", "torchvision_resnet18", "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split",
-        "test", "--images_root", str(image_tree), "--device", "cpu", "--check", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "64",
-        "FT_EXTRACT.IMAGE_CROP_SIZE", "64",
+        "--model", "torchvision_shufflenet_v2_x0_5", "--models_root_dir", str(tmp_path), "--dataset", "birds",
+        "--split", "test", "--images_root", str(image_tree), "--device", "cpu", "--check",
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE", "64", "FT_EXTRACT.IMAGE_CROP_SIZE", "64",
     ]  # fmt: skip
     assert extract_features.main(command) == 0
     output = capsys.readouterr().out
-    assert "512 features of " in output and "will be written" in output  # the disk is estimated
+    assert "1024 features of " in output and "will be written" in output  # the disk is estimated
     assert not (path.parent / "birds").exists()
 
 

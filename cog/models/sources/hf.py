@@ -57,9 +57,13 @@ class HuggingFaceModel(LibraryModel):
     def _config(self) -> Any:
         path = self._file("config.json")
         try:
-            values = files.read_json(path)
+            values = {
+                key: v for key, v in files.read_json(path).items() if key != "auto_map"
+            }  # names of code
             return transformers.AutoConfig.for_model(**values)
-        except (ValueError, KeyError, TypeError) as error:
+        except CogError:
+            raise
+        except Exception as error:  # whatever transformers makes of a file from elsewhere
             raise CogError(
                 f"model {self.name}: {path} is of no model that transformers {transformers.__version__} knows "
                 f"({first_line(error)}); code of the repository is not run"
@@ -69,7 +73,10 @@ class HuggingFaceModel(LibraryModel):
     def own_preprocess(self) -> Preprocess:
         """Input that the repository's ``preprocessor_config.json`` makes."""
         path = self._file("preprocessor_config.json")
-        return from_processor(files.read_json(path), str(path))
+        values = files.read_json(path)
+        if not isinstance(values, dict):
+            raise CogError(f"{path} holds {type(values).__name__}, expected a JSON object")
+        return from_processor(values, str(path))
 
     @property
     def address(self) -> str | None:
@@ -89,7 +96,7 @@ class HuggingFaceModel(LibraryModel):
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network with random weights."""
-        return transformers.AutoModel.from_config(self._config), ()
+        return transformers.AutoModel.from_config(self._config, trust_remote_code=False), ()
 
     def load(
         self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
@@ -106,11 +113,11 @@ class HuggingFaceModel(LibraryModel):
         dtype = "dtype" if int(transformers.__version__.partition(".")[0]) > 4 else "torch_dtype"
         try:
             with torch.device("meta"):
-                kind: Any = type(transformers.AutoModel.from_config(config))
+                kind: Any = type(self.build(size or 0)[0])
             network, info = kind.from_pretrained(
                 None, config=config, state_dict=state, output_loading_info=True, **{dtype: torch.float32}
             )
-        except (RuntimeError, ValueError, TypeError, OSError) as error:
+        except Exception as error:  # likewise
             raise CogError(f"{checkpoint} does not fit the architecture: {first_line(error)}") from error
         missing = [name for name in info["missing_keys"] if not name.startswith(_TEXT)]
         if missing and all(name.startswith("pooler.") for name in missing):
@@ -133,7 +140,11 @@ class HuggingFaceModel(LibraryModel):
         inner = getattr(config, "vision_config", config)
         run = network
         if inner is not config:
-            run = network.get_image_features if pooling == "default" else network.vision_model
+            run = getattr(network, "get_image_features" if pooling == "default" else "vision_model", None)
+            if run is None:
+                raise CogError(
+                    f"model {self.name}: {type(network).__name__} has no image tower that is known"
+                )
         options: dict[str, Any] = {}
         other_size = size is not None and size != getattr(inner, "image_size", size)
         if (
