@@ -645,7 +645,10 @@ def test_several_data_sets_one_after_the_other(birds, loader_with_norm, tmp_path
 
 
 @pytest.mark.slow
-def test_several_data_sets_with_several_processes(birds, loader_with_norm, tmp_path):
+def test_several_data_sets_with_several_processes(
+    birds, loader_with_norm, tmp_path, monkeypatch, warm_python
+):
+    monkeypatch.setattr(sys, "executable", warm_python)
     models = tmp_path / "models"
     (models / "my/net").mkdir(parents=True)
     flags = arguments(
@@ -755,15 +758,15 @@ def test_check_tells_whether_it_can_start_and_writes_nothing(birds, loader_with_
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(birds, loader_with_norm, tmp_path):
+def test_two_processes_equal_one(birds, loader_with_norm, tmp_path, warm_python):
     """Same passes, shared: the same up to the order of sums, by the built-in launcher and by torchrun."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     script = str(Path(finetune.__file__).parents[2] / "finetune.py")
     starts = {
-        "one": [sys.executable, script],
-        "two": [sys.executable, script, "--n_processes", "2"],
+        "one": [warm_python, script],
+        "two": [warm_python, script, "--n_processes", "2"],
         "torchrun": [
-            sys.executable,
+            warm_python,
             "-m",
             "torch.distributed.run",
             "--standalone",
@@ -787,13 +790,13 @@ def test_two_processes_equal_one(birds, loader_with_norm, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_end_together(birds, loader_with_norm, tmp_path):
+def test_processes_end_together(birds, loader_with_norm, tmp_path, warm_python):
     """SIGTERM to the starting process: all save and end with 75; an error in all is said once, with its exit code."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     output = tmp_path / "out"
     many = ("--n_processes", "2", "FINETUNE.N_EPOCHS", "100000")
     command = [
-        sys.executable,
+        warm_python,
         "-m",
         "cog.commands.finetune",
         *arguments(birds, loader_with_norm, output, *many),
@@ -810,7 +813,7 @@ def test_processes_end_together(birds, loader_with_norm, tmp_path):
     assert (output / ".resume/state.pth").is_file()
     (birds / "train/duck/duck_2.png").write_bytes(b"no image")
     done = subprocess.run(
-        [sys.executable, "-m", "cog.commands.finetune", *arguments(birds, loader_with_norm, tmp_path / "b", *many)],
+        [warm_python, "-m", "cog.commands.finetune", *arguments(birds, loader_with_norm, tmp_path / "b", *many)],
         check=False, env=environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 3 and "Traceback" not in done.stderr
