@@ -87,6 +87,7 @@ class TestEveryModel:
             "architecture": "a-",
             "self-supervision": "s-",
             "regularization": "r-",
+            "later": "t-ReX",
         }
         assert spec.paper.label.startswith(prefixes.get(spec.paper.category, "d-"))
         for source in spec.release.sources:
@@ -102,7 +103,7 @@ class TestEveryModel:
         count = sum(parameter.numel() for parameter in network.parameters())
         assert count == spec.network.parameters
         if spec.paper.parameters is None:
-            assert name == "clip_resnet50"
+            assert name == "clip_resnet50" or spec.paper.category == "later"
         elif round(count / 1e6, 1) != spec.paper.parameters:
             # The paper counts the auxiliary classifier, which features do not use; the row says so.
             assert name == "sup_inception-v3" and str(spec.paper.parameters) in spec.note
@@ -135,6 +136,8 @@ class TestEveryModel:
             assert statistics(name, "FT_EXTRACT.PROFILE", profile) == expected
 
     def test_a_file_in_its_layout_loads(self, name, tmp_path):
+        if name not in rules.load_index():
+            pytest.skip("no schema of its file; test_models_golden.py writes one")
         if hollow.container(name) not in ("torch", "torchscript"):
             pytest.skip(
                 "hollow files of this container have no shapes; test_models_golden.py loads full ones"
@@ -483,7 +486,7 @@ def test_check(tmp_path, capsys):
     rules.write_checkpoint("nat_m4", "A", deep / "model.ckpt")
     assert main(["check", "--models_root_dir", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 32 and lines[-1] == "2 ok, 1 bad, 28 absent"
+    assert len(lines) == 1 + len(MODELS) and lines[-1] == "2 ok, 1 bad, 30 absent"
     by_model = {line.split()[0]: line for line in lines[:-1]}
     assert "23.5M parameters fit" in by_model["dino_resnet50"]
     assert " bad " in by_model["swav_resnet50"] and "does not fit" in by_model["swav_resnet50"]
