@@ -7,6 +7,8 @@ Learning", ICCV 2021. The scripts are thin; everything they do can be called fro
 >>> backbone = cog.load_backbone("sup_resnet50", "model.ckpt")  # doctest: +SKIP
 >>> "sup_resnet50" in cog.list_models()
 True
+>>> scores = cog.evaluate(backbone, "birds/train", "birds/test", n_shots=[0, 8])  # doctest: +SKIP
+>>> print(cog.Results(scores).table("n_shots", "metric"))  # doctest: +SKIP
 >>> results = cog.read_results("models", published="v2")  # doctest: +SKIP
 >>> print(results.select(n_shots=0, metric="top1", evaluation="logreg").table("model", "dataset"))  # doctest: +SKIP
 """
@@ -17,10 +19,22 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["CogError", "__version__", "list_models", "load_backbone", "read_results"]
+__all__ = [
+    "CogError",
+    "Results",
+    "__version__",
+    "evaluate",
+    "extract_features",
+    "list_models",
+    "load_backbone",
+    "read_results",
+]
 
 _HOMES = {
     "CogError": "cog.errors",
+    "Results": "cog.reporting.notebook",
+    "evaluate": "cog.logreg.notebook",
+    "extract_features": "cog.features.notebook",
     "list_models": "cog.models.zoo",
     "load_backbone": "cog.models.backbone",
     "read_results": "cog.reporting.notebook",

@@ -529,6 +529,24 @@ def test_loaders_in_the_pages_work(page, tmp_path):
         assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 512)
 
 
+@pytest.mark.slow
+def test_a_network_is_evaluated_in_a_notebook(tmp_path, monkeypatch, capsys):
+    import tiny
+    import torch
+    import torchvision
+
+    texts = [block.text for block in blocks("docs/own-models.md") if block.language == "python"]
+    (loader,) = (text for text in texts if text.startswith("# my_net.py\n"))
+    (code,) = (text for text in texts if "cog.evaluate" in text)
+    monkeypatch.chdir(tmp_path)
+    Path("my_net.py").write_text(loader)
+    torch.save(torchvision.models.resnet18().state_dict(), "my.ckpt")
+    for split, n_images in (("train", 4), ("test", 2)):
+        tiny.write_class_folders(tmp_path / "birds" / split, classes=("crow", "duck"), n_images=n_images)
+    exec(compile(code, "own-models.md", "exec"), {})
+    assert re.search(r"^all +[\d.]+ ± [\d.]+ ", capsys.readouterr().out, re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_python_blocks_are_python(page):
     for block in blocks(page):

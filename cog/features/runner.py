@@ -14,11 +14,13 @@ from cog.errors import CogError, FailedImagesError
 from cog.features import extract_job
 from cog.features.extract import Extractor, pass_sizes
 from cog.features.plan import ExtractionPlan, ExtractJob
-from cog.models.backbone import probe
+from cog.models.backbone import Backbone, probe
 from cog.runtime import signals
 from cog.runtime.device import require_precision, resolve_device
 
 if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
     from cog.data.image_lists import ImageList
 
 logger = logging.getLogger(__name__)
@@ -110,6 +112,22 @@ def _extractor(
     if backbone.feature_dim is None:
         probe(backbone, fx.IMAGE_CROP_SIZE)
     logger.info("%s", plan.model.summary(backbone, plan.cfg))
+    return make_extractor(backbone, plan.cfg, device, n_workers=n_workers, compiled=compiled)
+
+
+def make_extractor(
+    backbone: Backbone, cfg: CfgNode, device: torch.device, *, n_workers: int, compiled: bool | None = None
+) -> Extractor:
+    """Return an extractor for a network, as a configuration asks for it.
+
+    Args:
+        backbone: network on ``device``.
+        cfg: the configuration.
+        device: device of the network.
+        n_workers: decoding threads (or processes).
+        compiled: whether the network runs through ``torch.compile``; None: as configured.
+    """
+    fx = cfg.FT_EXTRACT
     return Extractor(
         backbone,
         resize=fx.IMAGE_RESIZE_SIZE,

@@ -95,7 +95,7 @@ class ModelRequest:
             preprocess = self._loaded(cfg.FT_EXTRACT.POOLING).preprocess
         if preprocess is not None:
             object.__setattr__(self, "declared", preprocess)
-            return config.get_cfg(model=_Declared(self.model, preprocess), **common)
+            return config.get_cfg(model=DeclaredInput(self.model, preprocess), **common)
         if cfg.FT_EXTRACT.PREPROCESS == "model":
             raise CogError(
                 f"FT_EXTRACT.PREPROCESS model: the loader of {self.model} declares no preprocessing; it can be the "
@@ -392,13 +392,13 @@ def _rounded(values: Sequence[float]) -> str:
 
 
 @dataclass(frozen=True)
-class _Declared:
+class DeclaredInput:
     """What a user's loader declares, as the configuration asks for it."""
 
     name: str
     preprocess: Preprocess
 
-    def resolve(self, profile: str, variant: str) -> _Declared:
+    def resolve(self, profile: str, variant: str) -> DeclaredInput:
         """Return it; profiles make no difference."""
         return self
 

@@ -1,0 +1,81 @@
+"""Features of images in a notebook, with the bits of ``extract_features.py``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from cog import config
+from cog.config import DeclaredModel
+from cog.data import image_lists
+from cog.data.image_lists import ImageList
+from cog.errors import FailedImagesError
+from cog.features import feature_files, runner
+from cog.features.feature_files import FeatureSet
+from cog.models.backbone import Backbone, move
+from cog.models.request import DeclaredInput
+from cog.models.sources import find_spec, is_library_model
+from cog.models.zoo import MODELS
+from cog.runtime.device import require_precision, resolve_device
+
+
+def extract_features(
+    backbone: nn.Module,
+    images: str | os.PathLike[str] | ImageList,
+    *,
+    name: str | None = None,
+    device: str | None = None,
+    n_workers: int = 0,
+    opts: Sequence[object] = (),
+) -> FeatureSet:
+    """Compute the features of images.
+
+    Args:
+        backbone: from :func:`cog.load_backbone`, or any module that maps float32 ``(B, 3, H, W)`` to ``(B, D)``; it is
+            moved to the device, and frozen.
+        images: a folder with a folder per class, or archives of these (docs/data.md); or a list of images.
+        name: ``<model_title>_<architecture_name>`` (default: the backbone's name).
+        device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
+        n_workers: decoding threads; 0 decodes in between.
+        opts: ``[KEY, VALUE, ...]`` of the configuration, such as ``["FT_EXTRACT.IMAGE_CROP_SIZE", 96]``. Without them a
+            model of the zoo or of a library gets its own input size, mean and standard deviation, a user's loader those
+            that it declares, and other modules the protocol's.
+
+    Returns:
+        Float32 features ``(n, d)`` and int64 labels ``(n,)``, the places of the sorted class folders.
+
+    Raises:
+        CogError: no images, an unusable configuration, a network that fails.
+        FailedImagesError: images that cannot be decoded; the first ones are named.
+    """
+    if not isinstance(backbone, Backbone):
+        backbone = Backbone(backbone, name=name or "own_network")
+    name = name or backbone.name
+    model: DeclaredModel | None = None
+    if backbone.preprocess is not None:
+        model = DeclaredInput(name, backbone.preprocess)
+    elif name in MODELS or is_library_model(name):
+        model = find_spec(name)
+    cfg = config.get_cfg(model_name=name, model=model, opts=[str(word) for word in opts])
+    if not isinstance(images, ImageList):
+        folder = Path(images).absolute()
+        images = image_lists.from_class_folders(folder.parent.name, folder.name, folder, flag="images")
+    place = resolve_device(device)
+    require_precision(place, "FT_EXTRACT.PRECISION", cfg.FT_EXTRACT.PRECISION)
+    extractor = runner.make_extractor(move(backbone, place), cfg, place, n_workers=n_workers)
+    with contextlib.closing(extractor.stream(images, [(0, len(images))])) as stream:
+        batches = list(stream)
+    failures = [failure for batch in batches for failure in batch.failures]
+    if failures:
+        row, reason = failures[0]
+        raise FailedImagesError(
+            f"{len(failures)} of {len(images)} images could not be decoded, such as {images.file(row)} ({reason})"
+        )
+    x = torch.cat([batch.x.float() for batch in batches])
+    feature_files.check_and_normalize_(x, name, normalize=False)
+    return FeatureSet(x, torch.from_numpy(images.labels).long(), f"{name}_{images.dataset}_{images.split}")

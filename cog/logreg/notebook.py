@@ -1,0 +1,91 @@
+"""The protocol in a notebook, with the bits of ``logreg.py``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from cog import constants
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.features.notebook import extract_features
+from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
+from cog.logreg.protocol import run_protocol
+from cog.logreg.settings import Settings
+from cog.results.scores import Score
+from cog.runtime.device import exact_float32, resolve_device
+
+
+def evaluate(
+    backbone: nn.Module | None,
+    train: Any,
+    test: Any,
+    *,
+    n_shots: int | Sequence[int] = 0,
+    seeds: Sequence[int] = constants.SEEDS,
+    dataset: str = "images",
+    device: str | None = None,
+    n_workers: int = 0,
+    opts: Sequence[object] = (),
+    **settings: Any,
+) -> list[Score]:
+    """Run the protocol on the features of a network, once per seed and number of shots.
+
+    Args:
+        backbone: network as for :func:`cog.extract_features`; None when ``train`` and ``test`` are features.
+        train: training images as for :func:`cog.extract_features`, or their features (a ``FeatureSet``, or the path of
+            an ``X_Y.pth``).
+        test: test images or features, of the same classes.
+        n_shots: training images per class; 0: all. One number or several.
+        seeds: of the runs.
+        dataset: name of the data in the scores.
+        device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
+        n_workers: decoding threads.
+        opts: ``[KEY, VALUE, ...]`` of the extraction.
+        **settings: other fields of :class:`cog.logreg.settings.Settings`, such as ``n_trials``.
+
+    Returns:
+        Top-1 and top-5 accuracies in percent, of each run; :func:`cog.results.scores.average` gives means.
+
+    Raises:
+        CogError: see :func:`cog.extract_features` and :func:`cog.logreg.protocol.run_protocol`.
+    """
+    normalize, pca_dim = settings.get("normalize", True), settings.get("pca_dim", 0)
+    features = [
+        _features(backbone, images, device=device, n_workers=n_workers, opts=opts) for images in (train, test)
+    ]
+    for part in features:
+        feature_files.check_and_normalize_(part.x, part.name, normalize=normalize and not pca_dim)
+    model = str(getattr(backbone, "name", features[0].name))
+    engine = Engine(resolve_device(device), settings.get("precision", "auto"))
+    max_per_class = settings.get("max_per_class", 0)
+    data = prepare(
+        features[0], features[1], engine, max_per_class=max_per_class, pca_dim=pca_dim, normalize=normalize
+    )
+    scores = []
+    for n_shot in (n_shots,) if isinstance(n_shots, int) else n_shots:
+        for seed in seeds:
+            run = Settings(seed=seed, n_shot=n_shot, **settings)
+            with exact_float32():
+                logs = run_protocol(data, run, engine).classifier.logs
+            assert logs is not None
+            scores += [
+                Score(model, dataset, run.classifier, n_shot, metric, logs[f"test/{metric}"][-1], seed)
+                for metric in ("top1", "top5")
+            ]
+    return scores
+
+
+def _features(backbone: nn.Module | None, images: Any, **how: Any) -> FeatureSet:
+    """Return features whose memory may be rewritten."""
+    if isinstance(images, FeatureSet):
+        return dataclasses.replace(images, x=images.x.float().clone())
+    if str(images).endswith(".pth"):
+        return feature_files.load(images)
+    if backbone is None:
+        raise TypeError("evaluate() needs a backbone for images; without one, give features")
+    return extract_features(backbone, images, **how)

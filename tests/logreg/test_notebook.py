@@ -1,0 +1,129 @@
+"""Networks and features in a notebook: the same bits as the scripts give."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+import torch
+
+import cog
+from cog.commands import extract_features, logreg
+from cog.errors import CogError, FailedImagesError
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.results.scores import Score
+
+QUICK = {"n_trials": 2, "n_epochs": 3}
+QUICK_KEYS = ["CLF.N_TRIALS", "2", "CLF.N_EPOCHS", "3", "--device", "cpu"]
+SMALL = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", 18, "FT_EXTRACT.IMAGE_CROP_SIZE", 16]
+
+
+@pytest.fixture
+def backbone(tmp_path):
+    loader = tiny.write_loader(tmp_path / "my_net.py")
+    return cog.load_backbone("tiny_net", None, loader=f"{loader}:load_my_model")
+
+
+def test_features_are_those_of_the_script(backbone, image_tree, tmp_path):
+    extract_features.main(
+        ["--model", "tiny_net", "--dataset", "birds", "--split", "train", "--images_root", str(image_tree),
+         "--model_loader", f"{tmp_path / 'my_net.py'}:load_my_model", "--output_dir", str(tmp_path / "out"),
+         "--device", "cpu", *map(str, SMALL), "FT_EXTRACT.N_WORKERS", "0"]
+    )  # fmt: skip
+    written = feature_files.load(tmp_path / "out")
+    features = cog.extract_features(backbone, image_tree / "train", opts=SMALL, device="cpu")
+    assert torch.equal(features.x, written.x) and torch.equal(features.y, written.y)
+    assert features.x.dtype == torch.float32 and features.y.dtype == torch.int64
+    assert features.name == "tiny_net_images_train"
+
+
+def test_a_bare_module(image_tree):
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
+    features = cog.extract_features(network, image_tree / "test", device="cpu")
+    assert features.x.shape == (9, 12) and features.name == "own_network_images_test"
+
+
+def test_a_declared_preprocessing_is_used(image_tree, tmp_path):
+    source = (
+        "import torch\n\n\ndef load_my_model(init_args):\n"
+        "    preprocess = {'image_size': 4, 'mean': [0, 0, 0], 'std': [1, 1, 1]}\n"
+        "    return torch.nn.Flatten(), None, preprocess\n"
+    )
+    (tmp_path / "declares.py").write_text(source)
+    network = cog.load_backbone("tiny_net", None, loader=f"{tmp_path / 'declares.py'}:load_my_model")
+    features = cog.extract_features(network, image_tree / "test", device="cpu")
+    assert features.x.shape == (9, 48) and features.x.min() >= 0 and features.x.max() <= 1
+
+
+def test_failed_images_are_named(backbone, image_tree):
+    (image_tree / "test/duck/duck_1.png").write_bytes(b"no image")
+    with pytest.raises(
+        FailedImagesError, match=r"1 of 9 images could not be decoded, such as duck/duck_1.png"
+    ):
+        cog.extract_features(backbone, image_tree / "test", opts=SMALL, device="cpu")
+    with pytest.raises(CogError, match="/absent does not exist"):
+        cog.extract_features(backbone, "/absent", device="cpu")
+
+
+def features(seed: int) -> FeatureSet:
+    x, y = tiny.make_xy(n_per_class=20, dim=8, seed=seed, spread=2.0)
+    return FeatureSet(x, y, "tiny_net_birds")
+
+
+def test_accuracies_are_those_of_the_script(tmp_path):
+    """All images and one shot, two seeds; the features that are given stay as they are."""
+    train, test = features(0), features(1)
+    for name, part in (("train", train), ("test", test)):
+        (tmp_path / name).mkdir()
+        feature_files.save(part, tmp_path / name / "X_Y.pth")
+    before = train.x.clone()
+    scores = cog.evaluate(
+        None, train, test, n_shots=[0, 1], seeds=[3, 4], dataset="birds", device="cpu", **QUICK
+    )
+    assert torch.equal(train.x, before)
+    logreg.main(
+        ["--train_features_dir", str(tmp_path / "train"), "--test_features_dir", str(tmp_path / "test"),
+         "--output_dir", str(tmp_path / "eval"), "--seeds", "3", "4", "--n_shots", "0", "1", *QUICK_KEYS]
+    )  # fmt: skip
+    expected = []
+    for n_shot, folder in ((0, "eval"), (1, "eval_N1")):
+        for seed in (3, 4):
+            final = json.loads((tmp_path / folder / f"seed-{seed}/results.json").read_text())["final"]
+            expected += [
+                Score("tiny_net_birds", "birds", "logreg", n_shot, metric, final[f"test_{metric}"], seed)
+                for metric in ("top1", "top5")
+            ]
+    assert scores == expected
+    again = cog.evaluate(
+        None,
+        tmp_path / "train/X_Y.pth",
+        tmp_path / "test/X_Y.pth",
+        seeds=[3],
+        dataset="birds",
+        device="cpu",
+        **QUICK,
+    )
+    assert [score.value for score in again] == [score.value for score in expected[:2]]
+    table = cog.Results(scores).table("n_shots", "metric")
+    assert "top-1" in table or "top1" in table
+
+
+def test_a_network_on_folders(backbone, image_tree):
+    scores = cog.evaluate(
+        backbone,
+        image_tree / "train",
+        image_tree / "test",
+        n_shots=1,
+        seeds=[1],
+        opts=SMALL,
+        device="cpu",
+        **QUICK,
+    )
+    assert [(score.model, score.metric, score.n_shots) for score in scores] == [
+        ("tiny_net", "top1", 1),
+        ("tiny_net", "top5", 1),
+    ]
+    with pytest.raises(TypeError, match="needs a backbone"):
+        cog.evaluate(None, image_tree / "train", image_tree / "test")
