@@ -9,4 +9,4 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 ensure_environment dev
 ensure_wordnet
 cd "${repository}"
-exec "${python}" -m pytest -n auto --dist loadfile "$@"
+exec "${python}" -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"

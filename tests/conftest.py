@@ -41,7 +41,16 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Files whose slow tests take a minute and more, longest first: nothing is left to wait for at the end.
+_LONGEST = (
+    "test_crash.py", "test_miniature.py", "test_models_golden.py", "test_docs.py", "test_sources.py", "test_locks.py",
+    "test_models.py", "test_slurm.py", "test_shards.py", "test_models_faults.py",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(config, items):
+    places = {name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
     slow = config.getoption("--slow") or os.environ.get("CI", "").lower() in ("true", "1")
     slurm = slow or config.getoption("--slurm")
     needs_gpu = [item for item in items if "gpu" in item.keywords]

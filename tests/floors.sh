@@ -16,4 +16,4 @@ mapfile -t requirements < <("${python}" "${repository}/tests/floors.py")
     fail "the lowest versions cannot be installed together"
 ensure_wordnet
 cd "${repository}"
-COG_PYTHON="$(realpath -s "${python}")" exec "${folder}/bin/python" -m pytest -n auto --dist loadfile "$@"
+COG_PYTHON="$(realpath -s "${python}")" exec "${folder}/bin/python" -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"

@@ -692,14 +692,16 @@ def test_values_of_lists_given_as_none_or_empty(many, capsys):
 def test_an_interrupt_ends_at_once_and_leaves_nothing(
     image_tree, loader_file, tmp_path, python, repository, workers
 ):
-    loader_file.write_text(
-        tiny.LOADER_SOURCE.replace("mean = x.mean", "import time; time.sleep(60); mean = x.mean")
+    slow = (
+        "import time; time.sleep(60 if x.any() else 0); mean = x.mean"  # one image of zeros tells the width
     )
+    loader_file.write_text(tiny.LOADER_SOURCE.replace("mean = x.mean", slow))
     process = subprocess.Popen(
         [python, str(repository / "extract_features.py"),
          *arguments(image_tree, loader_file, tmp_path / "out", workers=workers)],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
+    assert process.stderr.readline().startswith("tiny_net: images of 12 pixels")
     assert "9 images of 3 classes" in process.stderr.readline()
     time.sleep(1)
     process.send_signal(signal.SIGINT)
