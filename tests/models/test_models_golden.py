@@ -337,7 +337,7 @@ def test_typical_mistakes(name, change, expected, files, monkeypatch):
     path = files(name)
     if getattr(change, "of_declaration", False):
         wrong = change(get_spec(name))
-        monkeypatch.setattr(backbone_module, "find_spec", lambda _: wrong)
+        monkeypatch.setattr(backbone_module, "find_spec", lambda *_: wrong)
         forward = cog.load_backbone(name, path)
     else:
         backbone = cog.load_backbone(name, path)

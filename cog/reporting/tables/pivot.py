@@ -105,7 +105,7 @@ class Averages:
         """A slice for each row."""
         return [Slice(row._asdict()) for row in self.rows]
 
-    @property
+    @functools.cached_property
     def sources(self) -> list[str]:
         """Sources of the rows, in order."""
         return list(dict.fromkeys(row.source for row in self.rows))
