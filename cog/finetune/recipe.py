@@ -161,10 +161,14 @@ class FineTuneRecipe:
         """Return the numpy generator of one of :data:`PURPOSES`, at a position such as epoch and row."""
         import numpy as np  # --help must not wait for it
 
-        key = (_FIRST_PURPOSE + PURPOSES.index(purpose), *position)
-        return np.random.default_rng(np.random.SeedSequence(entropy=self.seed, spawn_key=key))
+        return np.random.default_rng(self._sequence(purpose, *position))
 
     def torch_seed(self, purpose: str, *position: int) -> int:
         """Return the 63-bit seed for torch of a random choice."""
-        sequence = self.generator(purpose, *position).bit_generator.seed_seq
-        return int(sequence.generate_state(1, "uint64")[0]) >> 1
+        return int(self._sequence(purpose, *position).generate_state(1, "uint64")[0]) >> 1
+
+    def _sequence(self, purpose: str, *position: int) -> np.random.SeedSequence:
+        import numpy as np
+
+        key = (_FIRST_PURPOSE + PURPOSES.index(purpose), *position)
+        return np.random.SeedSequence(entropy=self.seed, spawn_key=key)
