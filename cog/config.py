@@ -141,11 +141,12 @@ def evaluation_name(cfg: CfgNode) -> str:
     name = cfg.EVAL.NAME
     if name == default_cfg().EVAL.NAME:
         name = cfg.CLF.TYPE
-    if cfg.CLF.PCA_DIM:
-        name += f"_pca{cfg.CLF.PCA_DIM}"
-    if cfg.CLF.MAX_PER_CLASS:
-        name += f"_max{cfg.CLF.MAX_PER_CLASS}"
-    return name
+    return variant_name(name, pca_dim=cfg.CLF.PCA_DIM, max_per_class=cfg.CLF.MAX_PER_CLASS)
+
+
+def variant_name(name: str, *, pca_dim: int, max_per_class: int) -> str:
+    """Return a name with the suffixes of ``CLF.PCA_DIM`` and ``CLF.MAX_PER_CLASS``, where these are not 0."""
+    return name + (f"_pca{pca_dim}" if pca_dim else "") + (f"_max{max_per_class}" if max_per_class else "")
 
 
 #: Name of fine-tuning's runs, in the place of EVAL.NAME's default.

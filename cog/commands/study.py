@@ -70,7 +70,6 @@ def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
     if args.model_loader is not None:
         file, _, function = args.model_loader.rpartition(":")
         image_args.append(f"--model_loader={os.path.abspath(file)}:{function}")
-
     return split_passthrough_args(
         words,
         extract_args=args.extract_args,

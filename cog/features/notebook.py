@@ -23,6 +23,9 @@ from cog.models.sources import find_spec, is_library_model
 from cog.models.zoo import MODELS
 from cog.runtime.device import require_precision, resolve_device
 
+#: Name of a module that has none.
+OWN_NETWORK = "own_network"
+
 
 def extract_features(
     backbone: nn.Module,
@@ -54,7 +57,7 @@ def extract_features(
         FailedImagesError: images that cannot be decoded; the first ones are named.
     """
     if not isinstance(backbone, Backbone):
-        backbone = Backbone(backbone, name=name or "own_network")
+        backbone = Backbone(backbone, name=name or OWN_NETWORK)
     name = name or backbone.name
     model: DeclaredModel | None = None
     if backbone.preprocess is not None:

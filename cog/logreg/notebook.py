@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from cog import constants
+from cog.config import variant_name
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.features.notebook import extract_features
+from cog.features.notebook import OWN_NETWORK, extract_features
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.protocol import run_protocol
@@ -60,7 +61,7 @@ def evaluate(
     ]
     for part in features:
         feature_files.check_and_normalize_(part.x, part.name, normalize=normalize and not pca_dim)
-    model = str(getattr(backbone, "name", features[0].name))
+    model = features[0].name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
     engine = Engine(resolve_device(device), settings.get("precision", "auto"))
     max_per_class = settings.get("max_per_class", 0)
     data = prepare(
@@ -73,8 +74,9 @@ def evaluate(
             with exact_float32():
                 logs = run_protocol(data, run, engine).classifier.logs
             assert logs is not None
+            evaluation = variant_name(run.classifier, pca_dim=pca_dim, max_per_class=max_per_class)
             scores += [
-                Score(model, dataset, run.classifier, n_shot, metric, logs[f"test/{metric}"][-1], seed)
+                Score(model, dataset, evaluation, n_shot, metric, logs[f"test/{metric}"][-1], seed)
                 for metric in ("top1", "top5")
             ]
     return scores

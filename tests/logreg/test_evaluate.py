@@ -110,6 +110,16 @@ def test_accuracies_are_those_of_the_script(tmp_path):
     assert "top-1" in table or "top1" in table
 
 
+def test_scores_are_named_as_those_of_the_scripts(image_tree):
+    train, test = features(0), features(1)
+    (top1, _) = cog.evaluate(None, train, test, seeds=[1], device="cpu", pca_dim=3, max_per_class=5, **QUICK)
+    assert top1.evaluation == "logreg_pca3_max5"
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
+    folders = (image_tree / "train", image_tree / "test")
+    (top1, _) = cog.evaluate(network, *folders, seeds=[1], n_shots=1, device="cpu", **QUICK)
+    assert (top1.model, top1.evaluation) == ("own_network", "logreg")
+
+
 def test_a_network_on_folders(backbone, image_tree):
     scores = cog.evaluate(
         backbone,

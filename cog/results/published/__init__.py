@@ -28,9 +28,6 @@ from cog.results.scores import LOGREG, SeedAverage, is_protocol
 #: Labels of :attr:`cog.results.scores.SeedAverage.source`; the keys are what :func:`averages` takes.
 SOURCES = {"v2": "paper v2", "v1": "paper v1"}
 
-#: Seeds behind each mean of the final version (Sec. 4.1); which ones is not said.
-N_SEEDS = 5
-
 #: The groups of Table 1 in the order of the paper's Fig. 3, with their names in the legend.
 CATEGORY_LABELS = {
     "reference": "ResNet",
