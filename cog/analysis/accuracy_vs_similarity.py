@@ -237,7 +237,7 @@ def _levels_with_runs(request: AnalysisRequest) -> list[str]:
     return [
         dataset
         for _, dataset in levels
-        if request.model_dir.evaluation(dataset, name=name, n_shot=n_shot).is_dir()
+        if saved_runs.any_in(request.model_dir.evaluation(dataset, name=name, n_shot=n_shot))
     ]
 
 

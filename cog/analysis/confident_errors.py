@@ -33,7 +33,7 @@ from cog.errors import CogError
 from cog.results.analysis_records import Number
 from cog.results.metric_info import PERCENT, Metric, by_name, declare
 from cog.results.scores import natural_key
-from cog.runtime import files
+from cog.runtime import files, run_archive
 from cog.runtime.resume_dir import sample_sha256
 
 if TYPE_CHECKING:
@@ -139,7 +139,9 @@ declare("cross", _metric, title=lambda data: f"classifier of {data} on other tes
 def _find_runs(request: AnalysisRequest) -> tuple[list[SavedRun], str | None]:
     args = request.args
     if args.classifier_dir is not None:
-        folder = files.require_dir(args.classifier_dir, "--classifier_dir")
+        folder = Path(args.classifier_dir)
+        if run_archive.locate(folder) is None:
+            files.require_dir(folder, "--classifier_dir")
         trained_on = args.trained_on
         seed = paths.parse_seed_folder(folder.name)
         model, dataset = request.model or "any_model", trained_on or "any"
@@ -162,8 +164,8 @@ def _find_runs(request: AnalysisRequest) -> tuple[list[SavedRun], str | None]:
 
 
 def _digest(run: SavedRun) -> str:
-    extra = [run.folder / PCA_FILE] if (run.folder / PCA_FILE).is_file() else []
-    return files.sha256(run.file(MODEL_FILE), *extra)
+    extra = [run.folder / PCA_FILE] if run_archive.is_file(run.folder / PCA_FILE) else []
+    return saved_runs.digest(run.file(MODEL_FILE), *extra)
 
 
 def _trained_features(

@@ -6,6 +6,7 @@ imports torch before weights are read.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from cog import config
 from cog.errors import CogError
 from cog.paths import ModelDir, evaluation_folder, parse_seed_folder
 from cog.results import run_records
-from cog.runtime import files
+from cog.runtime import run_archive, safe_load
 from cog.runtime.safe_load import load_pickle, load_torch
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class SavedRun:
             CogError: the file does not exist.
         """
         path = self.folder / name
-        if not path.is_file():
+        if not run_archive.is_file(path):
             raise CogError(f"the run {self.folder.parent} has no {name}; run logreg.py again (--overwrite)")
         return path
 
@@ -115,14 +116,16 @@ def runs_in(
         CogError: a run that ``seeds`` asks for is missing or cannot be read.
     """
     try:
-        entries = sorted(os.listdir(folder))
+        entries = {entry.name for entry in os.scandir(folder) if entry.is_dir()}
     except OSError:
-        entries = []
+        entries = set()
+    if (archive := run_archive.open_archive(folder.absolute().parent)) is not None:
+        entries |= set(archive.seeds(folder.absolute().name))
     runs: dict[int, SavedRun] = {}
     present = []
-    for entry in entries:
+    for entry in sorted(entries):
         seed = parse_seed_folder(entry)
-        if seed is None or not (folder / entry).is_dir():
+        if seed is None:
             continue
         present.append(seed)
         if seeds is not None and seed not in seeds:
@@ -144,6 +147,12 @@ def runs_in(
     return [runs[seed] for seed in sorted(runs)]
 
 
+def any_in(folder: Path) -> bool:
+    """Whether there is an evaluation folder, or an archive of runs with its runs."""
+    archive = run_archive.open_archive(folder.absolute().parent)
+    return folder.is_dir() or (archive is not None and bool(archive.seeds(folder.name)))
+
+
 def read_run(path: Path, *, model: str, dataset: str, n_shot: int | None, seed: int) -> SavedRun:
     """Read one seed folder.
 
@@ -152,8 +161,8 @@ def read_run(path: Path, *, model: str, dataset: str, n_shot: int | None, seed: 
     """
     run = run_records.read_run(path, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
     record: Any = {}
-    if (path / run_records.RESULTS_FILE).is_file():
-        record = files.read_json(path / run_records.RESULTS_FILE)
+    if run_archive.is_file(path / run_records.RESULTS_FILE):
+        record = safe_load.read_json(path / run_records.RESULTS_FILE, "record of a run")
     return SavedRun(seed, path / run.final_folder, run.top1, record)
 
 
@@ -163,7 +172,19 @@ def prediction_digests(runs: Sequence[SavedRun]) -> dict[str, str]:
     Raises:
         CogError: a run without predictions.
     """
-    return {str(run.seed): files.sha256(run.file(PREDICTIONS_FILE)) for run in runs}
+    return {str(run.seed): digest(run.file(PREDICTIONS_FILE)) for run in runs}
+
+
+def digest(*paths: Path) -> str:
+    """Return the SHA-256 of files of a run, one after the other, as 64 hexadecimal digits.
+
+    Raises:
+        CogError: when one cannot be read.
+    """
+    result = hashlib.sha256()
+    for path in paths:
+        result.update(safe_load.contents(path, "file of a run"))
+    return result.hexdigest()
 
 
 def predictions(run: SavedRun) -> np.ndarray:
@@ -285,7 +306,7 @@ def load_classifier(run: SavedRun, *, normalize: bool) -> SavedClassifier:
     settings = settings if isinstance(settings, dict) else {}
     recorded = settings.get("CLF.NORM_FTS")
     projection = None
-    if (run.folder / PCA_FILE).is_file():
+    if run_archive.is_file(run.folder / PCA_FILE):
         tensors = load_torch(run.folder / PCA_FILE)
         projection = (tensors["mean"].float(), tensors["components"].float())
     return SavedClassifier(

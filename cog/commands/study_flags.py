@@ -15,9 +15,8 @@ from cog.study import units
 from cog.study.units import Study
 
 
-def add(parser: cli_tools.Parser) -> None:
-    """Add the flags."""
-    group = parser.add_argument_group("study")
+def add_places(group: argparse._ArgumentGroup) -> None:
+    """Add the flags of root, models and data sets."""
     group.add_argument("--models_root_dir", required=True, help="root of all models")
     group.add_argument(
         "--models",
@@ -30,6 +29,12 @@ def add(parser: cli_tools.Parser) -> None:
         nargs="+",
         help=f"default: {' '.join(constants.DATASETS)}, or what is there",
     )
+
+
+def add(parser: cli_tools.Parser) -> None:
+    """Add the flags."""
+    group = parser.add_argument_group("study")
+    add_places(group)
     group.add_argument(
         "--splits", nargs="+", choices=constants.SPLITS, default=list(constants.SPLITS), help="default: both"
     )

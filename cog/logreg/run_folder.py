@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cog.errors import CogError
 from cog.logreg.settings import Settings
-from cog.runtime import files
+from cog.runtime import files, run_archive, safe_load
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
 
@@ -74,9 +74,9 @@ class RunFolder(OutputFolder):
     def results(self) -> dict[str, Any] | None:
         """Return results.json of a complete run, or None."""
         path = self.path / RESULTS_FILE
-        if not path.is_file():
+        if not run_archive.is_file(path):
             return None
-        data = files.read_json(path)
+        data = safe_load.read_json(path, "record of a run")
         if not isinstance(data, dict):
             raise CogError(
                 f"{path} holds {type(data).__name__}, expected a JSON object; add --overwrite to replace it"
@@ -85,19 +85,21 @@ class RunFolder(OutputFolder):
 
     def replaced(self) -> list[str]:
         """Return the names of this toolkit's (or the original's) outputs in the folder, sorted."""
-        if not self.path.is_dir():
-            return []
+        found = os.listdir(self.path) if self.path.is_dir() else []
+        if (packed := run_archive.locate(self.path)) is not None:
+            found = [name for name, _ in packed.archive.entries(packed.run)]
         names = (RESULTS_FILE, *_OTHER_FILES)
-        return sorted(
-            name for name in os.listdir(self.path) if name in names or _FINAL_FOLDER.fullmatch(name)
-        )
+        return sorted(name for name in found if name in names or _FINAL_FOLDER.fullmatch(name))
 
     def is_complete(self) -> bool:
         """Whether a finished run is there, of this toolkit or of the original one.
 
         The original toolkit writes ``logs.pkl`` once, after the last epoch of the final training.
         """
-        return self.results() is not None or len(list(self.path.glob("final-lr-*_wd-*/logs.pkl"))) == 1
+        if self.results() is not None:
+            return True
+        finals = [name for name in self.replaced() if _FINAL_FOLDER.fullmatch(name)]
+        return sum(run_archive.is_file(self.path / name / "logs.pkl") for name in finals) == 1
 
     def is_replacing(self) -> bool:
         """Whether unfinished work on this very run is there, to replace a complete one."""
@@ -108,6 +110,11 @@ class RunFolder(OutputFolder):
 
     def holds_result(self) -> bool:
         """Whether the run is complete and kept; with ``overwrite`` only if an interrupted replacement finished it."""
+        if self.overwrite and (packed := run_archive.locate(self.path)) is not None:
+            raise CogError(
+                f"{self.path} is in {packed.archive.path.name}, where nothing is overwritten; unpack it first "
+                "(bash-scripts/pack.sh ... --unpack)"
+            )
         try:
             results = self.results()
         except CogError:

@@ -28,6 +28,7 @@ from cog.models.spec import CheckpointSource, ModelSpec
 from cog.paths import ModelDir
 from cog.runtime import files
 from cog.runtime.progress import Progress
+from cog.runtime.zip_files import require_small_directory
 
 logger = logging.getLogger(__name__)
 
@@ -303,8 +304,6 @@ def _check(partial: Sequence[Path], source: CheckpointSource) -> None:
 
 def _unpack(path: Path, member: str) -> None:
     """Replace a zip archive by one of its members; neither its directory nor the member can grow without bound."""
-    from cog.runtime.safe_load import require_small_directory  # imports NumPy
-
     try:
         with open(path, "rb") as handle:
             require_small_directory(handle)

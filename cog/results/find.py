@@ -23,7 +23,8 @@ from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, UnfinishedError
 from cog.results.scores import LOGREG, dataset_key, natural_key
-from cog.runtime import files
+from cog.runtime import files, run_archive
+from cog.runtime.run_archive import RunArchive
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -52,6 +53,7 @@ class _Folder(NamedTuple):
     n_shot: int | None  # None: the run must say
     seed: int | None  # None: it is an analysis
     path: Path
+    run: Run | Problem | None = None  # already read, from an archive
 
 
 @dataclass(frozen=True)
@@ -117,23 +119,33 @@ def find_all(
     wanted_seeds = None if seeds is None else set(seeds)
     problems: list[Problem] = []
 
+    def list_dataset(model: str, dataset: str, path: Path) -> tuple[list[_Folder], list[Problem]]:
+        inside: list[Problem] = []
+        results = []
+        version = run_archive.version(path)
+        archive = _archive(path, inside)
+        for name in _names(path, archive, inside):
+            folder = path / name
+            if analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
+                results.append(_Folder(model, dataset, analysis, None, None, folder))
+            parsed = paths.parse_evaluation_folder(name)
+            if parsed is None or evaluation not in (None, parsed[0]):
+                continue
+            if wanted_shots is None or parsed[1] in wanted_shots:
+                results += _runs_in(folder, model, dataset, *parsed, wanted_seeds, archive, inside)
+        if version != run_archive.version(path):
+            return list_dataset(model, dataset, path)
+        return results, inside
+
     def list_model(item: tuple[str, Path]) -> tuple[list[_Folder], list[Problem]]:
         model, path = item
         inside: list[Problem] = []
         results = []
         for dataset in _folders(path, inside, missing_ok=True):
-            if wanted_datasets is not None and dataset not in wanted_datasets:
-                continue
-            for name in _folders(path / dataset, inside):
-                folder = path / dataset / name
-                if analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
-                    results.append(_Folder(model, dataset, analysis, None, None, folder))
-                parsed = paths.parse_evaluation_folder(name)
-                if parsed is None or evaluation not in (None, parsed[0]):
-                    continue
-                if wanted_shots is None or parsed[1] in wanted_shots:
-                    for seed, seed_path in _seed_folders(folder, wanted_seeds, inside):
-                        results.append(_Folder(model, dataset, *parsed, seed, seed_path))
+            if wanted_datasets is None or dataset in wanted_datasets:
+                folders, there = list_dataset(model, dataset, path / dataset)
+                results += folders
+                inside += there
         return results, inside
 
     if models is None:
@@ -161,9 +173,10 @@ def read_evaluation(
     parsed = paths.parse_evaluation_folder(Path(os.path.abspath(folder)).name)
     evaluation = parsed[0] if parsed is not None else LOGREG
     problems: list[Problem] = []
-    inside = _seed_folders(folder, None if seeds is None else set(seeds), problems)
+    archive = None if parsed is None else _archive(Path(os.path.abspath(folder)).parent, problems)
+    wanted = None if seeds is None else set(seeds)
     everything = _read_all(
-        [_Folder(model, dataset, evaluation, n_shot, seed, path) for seed, path in inside], problems
+        _runs_in(folder, model, dataset, evaluation, n_shot, wanted, archive, problems), problems
     )
     return everything.runs.get(evaluation, []), everything.problems
 
@@ -204,6 +217,11 @@ def _folders(path: Path, problems: list[Problem], *, missing_ok: bool = False) -
     for entry in _scan(path, problems, missing_ok=missing_ok):
         if not entry.name.startswith(".") and _is_dir(entry):
             yield entry.name
+
+
+def list_folders(path: Path) -> list[str]:
+    """Return the names of the folders in one that may be missing, but for hidden ones."""
+    return list(_folders(path, [], missing_ok=True))
 
 
 def list_models(models_root_dir: str | os.PathLike[str]) -> list[str]:
@@ -281,10 +299,58 @@ def _holds_runs(folder: Path, *, above: int) -> bool:
     return any(path.name.startswith("final") for path in level)
 
 
+def _archive(folder: Path, problems: list[Problem]) -> RunArchive | None:
+    """Open the archive of a model and data set; one that cannot be read becomes a problem."""
+    try:
+        return run_archive.open_archive(folder)
+    except CogError as error:
+        path = folder / run_archive.ARCHIVE_FILE
+        problems.append(Problem(path, str(error).replace(f"{path} ", "it ")))
+        return None
+
+
+def _names(folder: Path, archive: RunArchive | None, problems: list[Problem]) -> list[str]:
+    """Return the names of the folders of a model and data set; those of evaluations may be in the archive alone."""
+    packed = {run.partition("/")[0] for run in archive.runs} if archive is not None else set()
+    return sorted({*_folders(folder, problems), *packed})
+
+
+def _runs_in(
+    folder: Path,
+    model: str,
+    dataset: str,
+    evaluation: str,
+    n_shot: int | None,
+    wanted: set[int] | None,
+    archive: RunArchive | None,
+    problems: list[Problem],
+) -> list[_Folder]:
+    """Return the runs of an evaluation folder; those in the archive are read, as this takes no further file."""
+    found = {}
+    if archive is not None:
+        packed = Path(os.path.abspath(folder)).name
+        for name in archive.seeds(packed):
+            seed = paths.parse_seed_folder(name)
+            if seed is None or (wanted is not None and seed not in wanted):
+                continue
+            place = {"model": model, "dataset": dataset, "n_shot": n_shot, "seed": seed, "evaluation": evaluation}
+            run: Run | Problem
+            try:
+                run = run_records.read_packed(archive, f"{packed}/{name}", folder / name, **place)
+            except CogError as error:
+                run = Problem(folder / name, str(error))
+            found[name] = _Folder(model, dataset, evaluation, n_shot, seed, folder / name, run)
+    for seed, path in _seed_folders(folder, wanted, problems, missing_ok=archive is not None):
+        names = [entry.name for entry in _scan(path, [])] if path.name in found else []
+        if path.name not in found or run_archive.holds_result(names):
+            found[path.name] = _Folder(model, dataset, evaluation, n_shot, seed, path)
+    return list(found.values())
+
+
 def _seed_folders(
-    folder: Path, wanted: set[int] | None, problems: list[Problem]
+    folder: Path, wanted: set[int] | None, problems: list[Problem], *, missing_ok: bool = False
 ) -> Iterator[tuple[int, Path]]:
-    for entry in _scan(folder, problems):
+    for entry in _scan(folder, problems, missing_ok=missing_ok):
         hidden = entry.name.startswith(".")
         if not (hidden or entry.name.startswith("seed")) or not _is_dir(entry):
             continue
@@ -301,7 +367,7 @@ def _seed_folders(
 def _read_all(folders: Iterable[_Folder], problems: list[Problem]) -> Everything:
     same: dict[tuple, list[_Folder]] = {}
     for folder in folders:
-        same.setdefault(folder[:-1], []).append(folder)
+        same.setdefault(folder[:5], []).append(folder)
     single = [group[0] for group in same.values() if len(group) == 1]
     for group in same.values():
         for folder in group if len(group) > 1 else ():
@@ -328,6 +394,8 @@ def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
     """Return the result in a folder and what was wrong there; never raises, whatever the folder holds."""
     problems: list[Problem] = []
     state = ""
+    if folder.run is not None:
+        return (folder.run, []) if isinstance(folder.run, Run) else (None, [folder.run])
     try:
         if folder.seed is None:
             return _read_analysis(folder), problems

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cog import constants, paths
 from cog.errors import CogError
@@ -29,10 +29,11 @@ from cog.results.scores import (
     natural_key,
     without_single_std,
 )
-from cog.runtime import safe_load
+from cog.runtime import run_archive, safe_load
 from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.json_fields import number, text, whole
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING, read_state
+from cog.runtime.run_archive import RunArchive
 
 LOGS_FILE = "logs.pkl"
 RESULTS_FILE = "results.json"
@@ -49,6 +50,19 @@ _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
 _TOLERANCE_PERCENT = 1e-3
 
 _PLAIN = frozenset({type(None), str, bool, int})
+
+#: Of results.json, what :func:`read_details` and tables need (without the trials: :data:`_COUNTED`).
+_SUMMARIZED = (
+    "status", "seed", "n_shot", "final", "identity", "train_features", "test_features", "n_classes", "feature_dim",
+    "rows", "best_trial", "seconds", "versions", "device", "finished",
+)  # fmt: skip
+
+#: What is told of the trials.
+_COUNTED = ("n_trials", "n_trials_diverged", "best_val_top1")
+
+_Value = TypeVar("_Value")
+_KEPT: dict[str, Any] = {}
+_MOST_KEPT = 1 << 12
 
 # A record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
@@ -100,6 +114,9 @@ class Details:
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str | None = None
     finished: str | None = None
+
+
+_NO_DETAILS = Details()
 
 
 @dataclass(frozen=True)
@@ -255,6 +272,7 @@ def read_run(
         CogError: when the run is ambiguous, its files contradict each other or cannot be read safely.
     """
     problems = [] if problems is None else problems
+    place = {"model": model, "dataset": dataset, "n_shot": n_shot, "seed": seed, "evaluation": evaluation}
     finals, stages = [], []
     record: dict[str, Any] | None = None
     entries = _list(path)
@@ -270,18 +288,40 @@ def read_run(
     elif stages and read_state(path, [name for name, _ in entries], complete=True).holder is None:
         problems += [Problem(path / name, LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
+    return _run(path, final, record, _read_last(path, final), **place)
+
+
+def _read_last(path: Path, final: str) -> tuple[float, float, int]:
+    """Return both accuracies (percent) after the last epoch, and the number of epochs."""
     logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
     logs_name = f"{final}/{LOGS_FILE}"
     top1, n_epochs = _last_accuracy(logs, METRICS["top1"], logs_name)
     top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], logs_name)
     if n_epochs != n_epochs_top5:
         raise CogError(f"{logs_name} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
+    return top1, top5, n_epochs
+
+
+def _run(
+    path: Path,
+    final: str,
+    record: dict[str, Any] | None,
+    last: tuple[float, float, int],
+    *,
+    model: str,
+    dataset: str,
+    n_shot: int | None,
+    seed: int,
+    evaluation: str,
+) -> Run:
+    """Return the run that a record (None: of the original toolkit) and the end of its logs describe."""
+    top1, top5, n_epochs = last
     recorded = record["final"] if record is not None else {}
     for name, value in (("top1", top1), ("top5", top5)):
         said = number(recorded.get(f"test_{name}"))
         if said is not None and abs(said - value) > _TOLERANCE_PERCENT:
             raise CogError(
-                f"{logs_name} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
+                f"{final}/{LOGS_FILE} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
                 "them was changed; run this again with --overwrite"
             )
     if n_shot is None:
@@ -301,9 +341,50 @@ def read_run(
         diverged=recorded.get("diverged") is True,
         path=path,
         final_folder=final,
-        details=Details() if record is None else read_details(record),
+        details=_NO_DETAILS if record is None else read_details(record),
         evaluation=evaluation,
     )
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    """Return the entry of a run in the index of an archive (:mod:`cog.runtime.run_archive`).
+
+    Raises:
+        CogError: see :func:`read_run`.
+    """
+    record: dict[str, Any] | None = None
+    if run_archive.is_file(run.path / RESULTS_FILE):
+        record = _read_record(run.path, seed=run.seed, n_shot=run.n_shot)
+        details = read_details(record)
+        record = {key: record[key] for key in _SUMMARIZED if key in record}
+        record |= {key: getattr(details, key) for key in _COUNTED}
+    return {"final": run.final_folder, "last": [run.top1, run.top5, run.n_epochs], "record": record}
+
+
+def read_packed(archive: RunArchive, name: str, path: Path, **place: Any) -> Run:
+    """Return a run as the index of its archive tells it, without a look at its files.
+
+    Args:
+        archive: where its files are.
+        name: the run, as the archive names it.
+        path: its seed folder, which need not exist.
+        **place: what the folder's place says about the run, see :func:`read_run`.
+
+    Raises:
+        CogError: when the entry is not one of :func:`summary_of`.
+    """
+    try:
+        entry = archive.runs[name]
+        final, record = entry["final"], entry["record"]
+        top1, top5, n_epochs = entry["last"]
+        if record is not None:
+            _check_record(record, seed=place["seed"], n_shot=place["n_shot"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CogError(f"the index of {archive.path.name} has no entry of a run here ({error})") from error
+    good = isinstance(final, str) and type(n_epochs) is int
+    if not good or not all(type(value) is float and is_percentage(value) for value in (top1, top5)):
+        raise CogError(f"the index of {archive.path.name} has no accuracies of this run")
+    return _run(path, final, record, (top1, top5, n_epochs), **place)
 
 
 def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False) -> None:
@@ -331,8 +412,9 @@ def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False
 
 
 def _list(path: Path) -> list[tuple[str, bool]]:
-    """Return the names in a folder, sorted, each with whether it is a folder."""
+    """Return the names in a seed folder, or in the archive that has it, sorted, each with whether it is a folder."""
     names = []
+    missing = False
     try:
         with os.scandir(path) as entries:
             for entry in entries:
@@ -341,9 +423,15 @@ def _list(path: Path) -> list[tuple[str, bool]]:
                 except OSError:  # a link that leads nowhere we may look
                     names.append((entry.name, False))
     except FileNotFoundError:
-        raise CogError("vanished while the results were read") from None
+        missing = True
     except OSError as error:
         raise CogError(f"cannot be read: {error.strerror or error}") from error
+    if not run_archive.holds_result([name for name, _ in names]):
+        packed = run_archive.locate(path)
+        if packed is not None:
+            return sorted({*names, *packed.archive.entries(packed.run)})
+        if missing:
+            raise CogError("vanished while the results were read")
     return sorted(names)
 
 
@@ -354,6 +442,11 @@ def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]
         record = json.loads(bytes(content))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
+    _check_record(record, seed=seed, n_shot=n_shot)
+    return record
+
+
+def _check_record(record: Any, *, seed: int, n_shot: int | None) -> None:
     if not isinstance(record, dict) or not isinstance(record.get("final"), dict):
         raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
     if record.get("status") != "complete":
@@ -363,7 +456,6 @@ def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]
             raise CogError(f"{RESULTS_FILE} says {key} {record[key]!r}, the folder's name {expected}")
     if type(record.get("n_shot", 0)) is not int or record.get("n_shot", 0) < 0:
         raise CogError(f"{RESULTS_FILE} says n_shot {record['n_shot']!r}, expected a whole number")
-    return record
 
 
 def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] | None) -> str:
@@ -374,7 +466,7 @@ def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] |
         return folder
     if len(finals) > 1:
         # As in the original toolkit only a folder with logs is a candidate.
-        finals = [name for name in finals if (path / name / LOGS_FILE).is_file()]
+        finals = [name for name in finals if run_archive.is_file(path / name / LOGS_FILE)]
     if not finals:
         raise CogError(f"no final-*/{LOGS_FILE}: the run is unfinished or failed")
     if len(finals) > 1:
@@ -427,34 +519,47 @@ def read_details(record: Mapping[str, Any]) -> Details:
     by_number = {trial.get("number"): trial for trial in trials if type(trial.get("number")) is int}
     best_trial = best if type(best) is int else None
     return Details(
-        settings={
-            key: value
-            for key, value in identity.items()
-            if _is_plain(value)
-            or (isinstance(value, list) and len(value) <= 2 and all(map(_is_plain, value)))
-        },
-        train_features=_plain(identity.get("train_features")),
-        test_features=_plain(identity.get("test_features")),
-        train_features_file=text(record.get("train_features")),
-        test_features_file=text(record.get("test_features")),
+        settings=_shared(
+            {
+                key: value
+                for key, value in identity.items()
+                if _is_plain(value)
+                or (isinstance(value, list) and len(value) <= 2 and all(map(_is_plain, value)))
+            }
+        ),
+        train_features=_shared(_plain(identity.get("train_features"))),
+        test_features=_shared(_plain(identity.get("test_features"))),
+        train_features_file=_shared(text(record.get("train_features"))),
+        test_features_file=_shared(text(record.get("test_features"))),
         n_classes=whole(record.get("n_classes")),
         feature_dim=whole(record.get("feature_dim")),
-        rows={key: n for key, n in _mapping(record.get("rows")).items() if whole(n) is not None},
-        n_trials=len(trials),
-        n_trials_diverged=sum(trial.get("diverged") is True for trial in trials),
+        rows=_shared({key: n for key, n in _mapping(record.get("rows")).items() if whole(n) is not None}),
+        n_trials=len(trials) or whole(record.get("n_trials")) or 0,
+        n_trials_diverged=sum(trial.get("diverged") is True for trial in trials)
+        or whole(record.get("n_trials_diverged"))
+        or 0,
         best_trial=best_trial,
-        best_val_top1=number(by_number.get(best_trial, {}).get("val_top1")),
+        best_val_top1=number(
+            by_number.get(best_trial, {}).get("val_top1") if trials else record.get("best_val_top1")
+        ),
         seconds={
             key: seconds
             for key, value in _mapping(record.get("seconds")).items()
             if (seconds := number(value)) is not None
         },
-        versions={
-            key: value for key, value in _mapping(record.get("versions")).items() if isinstance(value, str)
-        },
-        device=text(record.get("device")),
+        versions=_shared(
+            {key: value for key, value in _mapping(record.get("versions")).items() if isinstance(value, str)}
+        ),
+        device=_shared(text(record.get("device"))),
         finished=text(record.get("finished")),
     )
+
+
+def _shared(value: _Value) -> _Value:
+    """Return an equal value that other runs have already: what hundreds of thousands of runs say is kept once."""
+    if len(_KEPT) >= _MOST_KEPT:
+        _KEPT.clear()
+    return _KEPT.setdefault(repr(value), value)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

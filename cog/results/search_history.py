@@ -18,7 +18,7 @@ from typing import Any
 from cog import constants
 from cog.errors import CogError
 from cog.results.run_records import LOGS_FILE, RESULTS_FILE, Run
-from cog.runtime import files, safe_load
+from cog.runtime import run_archive, safe_load
 from cog.runtime.json_fields import number, text, whole
 
 _FEATURES_METADATA = "features.json"
@@ -208,8 +208,8 @@ def plain(value: Any) -> str | None:
 def _read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a file; None when it cannot be read, is too large, or holds something else."""
     try:
-        data = json.loads(path.read_bytes()) if path.stat().st_size <= _MAX_BYTES else None
-    except (OSError, ValueError, RecursionError):
+        data = json.loads(bytes(safe_load.contents(path, "record of a run", _MAX_BYTES)))
+    except (CogError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 
@@ -221,7 +221,7 @@ def read_search(run: Run) -> SearchRecord:
         CogError: when its files cannot be read, or hold something else.
     """
     record_file = run.path / RESULTS_FILE
-    record = files.read_json(record_file) if record_file.is_file() else None
+    record = safe_load.read_json(record_file, "record of a run") if run_archive.is_file(record_file) else None
     if record is not None and not isinstance(record, dict):
         raise CogError(f"{record_file} holds {type(record).__name__}, expected a JSON object")
     return _search(run, record, safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE))

@@ -10,11 +10,13 @@ function, so nothing here unpickles without restriction:
   reader.
 
 What is not data is refused before it costs time or memory: pickles by :func:`cog.runtime.safe_pickle.check`, archives
-by :func:`require_stored`.
+by :func:`cog.runtime.zip_files.require_stored`.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import mmap
 import os
 import pickle
@@ -26,7 +28,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from cog.errors import CogError, UnsafeFileError
-from cog.runtime import files, safe_pickle
+from cog.runtime import files, run_archive, safe_pickle
+from cog.runtime.zip_files import require_stored
 
 #: Levels, logs and predictions take less; split files more.
 LARGEST_PICKLE = 1 << 26
@@ -39,9 +42,6 @@ TORCH_0_1 = (
 
 # Smaller files are read, larger ones mapped.
 _SMALL = 1 << 20
-
-# 100,000 records.
-_LARGEST_DIRECTORY = 1 << 23
 
 # Pickles at the start of a file of torch before 1.6: magic number, version, system, contents, keys of the storages.
 _LEGACY_PICKLES = 5
@@ -78,6 +78,8 @@ def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) 
 def contents(path: str | os.PathLike[str], kind: str, largest: int | None = None) -> bytes | mmap.mmap:
     """Return the bytes of a regular file that is not empty; a map is closed with the last reference to it.
 
+    A file of a run may as well lie in an archive of runs (:mod:`cog.runtime.run_archive`).
+
     Raises:
         CogError: for anything else.
     """
@@ -94,63 +96,41 @@ def contents(path: str | os.PathLike[str], kind: str, largest: int | None = None
                 return handle.read()
             return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and (packed := run_archive.locate(path)) is not None:
+            return packed.read(largest)
         raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def require_small_directory(archive: IO[bytes]) -> None:
-    """Refuse a zip archive whose directory would fill the memory; leaves the file at its beginning.
+def read_json(path: str | os.PathLike[str], kind: str) -> Any:
+    """Return what a JSON file holds; it may lie in an archive of runs.
 
     Raises:
-        UnsafeFileError: the directory is too large.
-        zipfile.BadZipFile: there is none.
+        CogError: when it is missing, too large, unreadable or not JSON.
     """
-    end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
-    if end is None:
-        raise zipfile.BadZipFile("the file ends early")
-    if end[5] > _LARGEST_DIRECTORY:
-        raise UnsafeFileError(f"a directory of {end[5]:,} bytes, expected at most {_LARGEST_DIRECTORY:,}")
-    archive.seek(0)
+    content = contents(path, kind, LARGEST_PICKLE)
+    try:
+        return json.loads(bytes(content).decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError) as error:
+        raise CogError(f"{path} is not valid JSON ({error})") from error
 
 
-def require_stored(archive: IO[bytes]) -> IO[bytes]:
-    """Refuse a zip archive that can become larger than it is: torch and numpy's ``savez`` compress nothing.
-
-    The exception is the code of a TorchScript archive, which nothing here reads.
-
-    Args:
-        archive: the file; only its directory is read.
-
-    Returns:
-        The file, at its beginning.
-
-    Raises:
-        UnsafeFileError: a record is compressed, or records overlap.
-        zipfile.BadZipFile: the directory is damaged.
-    """
-    require_small_directory(archive)
-    with zipfile.ZipFile(archive) as opened:
-        records = opened.infolist()
-    records = [record for record in records if record.filename.split("/")[1:2] != ["code"]]
-    compressed = [record.filename for record in records if record.compress_type != zipfile.ZIP_STORED]
-    if compressed:
-        raise UnsafeFileError(f"a compressed record {compressed[0]}")
-    if sum(record.file_size for record in records) > archive.seek(0, os.SEEK_END):
-        raise UnsafeFileError("records that announce more bytes than the file has")
-    archive.seek(0)
-    return archive
+def _open(path: Path) -> IO[bytes]:
+    """Open a file, or what an archive of runs has in its place."""
+    packed = None if path.exists() else run_archive.locate(path)
+    return open(path, "rb") if packed is None else io.BytesIO(packed.read())
 
 
 def _check_torch(path: Path) -> None:
     """Judge a torch file before torch reads it.
 
     Raises:
-        UnsafeFileError: see :func:`require_stored`, :func:`cog.runtime.safe_pickle.check`.
+        UnsafeFileError: see :func:`cog.runtime.zip_files.require_stored`, :func:`cog.runtime.safe_pickle.check`.
         Exception: a broken file.
     """
     content = contents(path, "torch file")
     try:
         if content[:4] == b"PK\x03\x04":
-            with open(path, "rb") as handle, zipfile.ZipFile(require_stored(handle)) as archive:
+            with _open(path) as handle, zipfile.ZipFile(require_stored(handle)) as archive:
                 for name in archive.namelist():
                     if name.endswith("/data.pkl"):
                         safe_pickle.check(archive.read(name))
@@ -187,7 +167,8 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
         _check_torch(path)
         with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hints to programmers; what matters to a user is an error here
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap or None)
+            source = path if mmap or path.exists() else _open(path)
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap or None)
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
     except CogError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from cog.errors import CogError
 from cog.features.folder import INCOMPLETE_FILE
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
 from cog.results import find, scores
+from cog.runtime import run_archive
 from cog.runtime.output_folder import DONE as DONE
 from cog.runtime.output_folder import FAILED as FAILED
 from cog.runtime.output_folder import INTERRUPTED as INTERRUPTED
@@ -155,18 +156,22 @@ def survey(study: Study) -> dict[Unit, Status]:
 def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
     statuses: dict[Unit, Status] = {}
     folder = paths.ModelDir(study.root, model).path / paths.check_dataset_name(dataset)
+    version = run_archive.version(folder)
     entries = _list(folder)
     for extraction in study.extractions(model, dataset):
         path = extraction.folder(study.root)
         listed = _list(path) if path.name in entries else frozenset()
         statuses[extraction] = _status(path, listed, done=constants.FEATURES_FILE in listed)
-    runs = _run_folders(folder, entries, study)
+    archive = run_archive.open_archive(folder) if run_archive.ARCHIVE_FILE in entries else None
+    packed = archive.runs if archive is not None else {}
+    runs = _run_folders(folder, entries, packed, study)
     for training in study.trainings(model, dataset):
         expected = training.folder(study.root)
         statuses[training] = best = Status(MISSING)
         for path in runs.get((training.n_shot, training.seed), ()):
             listed = _list(path)
-            marked = RESULTS_FILE in listed
+            is_packed = f"{path.parent.name}/{path.name}" in packed
+            marked = RESULTS_FILE in listed or is_packed
             done = marked or (
                 any(name.startswith("final-lr-") for name in listed) and RunFolder(path).is_complete()
             )
@@ -176,18 +181,26 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
                 statuses[training] = best
                 if status.state in (DONE, RUNNING):
                     break
-    return statuses
+    return statuses if version == run_archive.version(folder) else _survey_pair(study, model, dataset)
 
 
-def _run_folders(folder: Path, entries: frozenset[str], study: Study) -> dict[tuple[int, int], list[Path]]:
-    """Return the folders of the runs that exist by (n_shot, seed), in either spelling, that of this toolkit first."""
+def _run_folders(
+    folder: Path, entries: frozenset[str], packed: Collection[str], study: Study
+) -> dict[tuple[int, int], list[Path]]:
+    """Return the folders of the runs that exist by (n_shot, seed), in either spelling, that of this toolkit first.
+
+    Those of runs in the archive need not exist any more.
+    """
     runs: dict[tuple[int, int], list[Path]] = {}
-    for name in sorted(entries):
+    in_archive: dict[str, set[str]] = {}
+    for run in packed:
+        in_archive.setdefault(run.partition("/")[0], set()).add(run.partition("/")[2])
+    for name in sorted({*entries, *in_archive}):
         parsed = paths.parse_evaluation_folder(name)
         if parsed is None or parsed[0] != study.evaluation or parsed[1] not in study.n_shots:
             continue
         is_own = name == paths.evaluation_folder(*parsed)
-        for seed_name in sorted(_list(folder / name)):
+        for seed_name in sorted(_list(folder / name) | in_archive.get(name, set())):
             seed = paths.parse_seed_folder(seed_name)
             if seed is not None:
                 places = runs.setdefault((parsed[1], seed), [])
@@ -255,7 +268,8 @@ def find_datasets(root: Path, models: Sequence[str]) -> tuple[str, ...]:
             if not constants.is_plain_name(name):
                 continue
             for entry in _list(folder / name):
-                if entry.startswith("features_") or paths.parse_evaluation_folder(entry):
+                is_output = entry.startswith("features_") or paths.parse_evaluation_folder(entry)
+                if is_output or entry == run_archive.ARCHIVE_FILE:
                     datasets.add(name)
                     break
     if datasets <= set(constants.DATASETS):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cog.errors import CogError, UnsafeFileError
 from cog.models.formats.tensors import StorageType, from_bytes, rebuild_tensor
 from cog.runtime import safe_pickle
-from cog.runtime.safe_load import require_stored
+from cog.runtime.zip_files import require_stored
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Put the finished classifier runs of each model and data set into one file, runs.zip: a study of 45 runs per data set
+# has some 3,000 files and folders per model, and 70 then. All commands read packed runs like others, and any zip
+# program can open the file. --unpack puts the runs back, bit for bit; --check only reads, and says what would be done.
+# At any time, also beside commands that run: only finished runs are packed. Examples:
+#   bash bash-scripts/pack.sh models_root_dir=/models
+#   bash bash-scripts/pack.sh models_root_dir=/models model_names="sup_resnet50 deit_*" datasets=cog_l5 --unpack
+
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
+
+# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# Holds <model_title>/<architecture_name>/<dataset>/eval_*/seed-*.
+models_root_dir="${models_root_dir:-None}"
+# Several, separated by spaces; patterns such as deit_* mean folders under the root. None: all models there.
+model_names="${model_names:-None}"
+# None: all data sets of each model.
+datasets="${datasets:-None}"
+# -------------------------------------------------------------------------------------------
+
+read_command_line models_root_dir model_names datasets -- "$@"
+require models_root_dir
+set -f # patterns in model_names are for folders under the root, not here
+PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" exec "${python}" -m cog.commands.pack \
+    --models_root_dir="${models_root_dir}" --models ${model_names} --datasets ${datasets} ${extra[@]+"${extra[@]}"}

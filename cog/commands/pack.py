@@ -1,0 +1,92 @@
+"""Put the finished classifier runs of each model and data set into one file, runs.zip, or back into their folders.
+
+Every command reads packed runs like others. Fine-tuned models, features and analyses stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from cog import constants, paths
+from cog.commands import study_flags
+from cog.errors import CogError
+from cog.results import find
+from cog.runtime import cli as cli_tools
+from cog.runtime import files
+from cog.runtime.progress import Progress
+from cog.study import pack, units
+
+logger = logging.getLogger("cog")  # also when run with python -m
+
+#: Runs that are left out and named one by one.
+_NAMED = 10
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse flags; touches no file."""
+    parser = cli_tools.Parser(__doc__ or "")
+    study_flags.add_places(parser.add_argument_group("runs"))
+    parser.add_argument("--unpack", action="store_true", help="put packed runs back, bit for bit")
+    parser.add_argument(
+        "--check", action="store_true", help="only read everything, also archives, and say what would be done"
+    )
+    args = parser.parse_args(argv)
+    if args.opts:
+        parser.error(f"{args.opts[0]} and other KEY VALUE pairs have no meaning here")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Pack or unpack; returns the exit code."""
+    args = parse_args(argv)
+    root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
+    todo = [
+        (model, dataset, paths.ModelDir(root, model).path / dataset)
+        for model in units.find_models(root, args.models)
+        for dataset in args.datasets or _datasets(paths.ModelDir(root, model).path)
+    ]
+    total = pack.PackResult()
+    n_failed = 0
+    with Progress(len(todo), "unpacking" if args.unpack else "packing", unit="folders") as progress:
+        for model, dataset, folder in todo:
+            paths.check_dataset_name(dataset)
+            try:
+                if args.check:
+                    pack.unpack(folder, dry_run=True)
+                if args.unpack:
+                    result = pack.unpack(folder, dry_run=args.check)
+                else:
+                    result = pack.pack(folder, model, dataset, dry_run=args.check)
+            except CogError as error:
+                n_failed += 1
+                logger.error("%s", error)
+            else:
+                total.runs += result.runs
+                total.files += result.files
+                total.left_out += result.left_out
+            progress.update()
+    for line in total.left_out[:_NAMED]:
+        logger.warning("left as it is: %s", line)
+    if len(total.left_out) > _NAMED:
+        logger.warning("left as they are: %d more runs", len(total.left_out) - _NAMED)
+    verb = "would be " * args.check + ("unpacked" if args.unpack else "packed")
+    print(f"{total.runs:,} runs with {total.files:,} files and folders {verb if args.check else f'were {verb}'}")
+    return 2 if n_failed else 0
+
+
+def _datasets(folder: Path) -> list[str]:
+    return [name for name in find.list_folders(folder) if constants.is_plain_name(name)]
+
+
+def cli() -> NoReturn:
+    """Run from the command line."""
+    cli_tools.run(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,402 @@
+"""The finished runs of a model and data set into one archive, and back; see :mod:`cog.runtime.run_archive`.
+
+Whatever instant a process dies at, every run is whole, in its folder or in the archive or in both: an archive is written
+beside the old one, reaches the disk, is read again and compared, and takes its place in one step; only then the folders
+are moved away, each in one step and while its lock is held, and deleted. The way back is the same. The next call removes
+what was left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from cog import constants, paths
+from cog.errors import CogError
+from cog.results import run_records
+from cog.runtime import files, locks, run_archive
+from cog.runtime.locks import LOCK_FILE, LockedError
+from cog.runtime.output_folder import DONE, read_state
+from cog.runtime.run_archive import ARCHIVE_FILE, RunArchive
+
+#: One process packs or unpacks the runs of a model and data set at a time.
+_LOCK = ".runs.lock"
+
+#: Folders of runs on their way to deletion, and of runs that are being unpacked.
+_PACKED, _UNPACKING = ".packed-", ".unpacking-"
+
+#: Weights do not become smaller.
+_INCOMPRESSIBLE = ".pth"
+
+#: What the dates of a zip file can say.
+_YEARS = (1980, 2107)
+
+
+@dataclass
+class PackResult:
+    """What was done with the runs of a model and data set.
+
+    Attributes:
+        runs: number of runs that went into the archive, or out of it.
+        files: number of files and folders that these runs have outside of an archive.
+        left_out: runs that stay as they are, with the reason.
+    """
+
+    runs: int = 0
+    files: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _LooseRun:
+    """A finished run in its folder.
+
+    Attributes:
+        name: ``<evaluation folder>/<seed folder>``.
+        path: the seed folder.
+        files: status of each file, by its path below the seed folder.
+        n_folders: folders among its inodes, itself included.
+        summary: its entry in the index.
+    """
+
+    name: str
+    path: Path
+    files: Mapping[str, os.stat_result]
+    n_folders: int
+    summary: Mapping[str, object]
+
+
+def pack(folder: Path, model: str, dataset: str, *, dry_run: bool = False) -> PackResult:
+    """Put the finished runs in a data set's folder of a model into its archive.
+
+    Args:
+        folder: ``<models_root_dir>/<title>/<architecture>/<dataset>``.
+        model: name of the model.
+        dataset: name of the data set.
+        dry_run: only say what would be done.
+
+    Raises:
+        LockedError: when another process packs or unpacks there.
+        CogError: when an archive there is damaged, or nothing can be written.
+    """
+    result = PackResult()
+    if not folder.is_dir():
+        return result
+    with _locked(folder, dry_run=dry_run):
+        archive = run_archive.open_archive(folder)
+        loose = _find(folder, model, dataset, archive, result)
+        result.runs = len(loose)
+        result.files = sum(len(run.files) + run.n_folders for run in loose)
+        if dry_run or not loose:
+            return result
+        new = [run for run in loose if archive is None or run.name not in archive.runs]
+        if new:
+            _write(folder / ARCHIVE_FILE, archive, new)
+            _sync(folder)
+        _remove(folder, loose, result)
+    return result
+
+
+def unpack(folder: Path, *, dry_run: bool = False) -> PackResult:
+    """Put the runs of an archive back into their folders, and remove it.
+
+    Args:
+        folder: ``<models_root_dir>/<title>/<architecture>/<dataset>``.
+        dry_run: only read the archive whole, and say what would be done.
+
+    Raises:
+        LockedError: when another process packs or unpacks there.
+        CogError: when the archive is damaged or hostile, or a folder is in the way; nothing has changed then.
+    """
+    result = PackResult()
+    if not folder.is_dir():
+        return result
+    with _locked(folder, dry_run=dry_run):
+        archive = run_archive.open_archive(folder)
+        if archive is None:
+            return result
+        members = _judge(archive)
+        result.runs = len(members)
+        result.files = sum(1 + len(names) + len({os.path.dirname(name) for name in names} - {""})
+                           for names in members.values())  # fmt: skip
+        missing = [run for run in members if not _is_same(archive, run, members[run], folder / run)]
+        if dry_run:
+            for names in members.values():
+                for info in names.values():
+                    archive.content(info)
+            return result
+        _require_space(folder, sum(info.file_size for run in missing for info in members[run].values()))
+        stage = Path(tempfile.mkdtemp(dir=folder, prefix=_UNPACKING))
+        try:
+            for run in missing:
+                _extract(archive, members[run], stage / run)
+            for run in missing:
+                (folder / run).parent.mkdir(exist_ok=True)
+                os.rename(stage / run, folder / run)
+                _sync((folder / run).parent)
+            _sync(folder)
+            archive.path.unlink()
+        except OSError as error:
+            raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+    return result
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, *, dry_run: bool) -> Iterator[None]:
+    """Hold the lock, after what the dead left has been put in order."""
+    if dry_run:
+        yield
+        return
+    with locks.locked(folder, flag="--models_root_dir", name=_LOCK, create=False):
+        archive = run_archive.open_archive(folder)
+        for path in sorted(folder.glob(f"{_PACKED}*/*/*")):
+            run = f"{path.parent.name}/{path.name}"
+            if archive is None or run not in archive.runs:  # somebody took the archive away since
+                (folder / run).parent.mkdir(exist_ok=True)
+                os.rename(path, folder / run)
+        for path in (*folder.glob(f"{_PACKED}*"), *folder.glob(f"{_UNPACKING}*"),
+                     *folder.glob(f".{ARCHIVE_FILE}.*.tmp")):  # fmt: skip
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        yield
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Packing
+
+
+def _find(
+    folder: Path, model: str, dataset: str, archive: RunArchive | None, result: PackResult
+) -> list[_LooseRun]:
+    """Return the finished runs in folders; others are noted in ``result``."""
+    found = []
+    for evaluation in sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()):
+        parsed = paths.parse_evaluation_folder(evaluation)
+        # A fine-tuned backbone is a checkpoint that other commands open by its path.
+        if parsed is None or parsed[0].startswith("finetune"):
+            continue
+        for seed in sorted(entry.name for entry in os.scandir(folder / evaluation) if entry.is_dir()):
+            name = f"{evaluation}/{seed}"
+            if not run_archive.is_run_name(name) or not (listed := os.listdir(folder / name)):
+                continue
+            try:
+                if not run_archive.holds_result(listed):
+                    raise CogError("not finished")
+                run = _look(folder / name, name, listed, model, dataset, parsed)
+                if archive is not None and name in archive.runs:  # a process died before it removed the folder
+                    _is_same(archive, name, _judge(archive)[name], folder / name)
+                found.append(run)
+            except CogError as error:
+                result.left_out.append(f"{folder / name}: {error}")
+    return found
+
+
+def _look(
+    path: Path, name: str, listed: Sequence[str], model: str, dataset: str, parsed: tuple[str, int]
+) -> _LooseRun:
+    """Return a finished run.
+
+    Raises:
+        CogError: when it is not finished, or something else is there that would be lost.
+    """
+    state = read_state(path, listed, complete=True)
+    if state.state != DONE:
+        raise CogError(f"in progress: {state.holder}")
+    evaluation, n_shot = parsed
+    seed = paths.parse_seed_folder(path.name)
+    assert seed is not None
+    run = run_records.read_run(
+        path, model=model, dataset=dataset, n_shot=n_shot, seed=seed, evaluation=evaluation
+    )
+    statuses, n_folders = _statuses(path)
+    return _LooseRun(name, path, statuses, n_folders, run_records.summary_of(run))
+
+
+def _statuses(path: Path) -> tuple[dict[str, os.stat_result], int]:
+    """Return the files of a run with their status, and the number of its folders."""
+    statuses: dict[str, os.stat_result] = {}
+    n_folders = 0
+    for root, folders, names in os.walk(path):
+        n_folders += 1
+        inside = os.path.relpath(root, path)
+        for name in (*folders, *names):
+            if name.startswith(LOCK_FILE):
+                continue
+            below = name if inside == "." else f"{inside}/{name}"
+            status = os.lstat(os.path.join(root, name))
+            if not constants.is_plain_name(name) or not (
+                stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+            ):
+                raise CogError(f"it has {below}, which is no file of a finished run")
+            if stat.S_ISREG(status.st_mode):
+                statuses[below] = status
+                if status.st_size > run_archive.LARGEST_MEMBER:
+                    raise CogError(f"its {below} has {status.st_size:,} bytes")
+        if not folders and not names:
+            raise CogError(f"it has the empty folder {inside}")
+    return statuses, n_folders
+
+
+def _write(path: Path, old: RunArchive | None, new: Sequence[_LooseRun]) -> None:
+    """Write an archive of the old runs and the new ones, read it again, and put it in its place."""
+    runs = {**(old.runs if old is not None else {}), **{run.name: run.summary for run in new}}
+    with files.atomic_write(path, "w+b") as handle:
+        with zipfile.ZipFile(handle, "w") as archive:
+            run_archive.write_index(archive, dict(sorted(runs.items())))
+            for info in old.members.values() if old is not None else ():
+                assert old is not None
+                archive.writestr(_copy_of(info), old.content(info))
+            for run in new:
+                for name, status in run.files.items():
+                    archive.writestr(_info(f"{run.name}/{name}", status), (run.path / name).read_bytes())
+        handle.flush()
+        os.fsync(handle.fileno())
+        _compare(handle, new)
+
+
+def _compare(handle: IO[bytes], new: Sequence[_LooseRun]) -> None:
+    """Read a new archive whole, and compare it with the files that went into it."""
+    run_archive.verify(handle)
+    with zipfile.ZipFile(handle) as archive:
+        for run in new:
+            for name in run.files:
+                if archive.read(f"{run.name}/{name}") != (run.path / name).read_bytes():
+                    raise CogError(f"{run.path / name} changed while it was packed; run the same command again")
+
+
+def _info(name: str, status: os.stat_result) -> zipfile.ZipInfo:
+    when = time.gmtime(status.st_mtime)
+    year = min(max(when.tm_year, _YEARS[0]), _YEARS[1])
+    info = zipfile.ZipInfo(name, (year, *when[1:5], min(when.tm_sec, 59)))
+    info.external_attr = (stat.S_IFREG | stat.S_IMODE(status.st_mode)) << 16
+    info.compress_type = zipfile.ZIP_STORED if name.endswith(_INCOMPRESSIBLE) else zipfile.ZIP_DEFLATED
+    return info
+
+
+def _copy_of(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    copy = zipfile.ZipInfo(info.filename, info.date_time)
+    copy.external_attr, copy.compress_type = info.external_attr, info.compress_type
+    return copy
+
+
+def _remove(folder: Path, loose: Sequence[_LooseRun], result: PackResult) -> None:
+    """Delete the folders of runs that are in the archive; those that changed meanwhile stay."""
+    stage = Path(tempfile.mkdtemp(dir=folder, prefix=_PACKED))
+    for run in loose:
+        away = stage / run.name
+        away.parent.mkdir(exist_ok=True)
+        try:
+            with locks.locked(run.path, flag="--models_root_dir", create=False):
+                statuses, _ = _statuses(run.path)
+                if not _unchanged(statuses, run.files):
+                    raise CogError("it changed while it was packed")
+                os.rename(run.path, away)
+        except (CogError, OSError) as error:
+            if not isinstance(error, LockedError | CogError):
+                raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
+            result.left_out.append(f"{run.path}: {error}")
+            result.runs -= 1
+            result.files -= len(run.files) + run.n_folders
+    _sync(folder)
+    shutil.rmtree(stage, ignore_errors=True)
+
+
+def _unchanged(now: Mapping[str, os.stat_result], before: Mapping[str, os.stat_result]) -> bool:
+    def facts(status: os.stat_result) -> tuple[int, int, int]:
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    return now.keys() == before.keys() and all(facts(now[name]) == facts(before[name]) for name in before)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Unpacking
+
+
+def _judge(archive: RunArchive) -> dict[str, dict[str, zipfile.ZipInfo]]:
+    """Return the records of each run by their path below its folder.
+
+    Raises:
+        CogError: when there is one that packing does not write: a way out of the folder, a link, a name twice.
+    """
+    members: dict[str, dict[str, zipfile.ZipInfo]] = {run: {} for run in archive.runs}
+    for name, info in archive.members.items():
+        parts = name.split("/")
+        run, kind = "/".join(parts[:2]), stat.S_IFMT(info.external_attr >> 16)
+        good = run in members and len(parts) > 2 and all(map(constants.is_plain_name, parts))
+        if not good or kind not in (0, stat.S_IFREG) or info.file_size > run_archive.LARGEST_MEMBER:
+            raise CogError(f"{archive.path} has {name[:200]!r}, which is no file of its runs; it is not unpacked")
+        members[run]["/".join(parts[2:])] = info
+    folders = {os.path.dirname(name) for name in archive.members}
+    bad = [run for run, names in members.items() if not names] + sorted(folders & archive.members.keys())
+    if bad:
+        raise CogError(f"{archive.path} has no files of {bad[0][:200]!r}; it is not unpacked")
+    return members
+
+
+def _is_same(archive: RunArchive, run: str, names: Mapping[str, zipfile.ZipInfo], path: Path) -> bool:
+    """Whether the folder of a run holds what the archive has; False when it is not there.
+
+    Raises:
+        CogError: when it holds something else.
+    """
+    try:
+        if not os.listdir(path):
+            return False
+    except FileNotFoundError:
+        return False
+    same = {**_statuses(path)[0]}.keys() == names.keys() and all(
+        (path / name).read_bytes() == archive.content(info) for name, info in names.items()
+    )
+    if not same:
+        raise CogError(f"{path} holds something else than {archive.path} has of it; move one of them away")
+    return True
+
+
+def _require_space(folder: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if n_bytes > free:
+        raise CogError(f"{folder}: {n_bytes:,} bytes are to be unpacked, {free:,} are free; make room")
+
+
+def _extract(archive: RunArchive, names: Mapping[str, zipfile.ZipInfo], path: Path) -> None:
+    """Write the files of a run into a new folder, and to the disk."""
+    for name, info in names.items():
+        target = path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target, "xb") as handle:
+            handle.write(archive.content(info))
+            handle.flush()
+            os.fsync(handle.fileno())
+        mode = (info.external_attr >> 16) & 0o777
+        os.chmod(target, mode or 0o644)
+        with contextlib.suppress(ValueError, OverflowError):  # dates that do not exist
+            when = _seconds(info)
+            os.utime(target, (when, when))
+    for root, _, _ in os.walk(path):
+        _sync(Path(root))
+
+
+def _seconds(info: zipfile.ZipInfo) -> float:
+    import calendar
+
+    return calendar.timegm((*info.date_time, 0, 0, 0))
+
+
+def _sync(folder: Path) -> None:
+    """Let names in a folder reach the disk, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
