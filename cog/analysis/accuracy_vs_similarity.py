@@ -2,7 +2,8 @@
 
 The tables show that accuracy falls from level to level. This asks whether it falls concept by concept: Spearman's rank
 correlation of the test accuracy of a concept (mean over seeds) with its similarity to IN-1K (``levels.csv``), with a
-bootstrap interval over concepts.
+bootstrap interval over concepts. Equal similarities have equal (average) ranks; their number is told, because a
+level of few different similarities is hardly a ranking.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from cog.analysis.probe_flags import PROBE_FLAGS
 from cog.analysis.saved_runs import SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
+from cog.levels.ranking import Ties
 from cog.results.analysis_records import Number
-from cog.results.metric_info import PERCENT, Metric, companion_of, declare
+from cog.results.metric_info import NONE, PERCENT, Metric, companion_of, declare
 from cog.results.scores import natural_key
 from cog.runtime import files
 
@@ -209,6 +211,20 @@ def _metric(variant: str, quantity: str) -> Metric | None:
             order=(5, natural_key(variant), 1 + (which == "farthest")),
             short=f"{which} tenth of the concepts",
         )
+    if quantity in ("n_similarities", "largest_tie_percent"):
+        label = {
+            "n_similarities": "different similarities to IN-1K",
+            "largest_tie_percent": "concepts that share the most frequent similarity",
+        }[quantity]
+        return Metric(
+            group="distance",
+            label=f"{label}{rest}",
+            unit=PERCENT if quantity.endswith("_percent") else NONE,
+            decimals=0,
+            better=0,
+            headline=False,
+            order=(5, natural_key(variant), 4, quantity),
+        )
     if quantity.startswith("spearman_") and companion_of(quantity) is None:  # of all levels, within one
         level = quantity.removeprefix("spearman_")
         return Metric(
@@ -325,11 +341,15 @@ def _compute(
         n_resamples=args.n_resamples,
         strata=dataset_of if several else None,
     )
+    ties = Ties.of(points.similarity)
+    _warn(job, ALL_LEVELS if several else tested[0].dataset, ties)
     values: dict[str, Number] = {
         "spearman": whole.value,
         "spearman_low": whole.low,
         "spearman_high": whole.high,
         "n_concepts": whole.n,
+        "n_similarities": ties.distinct,
+        "largest_tie_percent": 100 * ties.largest / ties.n,
         "mean_accuracy": float(points.mean.mean()),
         **_ends(bins),
     }
@@ -339,6 +359,8 @@ def _compute(
         part = statistics.spearman_interval(
             points.similarity[inside], points.mean[inside], n_resamples=args.n_resamples
         )
+        part_ties = Ties.of(points.similarity[inside])
+        _warn(job, level.dataset, part_ties)
         values[f"spearman_{level.dataset}"] = part.value
         levels.append(
             {
@@ -348,6 +370,8 @@ def _compute(
                 "spearman": part.value,
                 "spearman_low": part.low,
                 "spearman_high": part.high,
+                "n_similarities": part_ties.distinct,
+                "largest_tie": part_ties.largest,
                 "mean_similarity": float(points.similarity[inside].mean()),
                 "mean_accuracy": float(points.mean[inside].mean()),
             }
@@ -366,15 +390,20 @@ def _compute(
         seeds=points.seeds,
         per_seed=per_seed,
         details={
-            "files": ["bins.csv", "concepts.csv"],
+            "files": ["bins.csv", "concepts.csv", "similarities.csv"],
             "interval": "95 %, percentile bootstrap over concepts"
             + (", drawn within each level" if several else ""),
             "n_resamples": whole.n_resamples,
             "levels": levels,
             "bins": bins,
         },
-        summary=_summary(whole, points, bins, n_seeds=len(tested[0].seeds)),
+        summary=_summary(whole, points, bins, ties, n_seeds=len(tested[0].seeds)),
     )
+
+
+def _warn(job: AnalysisContext, dataset: str, ties: Ties) -> None:
+    if ties.warning:
+        logger.warning("%s%s: %s", job.label, dataset, ties.warning)
 
 
 def _ends(bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
@@ -385,6 +414,7 @@ def _summary(
     correlation: statistics.CorrelationInterval,
     points: _Points,
     bins: Sequence[Mapping[str, float | int]],
+    ties: Ties,
     *,
     n_seeds: int,
 ) -> str:
@@ -393,8 +423,9 @@ def _summary(
         return f"no correlation is defined: the {same} of all {correlation.n} concepts are equal"
     interval = "" if math.isnan(correlation.low) else f" [{correlation.low:.3f}, {correlation.high:.3f}]"
     return (
-        f"Spearman {correlation.value:.3f}{interval} between similarity and accuracy of {correlation.n} concepts, "
-        f"mean over {n_seeds} seeds; accuracy {bins[0]['accuracy']:.1f} % on the nearest tenth, "
+        f"Spearman {correlation.value:.3f}{interval} between similarity and accuracy of {correlation.n} concepts "
+        f"({ties.distinct} different similarities, {ties.largest} concepts share one), mean over {n_seeds} seeds; "
+        f"accuracy {bins[0]['accuracy']:.1f} % on the nearest tenth, "
         f"{bins[-1]['accuracy']:.1f} % on the farthest"
     )
 
@@ -423,7 +454,20 @@ def binned(similarity: np.ndarray, accuracy: np.ndarray, *, n_bins: int) -> list
         while 0 < edge < len(order) and similarity[order[edge]] == similarity[order[edge - 1]]:
             edge += 1
         edges.append(edge)
-    edges = sorted({*edges, len(order)})
+    return _groups(similarity, accuracy, order, sorted({*edges, len(order)}))
+
+
+def averaged_over_ties(similarity: np.ndarray, accuracy: np.ndarray) -> list[dict[str, float | int]]:
+    """Return mean accuracy over the concepts of each similarity, highest first, in the form of :func:`binned`."""
+    order = np.argsort(-similarity, kind="stable")
+    starts = np.flatnonzero(np.diff(similarity[order], prepend=np.inf))
+    return _groups(similarity, accuracy, order, [*starts.tolist(), len(order)])
+
+
+def _groups(
+    similarity: np.ndarray, accuracy: np.ndarray, order: np.ndarray, edges: Sequence[int]
+) -> list[dict[str, float | int]]:
+    """Return what :func:`binned` says of each group of concepts, ``order[edges[i] : edges[i + 1]]``."""
     bins = []
     for first, last in itertools.pairwise(edges):
         rows = order[first:last]
@@ -467,4 +511,9 @@ def _write_tables(
     concepts.write_csv(
         stage / "concepts.csv", (*header, *(f"accuracy_seed_{seed}" for seed in points.seeds)), rows
     )
-    concepts.write_csv(stage / "bins.csv", list(bins[0]), [list(row.values()) for row in bins])
+    means = [
+        {"n": row["n"], **{name: row[name] for name in ("similarity", "accuracy", "standard_error")}}
+        for row in averaged_over_ties(points.similarity, points.mean)
+    ]
+    for name, table in (("bins.csv", bins), ("similarities.csv", means)):
+        concepts.write_csv(stage / name, list(table[0]), [list(row.values()) for row in table])

@@ -12,6 +12,7 @@ from cog.errors import CogError
 from cog.levels import outputs, wordnet
 from cog.runtime import files
 from cog.runtime.check_report import Report
+from cog.runtime.csv_text import csv_text
 
 logger = logging.getLogger(__name__)
 
@@ -104,13 +105,15 @@ def compare_files(
         wordnet_dir: folder of WordNet, see :func:`cog.levels.wordnet.load_wordnet`.
 
     Raises:
-        CogError: an unreadable file, an existing list.
+        CogError: an unreadable file, a list of other moves.
     """
     comparison = compare(read_levels(path_a), read_levels(path_b))
     rows = [(wnid, label(in_a), label(in_b)) for wnid, (in_a, in_b) in comparison.moves.items()]
+    table = csv_text(("wnid", "a", "b"), rows)
     file = None if output_dir is None else Path(output_dir) / outputs.COMPARISON_CSV
-    if file is not None and file.exists() and not overwrite:
-        raise CogError(f"{file} exists; remove it or add --overwrite")
+    done = file is not None and not overwrite and _holds(file, table)
+    if file is not None and file.exists() and not overwrite and not done:
+        raise CogError(f"{file} holds another comparison; remove it or add --overwrite")
     outputs.show(f"A: {path_a}\nB: {path_b}\n{describe(comparison)}")
     if rows:
         words = _words_of([row[0] for row in rows[:_SHOWN_MOVES]], wordnet_dir)
@@ -120,10 +123,20 @@ def compare_files(
         if len(rows) > _SHOWN_MOVES:
             all_moves = f"all are in {outputs.COMPARISON_CSV}" if file else "--output_dir DIR writes all"
             outputs.show(f"... and {len(rows) - _SHOWN_MOVES:,} more; {all_moves}")
-    if file is not None:
+    if done:
+        outputs.show(f"{file} is complete, skipped")
+    elif file is not None:
         files.ensure_writable_dir(file.parent, "--output_dir")
-        outputs.write_csv(file, ("wnid", "a", "b"), rows)
+        files.write_text(file, table)
         outputs.show(f"wrote {file}")
+
+
+def _holds(file: Path, text: str) -> bool:
+    """Return whether a file has exactly this content."""
+    try:
+        return file.read_bytes() == text.encode()
+    except OSError:
+        return False
 
 
 def _words_of(wnids: list[str], wordnet_dir: str | None) -> dict[str, str]:

@@ -60,6 +60,9 @@ def _build(plan: LevelsPlan) -> tuple[BuiltLevels, list[dict[str, Any]]]:
     rows = outputs.level_facts(built, inputs.counts, n_test=limits.N_TEST, max_train=limits.MAX_TRAIN)
     outputs.show(f"WordNet 3.0: {len(plan.graph):,} noun synsets, {plan.graph.source}")
     outputs.show(outputs.describe(built, plan.graph, rows, plan.protocol))
+    for row in rows:
+        if row.get("warning"):
+            logger.warning("L%d is hardly a ranking: %s", row["level"], row["warning"])
     return built, rows
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cog.levels.builder import BuiltLevels
+from cog.levels.ranking import Ties, average_ranks
 from cog.levels.wordnet.graph import NounGraph
 from cog.runtime import files
 from cog.runtime.csv_text import csv_text
@@ -40,9 +41,11 @@ def write_levels_csv(
 ) -> None:
     """Write one row per ranked concept: the levels and the gaps between them.
 
-    Ranks count from 0; similarities have all digits; ``images`` is empty when no counts are known.
+    Ranks count from 0; similarities have all digits; ``images`` is empty when no counts are known. ``average_rank`` is
+    the mean rank of all concepts of the same similarity: the order among these is arbitrary.
     """
     ranking = built.ranking
+    averages = None if ranking.similarities is None else average_ranks(ranking.similarities)
     rows = []
     for rank, (wnid, level) in enumerate(zip(ranking.wnids, built.level_of, strict=True)):
         nearest = ranking.nearest[rank] if ranking.nearest is not None else None
@@ -56,9 +59,12 @@ def write_levels_csv(
                 graph.words(graph.index(nearest)) if nearest else "",
                 "gap" if level is None else f"L{level}",
                 "" if counts is None else counts.get(wnid, ""),
+                "" if averages is None else f"{averages[rank]:g}",
             )
         )
-    header = ("rank", "wnid", "names", "similarity", "nearest_seen", "nearest_seen_names", "level", "images")
+    header = (
+        "rank", "wnid", "names", "similarity", "nearest_seen", "nearest_seen_names", "level", "images", "average_rank",
+    )  # fmt: skip
     write_csv(path, header, rows)
 
 
@@ -76,7 +82,7 @@ def write_concepts_csv(path: Path, built: BuiltLevels, graph: NounGraph, counts:
 def level_facts(
     built: BuiltLevels, counts: Mapping[str, int] | None, *, n_test: int, max_train: int
 ) -> list[dict[str, Any]]:
-    """Return per level: ranks, range of similarity, and the images that a split uses."""
+    """Return per level: ranks, range of similarity and ties, and the images that a split uses."""
     facts = []
     similarities = built.ranking.similarities
     for number, level in enumerate(built.levels, start=1):
@@ -90,6 +96,10 @@ def level_facts(
         if similarities is not None:
             fact["highest_similarity"] = _plain(similarities[ranks[0]])
             fact["lowest_similarity"] = _plain(similarities[ranks[-1]])
+            ties = Ties.of(similarities[ranks])
+            fact["distinct_similarities"] = ties.distinct
+            fact["largest_tie"] = {"concepts": ties.largest, "similarity": _plain(ties.value)}
+            fact["warning"] = ties.warning
         if counts is not None and all(wnid in counts for wnid in level):
             available = np.array([counts[wnid] for wnid in level])
             fact["training_images"] = int(np.clip(available - n_test, 0, max_train).sum())
@@ -133,18 +143,24 @@ def describe(
         )
     lines += [
         "",
-        f"{'Level':<7}{'concepts':>9} {'ranks':>13} {'similarity':>17} {'training':>11} {'test':>9}",
+        f"{'Level':<7}{'concepts':>9} {'ranks':>13} {'similarity':>17} {'values':>7} {'tied':>7} {'training':>11} "
+        f"{'test':>9}",
     ]
     for row in level_rows:
         ranks = f"{row['first_rank']:,}-{row['last_rank']:,}"
         values = [row.get("highest_similarity"), row.get("lowest_similarity")]
         similar = " to ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in values)
+        distinct = tied = ""
+        if values[0] is not None:
+            distinct, tied = f"{row['distinct_similarities']:,}", f"{row['largest_tie']['concepts']:,}"
         train, test = (f"{row[key]:,}" if key in row else "?" for key in ("training_images", "test_images"))
         lines.append(
             f"L{row['level']:<6}{row['concepts']:>9,} {ranks:>13} "
             f"{similar if values[0] is not None else '':>17} "
-            f"{train:>11} {test:>9}"
+            f"{distinct:>7} {tied:>7} {train:>11} {test:>9}"
         )
     in_gaps = built.level_of.count(None)
     lines.append(f"{'gaps':<7}{in_gaps:>9,}")
+    if built.ranking.similarities is not None:
+        lines += ["values: different similarities; tied: most concepts that share one"]
     return "\n".join(lines)

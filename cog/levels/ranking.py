@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +34,46 @@ def rank(similarities: np.ndarray, *, ties: str) -> np.ndarray:
     if ties == "introsort":
         return argsort_introsort(-similarities)
     return np.argsort(-similarities, kind="stable")
+
+
+@dataclass(frozen=True)
+class Ties:
+    """The equal similarities of n concepts: how much their order can mean.
+
+    Attributes:
+        n: number of concepts, at least 1.
+        distinct: number of different similarities.
+        largest: number of concepts that share the most frequent similarity (of equally frequent ones the highest).
+        value: that similarity.
+    """
+
+    n: int
+    distinct: int
+    largest: int
+    value: float
+
+    @classmethod
+    def of(cls, similarities: np.ndarray) -> Ties:
+        """Count the ties of similarities ``(n,)``."""
+        values, counts = np.unique(similarities, return_counts=True)
+        most = len(counts) - 1 - int(counts[::-1].argmax())
+        return cls(len(similarities), len(values), int(counts[most]), float(values[most]))
+
+    @property
+    def warning(self) -> str:
+        """Why the concepts are hardly ranked, when half of them or more share one similarity; else ""."""
+        if self.n < 2 or 2 * self.largest < self.n:
+            return ""
+        return (
+            f"{self.largest:,} of {self.n:,} concepts share the similarity {self.value:.4f} ({self.distinct:,} "
+            "different values): a rank among them means little"
+        )
+
+
+def average_ranks(similarities: np.ndarray) -> np.ndarray:
+    """Return ranks by falling similarity, from 0; equal ones have the mean of theirs, float64 ``(n,)``."""
+    _, codes, counts = np.unique(-similarities, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[codes.ravel()]
 
 
 def shuffled(n: int, *, seed: int) -> np.ndarray:

@@ -550,6 +550,41 @@ def test_bins_never_divide_equal_similarities():
     assert accuracy_vs_similarity.binned(np.ones(3), accuracy[:3], n_bins=10)[0]["n"] == 3
 
 
+def test_averages_over_ties_by_brute_force():
+    rng = np.random.default_rng(3)
+    similarity, accuracy = rng.integers(0, 7, 40) / 10, rng.random(40)
+    found = accuracy_vs_similarity.averaged_over_ties(similarity, accuracy)
+    assert [row["similarity"] for row in found] == pytest.approx(
+        sorted(set(similarity.tolist()), reverse=True)
+    )
+    for row in found:
+        same = accuracy[np.isclose(similarity, row["similarity"])]
+        assert row["n"] == len(same) and row["accuracy"] == pytest.approx(same.mean())
+        assert row["standard_error"] == pytest.approx(
+            same.std(ddof=1) / math.sqrt(len(same)) if len(same) > 1 else 0
+        )
+
+
+def test_distance_counts_ties_and_warns(levels, caplog):
+    models, table_, _ = levels
+    analyze(
+        models, "--analysis", "distance", "--levels_csv", str(table_), "--datasets", "cog_l1", "cog_levels"
+    )
+    assert "cog_l1: 2 of 3 concepts share the similarity 0.8000 (2 different values)" in caplog.text
+    found = read(models, "cog_levels", "distance")
+    assert found.values["n_similarities"] == 5
+    assert found.values["largest_tie_percent"] == pytest.approx(200 / 6)
+    assert [(row["n_similarities"], row["largest_tie"]) for row in found.details["levels"]] == [
+        (2, 2),
+        (3, 1),
+    ]
+    rows = table(models, "cog_levels", "distance", "similarities.csv")
+    assert [(row["n"], float(row["similarity"])) for row in rows] == [
+        ("1", 0.9), ("2", 0.8), ("1", 0.5), ("1", 0.4), ("1", 0.1),
+    ]  # fmt: skip
+    assert float(rows[1]["accuracy"]) == pytest.approx(10 * np.mean([8, 9, 7, 6]))
+
+
 def test_constant_similarity_and_wrong_everywhere_have_no_correlation(levels, tmp_path, capsys):
     models, _, _ = levels
     flat = write_levels_csv(tmp_path / "flat.csv", {wnid: 0.5 for wnids in LEVEL.values() for wnid in wnids})

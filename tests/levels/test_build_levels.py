@@ -8,8 +8,10 @@ import json
 import os
 import pickle
 import shutil
+import statistics
 import subprocess
 import sys
+from collections import Counter
 
 import archive_forms
 import numpy as np
@@ -136,9 +138,13 @@ def test_help_is_fast_and_lists_what_exists(capsys):
     assert found.stdout.split() == ["False", "False"]
 
 
-def test_from_counts(toy, capsys):
+def test_from_counts(toy, capsys, caplog):
     toy.figures = True
     assert toy.run("--image_counts", toy.counts) == 0
+    assert (
+        "L4 is hardly a ranking: 5 of 5 concepts share the similarity 0.0000 (1 different values)"
+        in caplog.text
+    )
     assert sorted(os.listdir(toy.out)) == sorted(
         [constants.LEVELS_FILE, "concepts.csv", "images.png", "levels.csv", "report.json", "similarity.png"]
     )
@@ -151,6 +157,8 @@ def test_from_counts(toy, capsys):
     assert [row["level"] for row in rows].count("gap") == 2
     values = [float(row["similarity"]) for row in rows]
     assert values == sorted(values, reverse=True)
+    of_equals = [statistics.mean(rank for rank, v in enumerate(values) if v == value) for value in values]
+    assert [float(row["average_rank"]) for row in rows] == of_equals
     first = rows[0]
     assert first["names"].startswith("word ") and first["nearest_seen"] in SEEN and first["images"] == "8"
     # Siblings of the seen concepts come first, then group 4 beside group 3, last group 5.
@@ -163,6 +171,12 @@ def test_from_counts(toy, capsys):
     assert status[INNER] == "ancestor"
     assert sorted(w for w, s in status.items() if s == "eligible") == sorted(row["wnid"] for row in rows)
     report = toy.report
+    for number, level in enumerate(report["levels"], start=1):
+        inside = Counter(float(row["similarity"]) for row in rows if row["level"] == f"L{number}")
+        assert level["distinct_similarities"] == len(inside)
+        assert level["largest_tie"]["concepts"] == max(inside.values())
+        assert inside[level["largest_tie"]["similarity"]] == max(inside.values())
+        assert bool(level["warning"]) == (2 * max(inside.values()) >= 5)
     assert [step["n_left"] for step in report["selection"]["steps"]] == [26, 26, 23, 22, 22]
     assert report["selection"]["eligible"] == 22
     assert report["inputs"]["image_counts"]["sha256"] == sha256(toy.counts)
@@ -687,8 +701,13 @@ def test_compare(toy, capsys):
         (wnid(13), "L2", "L1"),
         (wnid(15), "-", "L3"),
     ]
-    with pytest.raises(CogError, match="--overwrite"):
-        build_levels.main(["--compare", str(a), str(b), "--output_dir", str(toy.out)])
+    before = tiny.snapshot(toy.out)
+    assert build_levels.main(["--compare", str(a), str(b), "--output_dir", str(toy.out)]) == 0
+    assert "comparison.csv is complete, skipped" in capsys.readouterr().out
+    assert tiny.snapshot(toy.out) == before
+    with pytest.raises(CogError, match="holds another comparison; remove it or add --overwrite"):
+        build_levels.main(["--compare", str(b), str(a), "--output_dir", str(toy.out)])
+    assert tiny.snapshot(toy.out) == before
 
 
 def test_compare_with_itself_and_in_another_order(toy, capsys):
@@ -743,6 +762,9 @@ def test_published_selection_and_sizes(published):
     millions = [round(level["training_images"] / 1e6, 3) for level in report["levels"]]
     assert millions == [1.119, 1.116, 1.095, 1.107, 1.092]
     assert report["concepts_in_gaps"] == 146
+    assert [level["distinct_similarities"] for level in report["levels"]] == [84, 94, 93, 47, 16]
+    assert [level["largest_tie"]["concepts"] for level in report["levels"]] == [69, 60, 53, 127, 686]
+    assert [bool(level["warning"]) for level in report["levels"]] == [False] * 4 + [True]
 
 
 DIGESTS = ["f5456283223c84d4", "17678e28d53d7835", "12475eaf7d5ce327", "785513da66e0851f", "3d24c53be2c10257"]

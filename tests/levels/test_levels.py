@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats as scipy_stats
 
 from cog.data import level_files
 from cog.errors import CogError, UnsafeFileError
@@ -122,6 +123,18 @@ def test_rank():
     assert sorted(ranking.rank(values, ties="introsort").tolist()) == [0, 1, 2, 3, 4]
     with pytest.raises(CogError, match="'none' is not an order of ties"):
         ranking.rank(values, ties="none")
+
+
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.7, 1.0, float("inf")]), min_size=1, max_size=30))
+def test_ties_and_average_ranks_by_definition(values):
+    similarities = np.array(values)
+    expected = scipy_stats.rankdata(-similarities, method="average") - 1
+    assert ranking.average_ranks(similarities).tolist() == expected.tolist()
+    ties = ranking.Ties.of(similarities)
+    assert (ties.n, ties.distinct) == (len(values), len(set(values)))
+    assert ties.largest == max(values.count(v) for v in values) == values.count(ties.value)
+    assert ties.value == max(v for v in values if values.count(v) == ties.largest)
+    assert bool(ties.warning) == (len(values) > 1 and ties.largest >= len(values) / 2)
 
 
 def test_shuffled_is_a_permutation_that_never_changes():
