@@ -69,7 +69,7 @@ def _print(text: str) -> None:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:  # a terminal without the plus-minus sign
-        text = text.replace("±", "+-").encode(encoding, "backslashreplace").decode(encoding)
+        text = text.replace("±", "+-").replace("†", "*").encode(encoding, "backslashreplace").decode(encoding)
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -89,6 +89,7 @@ def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
         categories=given(args.category),
         seeds=given(args.seeds),
         eval_name=evaluation,
+        models_file=args.models_file,
         baseline=args.relative_to or args.baseline,
         # With another evaluation than the protocol's, that one alone is exported, drawn and reported.
         experiments=request.shows_experiments

@@ -26,6 +26,12 @@ def add(parser: command_line.Parser) -> None:
         help="which version's results: v2, the final one (default), or v1, of January 2021 (7 models, other levels)",
     )
 
+    add(
+        "--models_file",
+        metavar="FILE",
+        help="your models, as for extract_features.py, and what they have seen; default: what features.json says",
+    )
+
     add = parser.add_argument_group("which of them").add_argument
     add(
         "--model",

@@ -12,7 +12,16 @@ from typing import Any
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.results import analysis_records, exchange, find, official, published, run_records, search_history
+from cog.results import (
+    analysis_records,
+    exchange,
+    find,
+    official,
+    published,
+    run_records,
+    search_history,
+    seen,
+)
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.diagnostics import PROTOCOL
 from cog.results.labels import shots_label
@@ -30,6 +39,7 @@ from cog.results.scores import (
     single,
     without_single_std,
 )
+from cog.results.seen import Pretraining
 
 #: Groups of models: the paper's, and all others.
 CATEGORIES = (*published.CATEGORY_LABELS, "custom")
@@ -58,6 +68,7 @@ class ResultQuery:
         eval_name: ``EVAL.NAME`` of runs found on disk.
         baseline: model that is read as well, whatever the filters by model say.
         experiments: whether results of other evaluations and of analyses are wanted as well.
+        models_file: the user's models, which says what they have seen in pretraining; or None.
     """
 
     logreg_root_dir: Path | None = None
@@ -72,6 +83,7 @@ class ResultQuery:
     eval_name: str = "logreg"
     baseline: str | None = None
     experiments: bool = False
+    models_file: str | None = None
 
     @property
     def reads_runs(self) -> bool:
@@ -123,6 +135,7 @@ class QueryResult:
         all_measures: wanted numbers of all experiments, those of ``cells`` and what is derived among them.
         analyses: wanted results of analyses found on disk.
         variants: wanted runs of other evaluations, by the name of these.
+        pretraining: what the models have seen.
     """
 
     runs: list[Run]
@@ -133,6 +146,7 @@ class QueryResult:
     all_measures: list[SeedAverage] = field(default_factory=list)
     analyses: list[AnalysisRecord] = field(default_factory=list)
     variants: dict[str, list[Run]] = field(default_factory=dict)
+    pretraining: Pretraining = field(default_factory=Pretraining)
 
 
 def category(model: str) -> str:
@@ -211,6 +225,9 @@ def gather(
         variants={
             name: kept for name, group in variants.items() if (kept := list(filter(selection.wants, group)))
         },
+        pretraining=seen.read(
+            {key[0]: made.pretraining for key, made in features.items()}, selection.models_file
+        ),
     )
 
 

@@ -137,6 +137,12 @@ def places(averages: Iterable[SeedAverage], published: Sequence[SeedAverage]) ->
     return {(cell.dataset, cell.n_shot): p for cell, p in ranked if p is not None}
 
 
+def level_mean(averages: Iterable[SeedAverage], n_shot: int = 0) -> float | None:
+    """Return the mean over the levels L1 to L5 of one model's accuracies; None when it lacks one of them."""
+    values = {a.dataset: a.value for a in averages if a.n_shot == n_shot and a.dataset in constants.COG_LEVELS}
+    return sum(values.values()) / len(values) if len(values) == constants.N_LEVELS else None
+
+
 def _several(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
@@ -155,7 +161,7 @@ def _rank(place: Place) -> str:
 
 
 def describe_places(
-    places: Mapping[tuple[str, int], Place], label: Mapping[str, str], *, n_shot: int = 0
+    places: Mapping[tuple[str, int], Place], label: Mapping[str, str], *, n_shot: int = 0, unseen: bool = True
 ) -> list[str]:
     """Say in plain sentences where a model stands with ``n_shot`` images per class.
 
@@ -163,6 +169,7 @@ def describe_places(
         places: of :func:`places`.
         label: how to call the published models.
         n_shot: training images per class, 0 = all.
+        unseen: whether the concepts of the levels are known to be unseen by the model.
 
     Returns:
         Up to three sentences; none when nothing can be ranked.
@@ -170,7 +177,7 @@ def describe_places(
     here = [places[key] for key in sorted(places, key=lambda key: dataset_key(key[0])) if key[1] == n_shot]
     if not here:
         return []
-    return [_describe_ranks(here, label, n_shot=n_shot), *_describe_reference(here), *_describe_trend(here)]
+    return [_describe_ranks(here, label, n_shot=n_shot), *_describe_reference(here), *_describe_trend(here, unseen)]
 
 
 def _describe_ranks(here: Sequence[Place], label: Mapping[str, str], *, n_shot: int) -> str:
@@ -237,18 +244,19 @@ def _points(points: Mapping[str, float]) -> str:
     return _several([*rest, f"all levels ({span})"])
 
 
-def _describe_trend(here: Sequence[Place]) -> list[str]:
+def _describe_trend(here: Sequence[Place], unseen: bool) -> list[str]:
     """Compare the rank on seen concepts with those on unseen ones; a verdict only when no spans overlap."""
     seen = next((p for p in here if p.cell.dataset == constants.IN1K), None)
     levels = [p for p in here if constants.cog_level(p.cell.dataset) is not None]
     if seen is None or len(levels) < constants.N_LEVELS:
         return []
     mean = sum(p.rank for p in levels) / len(levels)
+    concepts = "unseen concepts" if unseen else "the concepts of the levels"
     notable = abs(mean - seen.rank) >= _NOTABLE_RANKS
     if notable and all(p.worst_rank < seen.best_rank for p in levels):
-        verdict = "it stands better on unseen concepts than on those of IN-1K"
+        verdict = f"it stands better on {concepts} than on those of IN-1K"
     elif notable and all(p.best_rank > seen.worst_rank for p in levels):
-        verdict = "it stands worse on unseen concepts than on those of IN-1K"
+        verdict = f"it stands worse on {concepts} than on those of IN-1K"
     else:
         verdict = ""
     among = f": among the published models {verdict}" if verdict else ""

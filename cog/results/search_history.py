@@ -105,6 +105,7 @@ class FeatureDescription:
     variant: str | None
     precision: str | None
     preprocessing: str | None  # in one line
+    pretraining: str | None
     image_list_sha256: str | None
     class_list_sha256: str | None
     images_root: str | None
@@ -153,8 +154,8 @@ _ENTRIES: dict[Callable[[Any], Any], tuple[str, ...]] = {
     whole: ("n_images", "n_classes", "n_failed"),
     number: ("seconds", "images_per_second"),
     text: (
-        "checkpoint_sha256", "loader", "profile", "variant", "precision", "image_list_sha256", "images_root", "device",
-        "finished",
+        "checkpoint_sha256", "loader", "profile", "variant", "precision", "pretraining", "image_list_sha256",
+        "images_root", "device", "finished",
     ),
     _digest: ("class_list_sha256",),  # which goes into exported files
 }  # fmt: skip

@@ -24,6 +24,7 @@ from cog.reporting.tables.writers import printable
 from cog.results import official
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.scores import SeedAverage
+from cog.results.seen import MARK, Pretraining
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,6 +52,7 @@ def charts(
     baseline: str | None = None,
     metric: str = "top1",
     singles: bool = True,
+    pretraining: Pretraining | None = None,
 ) -> list[Chart]:
     """Return what the figures show, before anything is drawn.
 
@@ -70,6 +72,7 @@ def charts(
             otherwise no differences.
         metric: ``top1`` or ``top5`` (the paper has no top-5).
         singles: whether panels of Figs. 3, 4 and the drop come as charts of their own, too.
+        pretraining: what models have seen: those that may have seen the levels are marked; None: as their names tell.
 
     Returns:
         Each figure followed by its single panels.
@@ -89,13 +92,17 @@ def charts(
             for group in (cells, published, others, measures)
         )
     wanted = list(dict.fromkeys(which or names()))
+    pretraining = pretraining or Pretraining()
     protocol = None
     if cells or published or not measures or any(FIGURES[name].of_protocol for name in which or ()):
         protocol = curves.select(
-            cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots
-        )
+            cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots,
+            pretraining=pretraining,
+        )  # fmt: skip
         baseline = protocol.baseline
-    experiments = curves.of_experiments(measures, baseline=baseline, datasets=datasets, analyses=analyses)
+    experiments = curves.of_experiments(
+        measures, baseline=baseline, datasets=datasets, analyses=analyses, pretraining=pretraining
+    )
     made: list[Chart] = []
     for name in wanted:
         spec = FIGURES[name]
@@ -115,6 +122,10 @@ def charts(
             continue
         if refused:
             chart = dataclasses.replace(chart, notes=(*chart.notes, f"{refused[:1].upper()}{refused[1:]}."))
+        drawn_models = [(curve.model, curve.source) for curve in chart.curves() if MARK in curve.label]
+        if drawn_models:
+            footnote = printable(pretraining.footnote(drawn_models, advice=False))
+            chart = dataclasses.replace(chart, notes=(*chart.notes, footnote))
         made += [chart, *(building.singles(chart) if singles and spec.singles else ())]
     return made
 
@@ -134,6 +145,7 @@ def write(
     baseline: str | None = None,
     metric: str = "top1",
     singles: bool = True,
+    pretraining: Pretraining | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
     """Draw figures into ``folder`` as ``<stem>.<format>`` and ``<stem>.csv``.
@@ -154,7 +166,7 @@ def write(
     """
     made = charts(
         cells, published, others=others, measures=measures, analyses=analyses, which=which, shots=shots,
-        datasets=datasets, baseline=baseline, metric=metric, singles=singles,
+        datasets=datasets, baseline=baseline, metric=metric, singles=singles, pretraining=pretraining,
     )  # fmt: skip
     pages = {chart.stem: functools.partial(_page, chart) for chart in made}
     return saving.save_all(folder, pages, formats=formats, overwrite=overwrite)

@@ -5,25 +5,28 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cog.reporting.figures.style as style
+from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
-from cog.results import published
+from cog.results import published, seen
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key
+from cog.results.seen import Pretraining
 
 LOG = logging.getLogger("cog")
 
 #: The baseline of the paper.
 BASELINE = "sup_resnet50"
 
-_LABEL_LENGTH = 28
+_LABEL_LENGTH = 60
 
 
 #: Which number of a model on a data set: evaluation, metric, training images per class (0 = all).
@@ -48,6 +51,7 @@ class Curve:
         style: how the curve is drawn.
         category: key of ``CATEGORY_LABELS``; "" for models of one's own.
         own: whether the model is one of the user's, to be highlighted.
+        named: whether it has a name of its own in the legend; the others of its group are counted there.
     """
 
     model: str
@@ -58,6 +62,7 @@ class Curve:
     style: style.CurveStyle
     category: str
     own: bool
+    named: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ def select(
     baseline: str | None,
     datasets: Sequence[str] | None,
     shots: Sequence[int] | None,
+    pretraining: Pretraining | None = None,
 ) -> CurveSelection:
     """Sort accuracies of the protocol into curves and give each its style.
 
@@ -125,6 +131,7 @@ def select(
         baseline: model; None: the paper's, if it is there.
         datasets: data sets to show.
         shots: training images per class to show, 0 = all.
+        pretraining: what models have seen; None: none is marked.
 
     Raises:
         CogError: two cells for one point, nothing to draw, or a baseline without cells.
@@ -154,7 +161,7 @@ def select(
             }
             if not groups[name]:
                 del groups[name]
-    curves = _curves(own_groups, of_paper)
+    curves = _curves(own_groups, of_paper, pretraining)
     if not curves:
         raise CogError("nothing to draw: no result has the data sets and shots asked for")
     models = {model for _, model in references}
@@ -178,6 +185,7 @@ def of_experiments(
     baseline: str | None = None,
     datasets: Sequence[str] | None = None,
     analyses: Iterable[AnalysisRecord] = (),
+    pretraining: Pretraining | None = None,
 ) -> CurveSelection:
     """Sort numbers of all experiments into curves, those of the paper first, and give each its style.
 
@@ -186,12 +194,14 @@ def of_experiments(
         baseline: model; None: the paper's, if it is there.
         datasets: to draw.
         analyses: results of analyses, for what is not in their numbers.
+        pretraining: what models have seen; None: none is marked.
     """
     groups = _group(measures)
     papers = published.SOURCES.values()
     curves = _curves(
         {name: scores for name, scores in groups.items() if name[0] not in papers},
         {name: scores for name, scores in groups.items() if name[0] in papers},
+        pretraining,
     )
     references = {(curve.source, curve.model): curve.scores for curve in curves}
     if baseline is None and any(curve.model == BASELINE for curve in curves):
@@ -228,12 +238,16 @@ def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
     return groups
 
 
-def _curves(own_groups: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
+def _curves(own_groups: _Groups, of_paper: _Groups, pretraining: Pretraining | None) -> tuple[Curve, ...]:
     """Give every curve its label, group and style.
 
     A model of the paper looks as in the paper, also when the cells are the user's and the paper's are not
-    shown; every other model of the user's is highlighted.
+    shown; every other model of the user's is highlighted, of many those with the highest means over the levels.
     """
+    on_levels = seen.shows_levels(
+        place[0] for groups in (own_groups, of_paper) for scores in groups.values() for place in scores
+    )
+    mark = pretraining.mark if pretraining is not None and on_levels else lambda model, source: ""
     order = {model: row.order for model, row in published.MODELS.items()}
     paper_keys = [key for key in of_paper if key[1] in order]
     if not of_paper:  # of each model, those of the first source
@@ -246,22 +260,35 @@ def _curves(own_groups: _Groups, of_paper: _Groups) -> tuple[Curve, ...]:
         if any(curve.model == model for curve in curves):  # another version's numbers of the same model
             look = dataclasses.replace(look, hollow=True)
         label = style.legend_label(model) + (f" ({printable(source)})" if len(sources) > 1 else "")
+        label += mark(model, source)
         scores, category = (of_paper or own_groups)[source, model], published.MODELS[model].category
         group = style.legend_group(model)
         curves.append(Curve(model, source, scores, label, group, look, category, own=False))
     taken = {(curve.source, curve.model) for curve in curves}
     rest = {key: scores for key, scores in [*own_groups.items(), *of_paper.items()] if key not in taken}
     labels = {curve.label for curve in curves}
-    for position, ((source, model), scores) in enumerate(rest.items()):
+    best = sorted(rest, key=lambda name: _level_key(rest[name]))[: style.MANY]
+    position = 0
+    for (source, model), scores in rest.items():
         several = sum(other == model for _, other in rest) > 1
         suffix = f" ({shorten(printable(source), 12)})" if several else ""
-        label = _unique(printable(model) or "(unnamed)", suffix, labels)
+        label = _unique(printable(model) or "(unnamed)", suffix + mark(model, source), labels)
         labels.add(label)
         group = style.OWN if source == RUNS else shorten(printable(source) or "(unnamed)")
-        look = style.own_style(position, total=len(rest))
+        named = (source, model) in best
+        look = style.own_style(position) if named else style.GRAY_OWN
+        position += named
         category = published.MODELS[model].category if model in published.MODELS else ""
-        curves.append(Curve(model, source, scores, label, group, look, category, own=True))
+        curves.append(Curve(model, source, scores, label, group, look, category, own=True, named=named))
     return tuple(curves)
+
+
+def _level_key(scores: Scores) -> tuple[int, float]:
+    """Sort key: the most levels with all images first, then the highest mean over them, else over everything."""
+    values = [
+        score.value for (dataset, key), score in scores.items() if constants.cog_level(dataset) and not key[2]
+    ]
+    return -len(values), -statistics.fmean(values or [score.value for score in scores.values()])
 
 
 def model_label(model: str) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import cog.reporting.figures.axes as axes
 import cog.reporting.figures.notes as notes
 import cog.reporting.figures.points as points
+import cog.reporting.figures.style as style
+from cog.errors import CogError
 from cog.reporting.figures.chart import Panel, Point
 from cog.reporting.figures.curves import BASELINE, Curve, CurveSelection, Key
 from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
@@ -159,10 +161,38 @@ def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str
     )
 
 
+def _among_published(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+    """Let the paper's models be gray but for the baseline, so that one's own stand out.
+
+    Raises:
+        CogError: when there is no model of one's own.
+    """
+    if not any(curve.own for curve in selection.curves):
+        raise CogError("there is no model of your own to show among the published ones")
+    curves = [
+        curve
+        if curve.own
+        else dataclasses.replace(curve, group=style.PUBLISHED)
+        if curve.model == selection.baseline
+        else dataclasses.replace(curve, group=style.PUBLISHED, style=style.GRAY_PUBLISHED, named=False)
+        for curve in selection.curves
+    ]
+    return spec, dataclasses.replace(selection, curves=tuple(curves))
+
+
 _BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}")
 
 #: The figures by name, in the order in which they are drawn.
 FIGURES = {
+    "levels": _protocol(
+        "levels",
+        "{Metric} accuracy on {datasets}, {shots}",
+        (PanelSpec(name="absolute"),),
+        axes.over_levels,
+        ": own models among the published ones" + _OVER_SEEDS,
+        narrow=_among_published,
+        on_page=False,
+    ),
     "fig3": _protocol(
         "fig3_levels",
         "{Metric} accuracy on {datasets}, {shots}",

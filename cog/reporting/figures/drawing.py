@@ -5,6 +5,7 @@ Lengths are inches, sizes of text points.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import re
@@ -13,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cog.reporting.figures.chart import Chart, Panel
-from cog.reporting.figures.curves import Curve, shorten
+from cog.reporting.figures.curves import Curve
 from cog.reporting.figures.points import ABSOLUTE, RELATIVE
 from cog.reporting.figures.style import CurveStyle, legend_key
+from cog.results.seen import MARK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,8 +36,8 @@ _EDGE = 0.05
 _LETTER = 0.054
 
 # Direct labels beyond this number would be a second legend; a longer one would be wider than the room beside a panel.
-_MAX_DIRECT = 6
-_DIRECT_LENGTH = 14
+_MAX_DIRECT = 8
+_DIRECT_LENGTH = 18
 _DIRECT_STEP = 0.1
 
 # A longer column of a legend would be higher than the panels.
@@ -176,9 +178,14 @@ def _legend(curves: Sequence[Curve]) -> dict[str, list[Line2D]]:
 
     highlighted = {curve.group for curve in curves if curve.own}
     groups: dict[str, list[Line2D]] = {}
-    for curve in sorted(curves, key=lambda curve: (curve.group not in highlighted, legend_key(curve.group))):
-        line = Line2D([], [], label=curve.label, **line_arguments(curve.style))
-        groups.setdefault(curve.group, []).append(line)
+    unnamed = collections.Counter(curve.group for curve in curves if not curve.named)
+    for curve in sorted(curves, key=lambda c: (c.group not in highlighted, legend_key(c.group), not c.named)):
+        lines = groups.setdefault(curve.group, [])
+        label = (
+            curve.label if curve.named else f"{unnamed.pop(curve.group, 0)} {'more' if lines else 'models'}"
+        )
+        if curve.named or not label.startswith("0 "):
+            lines.append(Line2D([], [], label=label, **line_arguments(curve.style)))
     return groups
 
 
@@ -276,30 +283,56 @@ def fill(text: str, room: float) -> str:
 
 
 def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
-    """Name the user's curves at their right end, in their color, moved apart where they would touch."""
-    own_series = [series for series in panel.series if series.curve.own]
+    """Name the user's curves, and another that alone has a name, at their right end, moved apart where they touch."""
+    named = [series for series in panel.series if series.curve.named]
+    others = [series for series in named if not series.curve.own]
+    own_series = [series for series in named if series.curve.own or len(others) == 1 < len(panel.series)]
     if panel.plane or len(own_series) > _MAX_DIRECT:
         return
     # A name far from the end of its curve would be taken for another's.
     low, high = axes.get_xlim()
     ends = [
-        (series.points[-1].value, series.curve)
+        (series.points[-1].value, series.curve, _wrap_name(series.curve.label))
         for series in own_series
         if series.points[-1].x >= low + 0.7 * (high - low)
     ]
     ends.sort(key=lambda end: end[0])
     low, high = axes.get_ylim()
-    spots = ((value - low) / (high - low) * height for value, _ in ends)
-    spread = [*itertools.accumulate(spots, lambda below, spot: max(below + _DIRECT_STEP, spot))]
-    spread[-1:] = [min(spot, height - 0.02) for spot in spread[-1:]]
-    spread = [*itertools.accumulate(reversed(spread), lambda above, spot: min(above - _DIRECT_STEP, spot))]
-    for spot, (_, curve) in zip(reversed(spread), ends, strict=True):
+    halves = [len(lines) * _DIRECT_STEP / 2 for *_, lines in ends]
+    spots = [(value - low) / (high - low) * height for value, *_ in ends]
+    if 2 * sum(halves) > height:  # the legend has the names
+        return
+    floor = 0.0
+    for i, half in enumerate(halves):
+        spots[i] = max(spots[i], floor + half)
+        floor = spots[i] + half
+    ceiling = height
+    for i, half in reversed([*enumerate(halves)]):
+        spots[i] = min(spots[i], ceiling - half)
+        ceiling = spots[i] - half
+    for spot, (_, curve, lines) in zip(spots, ends, strict=True):
         axes.annotate(
-            # Names of one family differ at their ends; the legend has all of them.
-            shorten(curve.label, _DIRECT_LENGTH, head=1 / 3), (1.0, spot / height), xycoords="axes fraction",
-            xytext=(2.5, 0), textcoords="offset points", ha="left", va="center", fontsize=TICK, fontweight="bold",
-            color=curve.style.color, annotation_clip=False,
+            "\n".join(lines), (1.0, spot / height), xycoords="axes fraction", xytext=(2.5, 0), linespacing=1.0,
+            textcoords="offset points", ha="left", va="center", fontsize=TICK, fontweight="bold",
+            color=_darker(curve.style.color), annotation_clip=False,
         )  # fmt: skip
+
+
+def _wrap_name(name: str) -> list[str]:
+    """Break a name after underscores, hyphens and points into lines that fit beside a panel."""
+    lines = [""]
+    for part in re.findall(rf"[^_. -]* {MARK}|[^_. -]*[_. -]?", name):
+        if lines[-1] and len(lines[-1]) + len(part) > _DIRECT_LENGTH:
+            lines.append("")
+        lines[-1] += part
+    return [line.strip() for line in lines]
+
+
+def _darker(color: str) -> str:
+    """Return a color that can be read as text on white."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    return to_hex([0.72 * part for part in to_rgb(color)])
 
 
 def _number(value: float, *, signed: bool) -> str:

@@ -27,13 +27,15 @@ _DASHES: dict[str, tuple[float, ...] | None] = {
     "green": (4, 1, 1, 1),
 }
 
-# Dark, and apart from the paper's five: black, teal, magenta, brown, navy, olive.
-_OWN_COLORS = ("#000000", "#00827f", "#d0107f", "#7a4a1e", "#15246b", "#767600")
+# Okabe and Ito's, which color-blind readers tell apart, without yellow, which is hard to see on white.
+_OWN_COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _OWN_MARKERS = ("o", "s", "^", "D", "v", "P", "<", "X", ">", "p", "h", "d")
-_OWN_DASHES: tuple[tuple[float, ...] | None, ...] = (None, (4, 1.2), (1.2, 1), (5, 1.2, 1, 1.2))
 
-#: More models of one's own than this would hide what they are compared with.
-MANY = 6
+#: Of more models of one's own than there are colors, the best are named and the others are gray.
+MANY = len(_OWN_COLORS)
+
+#: Heading of the paper's models where all of them are gray.
+PUBLISHED = "Published models"
 
 #: Heading of the models of one's own, in legends and as a panel's title.
 OWN = "Own models"
@@ -82,21 +84,23 @@ def published_style(model: str) -> CurveStyle:
     )
 
 
-def own_style(position: int, *, total: int = 1) -> CurveStyle:
-    """Return the style of the ``position``-th (from 0) of ``total`` models of one's own.
-
-    Color, marker and dashes repeat after 6, 12 and 24 models, so 24 are all different.
-    """
+def own_style(position: int) -> CurveStyle:
+    """Return the style of the ``position``-th (from 0) model of one's own; 84 of them are all different."""
     marker = _OWN_MARKERS[position % len(_OWN_MARKERS)]
     return CurveStyle(
         color=_OWN_COLORS[position % len(_OWN_COLORS)],
         marker=marker,
-        dashes=_OWN_DASHES[(position // len(_OWN_COLORS)) % len(_OWN_DASHES)],
-        line_width=1.9 if total <= MANY else 1.2,
-        marker_size=(4.8 if total <= MANY else 4.2) * _MARKER_SCALE.get(marker, 1.0),
+        dashes=None,
+        line_width=1.9,
+        marker_size=4.8 * _MARKER_SCALE.get(marker, 1.0),
         hollow=True,
         zorder=5.0 - position * 0.01,
     )
+
+
+#: Models that are there to be compared with, all alike: of one's own, and of the paper.
+GRAY_OWN = CurveStyle("#8a8a8a", "", None, 0.8, 0.0, hollow=False, zorder=2.6)
+GRAY_PUBLISHED = CurveStyle("#cccccc", "", None, 0.8, 0.0, hollow=False, zorder=2.5)
 
 
 def legend_group(model: str) -> str:

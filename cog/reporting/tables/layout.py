@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from cog.reporting.tables.writers import Table, printable
 from cog.results import published
 from cog.results.scores import RUNS, SeedAverage, natural_key
+from cog.results.seen import Pretraining
 
 
 class Row(NamedTuple):
@@ -35,11 +36,13 @@ class TableStyle:
         decimals: digits after the point; None: those of each metric.
         paper_labels: whether the paper's models get the paper's names (``a-DeiT-S``).
         with_source: whether records of accuracies have the column ``source``.
+        pretraining: marks models that may have seen the levels; None: none is marked.
     """
 
     decimals: int | None = None
     paper_labels: bool = False
     with_source: bool = True
+    pretraining: Pretraining | None = None
 
     @property
     def points(self) -> int:
@@ -51,7 +54,12 @@ class TableStyle:
         model = row.model
         if self.paper_labels and model in published.MODELS:
             model = published.MODELS[model].table_label
-        return model if row.source == RUNS or set(sources) == {row.source} else f"{model} [{row.source}]"
+        mark = self.pretraining.mark(*row) if self.pretraining else ""
+        return (
+            f"{model}{mark}"
+            if row.source == RUNS or set(sources) == {row.source}
+            else f"{model}{mark} [{row.source}]"
+        )
 
 
 def only_source(sources: Collection[str], more: Mapping[str, str] | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cog.runtime.csv_text import csv_text
@@ -23,6 +23,7 @@ _LATEX_ESCAPES = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
+    "†": r"$^\dagger$",
     **{character: "\\" + character for character in "&%$#_{}"},
 }
 _GAP = "  "
@@ -89,7 +90,7 @@ def printable(text: str) -> str:
 
 
 def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
-    """Draw tables one below the other.
+    """Draw tables one below the other; a sentence below several of them stands below the last one only.
 
     Args:
         tables: in this order.
@@ -101,7 +102,19 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
         The text, ending with one newline.
     """
     lines = {"text": lambda table: _text(table, width), "markdown": _markdown, "latex": _latex}[fmt]
-    return "\n".join("\n".join(lines(table)) + "\n" for table in tables)
+    return "\n".join("\n".join(lines(table)) + "\n" for table in say_once(tables))
+
+
+def say_once(tables: Iterable[Table]) -> list[Table]:
+    """Leave a note that is a sentence below the last of the tables that have it."""
+    said: set[Note] = set()
+    kept = []
+    for table in reversed(list(tables)):
+        kept.append(
+            replace(table, notes=tuple(note for note in table.notes if note.items or note not in said))
+        )
+        said.update(table.notes)
+    return kept[::-1]
 
 
 def flat(
