@@ -22,6 +22,8 @@ in how many sessions.
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
 import json
 import os
 import pickle
@@ -35,7 +37,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "helpers")]
@@ -51,6 +53,13 @@ _TIMES = {"created", "started", "finished", "seconds", "images_per_second", "ses
 _PATIENCE = 120.0
 
 _WHAT = ("extraction", "logreg", "kmeans", "finetune", "levels")
+
+#: What a command imports in the middle of its work, and takes longest.
+_USES = {
+    "levels": "matplotlib.backends.backend_agg",
+    "kmeans": "sklearn.metrics",
+    "finetune": "torch._dynamo",
+}
 
 #: Leaves of WordNet far apart: two seen ones, then those that become levels.
 _SEEN = ("n01530575", "n02123045")
@@ -206,12 +215,14 @@ class Ended:
         seconds: duration.
         log: what it printed.
         operations: what it did to the output, in order: name and path.
+        pid: its number.
     """
 
     code: int
     seconds: float
     log: str
     operations: tuple[str, ...]
+    pid: int = 0
 
 
 class _Writer:
@@ -297,15 +308,20 @@ def run(task: Task, work: Path, kill: Kill | None = None) -> Ended:
     log, note = work / "log.txt", work / "note"
     note.write_bytes(b"")
     start = time.monotonic()
-    if kill is not None and kill.script:
-        pid = _start_script(task, log)
-    else:
-        pid = os.fork()
-        if pid == 0:
-            _be_command(task, log, note, kill)
+    pid = _start_script(task, log) if kill is not None and kill.script else fork(task, log, note, kill)
     code = _wait(pid, start, kill)
     seconds = time.monotonic() - start
-    return Ended(code, seconds, log.read_text(errors="replace"), tuple(note.read_text().splitlines()))
+    return Ended(code, seconds, log.read_text(errors="replace"), tuple(note.read_text().splitlines()), pid)
+
+
+def fork(
+    task: Task, log: Path, note: Path, kill: Kill | None = None, prepare: Callable[[], None] = lambda: None
+) -> int:
+    """Fork a process that runs a command, after ``prepare`` there; returns its number."""
+    pid = os.fork()
+    if pid == 0:
+        _be_command(task, log, note, kill, prepare)
+    return pid
 
 
 def _start_script(task: Task, log: Path) -> int:
@@ -319,7 +335,9 @@ def _start_script(task: Task, log: Path) -> int:
     return process.pid
 
 
-def _be_command(task: Task, log: Path, note: Path, kill: Kill | None) -> None:
+def _be_command(
+    task: Task, log: Path, note: Path, kill: Kill | None, prepare: Callable[[], None]
+) -> NoReturn:
     code = 70
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -329,7 +347,9 @@ def _be_command(task: Task, log: Path, note: Path, kill: Kill | None) -> None:
         sys.argv = [str(REPOSITORY / task.script), *task.argv]
         main = import_everything()[task.script]
         _save_often()
-        _count_operations(task.output, os.open(note, os.O_WRONLY | os.O_APPEND), kill)
+        _spare_what_writes_nothing()
+        _count_operations(task.output, os.open(note, os.O_WRONLY | os.O_APPEND | os.O_CREAT), kill)
+        prepare()
         from cog.runtime import cli
 
         try:
@@ -364,12 +384,28 @@ def import_everything() -> dict[str, Callable[..., int]]:
     return {f"{command.__name__.rpartition('.')[2]}.py": command.main for command in commands}
 
 
+@functools.cache
+def _wordnet() -> Any:
+    from cog.levels import wordnet
+
+    return wordnet.load_wordnet()
+
+
 def _save_often() -> None:
     from cog.analysis import lloyd
     from cog.logreg import checkpoint
 
     checkpoint.SAVE_SECONDS = lloyd.SAVE_SECONDS = 0.0
     checkpoint._MAX_SHARE = 1e9
+
+
+def _spare_what_writes_nothing() -> None:
+    """WordNet has been read already: instants are for what comes then."""
+    from cog.levels import wordnet
+
+    if _wordnet.cache_info().currsize:
+        graph = _wordnet()
+        wordnet.load_wordnet = lambda wordnet_dir=None: graph
 
 
 def _wait(pid: int, start: float, kill: Kill | None) -> int:
@@ -566,6 +602,11 @@ def matrix(
     Returns:
         One row per kill.
     """
+    what = task.name.partition(" ")[0]
+    if what == "levels":
+        _wordnet()
+    if what in _USES:
+        importlib.import_module(_USES[what])
     task.fresh()
     old = snapshot(task.output) if task.output.is_dir() else {}
     complete = run(task, work)

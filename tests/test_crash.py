@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import random
 import signal
@@ -11,6 +13,8 @@ import sys
 import crash_matrix
 import pytest
 from marks import first_quick
+
+from cog.runtime import locks
 
 
 @pytest.mark.parametrize(
@@ -73,25 +77,21 @@ def test_whole_matrix(repository, wordnet):
             )
 
 
-_LATE = """
-import importlib, os, runpy, signal, sys
-from cog.runtime import locks
-script, module, name = sys.argv[1:4]
-locks._boot = lambda: "of another machine"
-owner = importlib.import_module(module)
-*path, last = name.split(".")
-for part in path:
-    owner = getattr(owner, part)
-function, stopped = getattr(owner, last), []
-def wrapper(*args, **kwargs):
-    if not stopped:
-        stopped.append(True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return function(*args, **kwargs)
-setattr(owner, last, wrapper)
-sys.argv[:] = [script, *sys.argv[4:]]
-runpy.run_path(script, run_name="__main__")
-"""
+def _stand_still_at(where: str) -> None:
+    """Let this process stop itself before the first call of a function, and be of another machine."""
+    module, _, name = where.partition(":")
+    locks._boot = lambda: "of another machine"
+    *path, last = name.split(".")
+    owner = functools.reduce(getattr, path, importlib.import_module(module))
+    function, stopped = getattr(owner, last), []
+
+    def wrapper(*args, **kwargs):
+        if not stopped:
+            stopped.append(True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return function(*args, **kwargs)
+
+    setattr(owner, last, wrapper)
 
 
 @pytest.mark.parametrize(
@@ -107,29 +107,29 @@ runpy.run_path(script, run_name="__main__")
     ],
 )
 @pytest.mark.slow
-def test_woken_after_a_takeover(tmp_path, repository, what, where):
+def test_woken_after_a_takeover(tmp_path, what, where):
     """A process stands still; another one takes over and finishes. The late one says so, and leaves nothing behind."""
+    crash_matrix.import_everything()
     task = crash_matrix.tasks(tmp_path)[what]
-    script = str(repository / task.script)
-    late = subprocess.Popen(
-        [sys.executable, "-c", _LATE, script, *where.split(":"), *task.argv], cwd=repository, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    log, note = tmp_path / "late.txt", tmp_path / "late operations"
+    late = crash_matrix.fork(task, log, note, prepare=lambda: _stand_still_at(where))
+    ended = False
     try:
-        assert os.WIFSTOPPED(os.waitpid(late.pid, os.WUNTRACED)[1])
+        assert os.WIFSTOPPED(os.waitpid(late, os.WUNTRACED)[1]), log.read_text()
         os.utime(task.output / ".lock", (1, 1))
-        other = subprocess.Popen(
-            [sys.executable, script, *task.argv], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        _, errors = other.communicate(timeout=120)
-        assert other.returncode == 0, errors
+        other = crash_matrix.run(task, tmp_path)
+        assert other.code == 0, other.log
         assert (task.output / task.marker).is_file()
         before = crash_matrix.snapshot(task.output)
-        late.send_signal(signal.SIGCONT)
-        _, errors = late.communicate(timeout=120)
+        os.kill(late, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(late, 0)[1])
+        ended = True
     finally:
-        late.kill()
-    assert late.returncode == 2
+        if not ended:
+            os.kill(late, signal.SIGKILL)
+            os.waitpid(late, 0)
+    assert code == 2
+    errors = log.read_text()
     last = errors.strip().splitlines()[-1]
     assert "was taken over by" in last and f"process {other.pid}, since" in last
     assert "Traceback" not in errors

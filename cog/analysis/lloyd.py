@@ -216,11 +216,12 @@ class _Lloyd:
 
     def _add(self, rows: FeatureRows, labels: torch.Tensor, index: torch.Tensor, sign: int) -> None:
         """Add the rows ``index`` to the sums of their clusters, or take them away."""
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(True)  # on CUDA, sums by index otherwise come in any order
+        # On CUDA, sums by index otherwise come in any order. (use_deterministic_algorithms would import the compiler.)
+        before = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode("error")
         for part, clusters in zip(index.split(SMALL_BLOCK), labels.split(SMALL_BLOCK), strict=True):
             self.sums.index_add_(0, clusters, rows.exact(part), alpha=sign)
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)
         self.counts += sign * torch.bincount(labels, minlength=len(self.counts))
 
     def _fill_empty(self, rows: FeatureRows) -> int:
