@@ -58,6 +58,7 @@ def write(
         wd=recipe.weight_decay,
         logs=position.logs,
         predictions=score.predictions,
+        labels=torch.from_numpy(plan.test.labels),
         weights={"weight": weight, "bias": bias},
         description=f"Linear(in_features={dim}, out_features={n_classes}, bias=True)",
         n_classes=n_classes,

@@ -2,7 +2,8 @@
 
 ::
 
-    results.json                     settings, sizes, search, final accuracies, versions; written last
+    results.json                     settings, sizes, search, final accuracies, in all and per class
+                                     (cog.results.concept_counts), versions; written last
     final-lr-<lr>_wd-<wd>/logs.pkl   one value per epoch
     final-lr-<lr>_wd-<wd>/model.pth  {"model": state dict of the linear layer, or of the Sequential of an MLP}
     final-lr-<lr>_wd-<wd>/preds.pkl  classes predicted for the test set after the last epoch
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cog.errors import CogError
 from cog.logreg.settings import Settings
+from cog.results import concept_counts
 from cog.runtime import files, run_archive, safe_load
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
@@ -194,6 +196,7 @@ def write_final(
     wd: float,
     logs: Mapping[str, list[float]],
     predictions: torch.Tensor,
+    labels: torch.Tensor,
     weights: Mapping[str, torch.Tensor],
     description: str,
     n_classes: int,
@@ -208,7 +211,8 @@ def write_final(
         lr: learning rate of the final training.
         wd: weight decay of the final training.
         logs: one value per epoch.
-        predictions: predicted classes of the test images, int64 ``(n,)``.
+        predictions: predicted classes of the test images, int64 ``(n,)``; -1: not decoded.
+        labels: their true classes, int64 ``(n,)``.
         weights: state dict of the classifier.
         description: the classifier as text.
         n_classes: number of classes.
@@ -238,7 +242,28 @@ def write_final(
         "test_top1": logs["test/top1"][-1],
         "test_top5": logs["test/top5"][-1],
         "diverged": diverged,
+        **_counts_per_class(predictions, labels, n_classes, top1=logs["test/top1"][-1]),
     }
+
+
+def _counts_per_class(
+    predictions: torch.Tensor, labels: torch.Tensor, n_classes: int, *, top1: float
+) -> dict[str, Any]:
+    """Return right answers and images of each class; nothing when they contradict the accuracy.
+
+    They do where logits are not finite: the largest one, which is predicted, is then another than the accuracy's.
+    """
+    import torch
+
+    labels = labels.cpu()[predictions >= 0]
+    right = labels[predictions[predictions >= 0] == labels]
+    correct, images = (torch.bincount(classes, minlength=n_classes).tolist() for classes in (right, labels))
+    entries = concept_counts.write(correct, images)
+    try:
+        concept_counts.read(entries, n_classes=n_classes, top1=top1)
+    except ValueError:
+        return {}
+    return entries
 
 
 def write(
@@ -265,6 +290,7 @@ def write(
         # interned, as names in the source are: pickles of continued runs are then the same to the byte
         logs={sys.intern(name): values for name, values in classifier.logs.items()},
         predictions=classifier.predictions,
+        labels=data.test_y,
         weights=classifier.state_dict(),
         description=str(classifier.module()),
         n_classes=n_classes,

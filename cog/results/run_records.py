@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 from cog import constants, paths
 from cog.errors import CogError
+from cog.results import concept_counts
+from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import (
     Counts,
     Score,
@@ -123,7 +125,8 @@ _NO_DETAILS = Details()
 class Run:
     """One finished classifier run: one model, data set, number of shots and seed.
 
-    ``details`` holds what a report shows beside the accuracy; it takes no part in comparisons.
+    ``details`` holds what a report shows beside the accuracy, ``concepts`` the right answers per concept (None for runs
+    of earlier versions); they take no part in comparisons.
     """
 
     model: str
@@ -140,6 +143,7 @@ class Run:
     final_folder: str  # its subfolder with logs.pkl
     details: Details = field(default_factory=Details, compare=False, repr=False)
     evaluation: str = "logreg"  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
+    concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
     @property
     def planned_epochs(self) -> int:
@@ -180,7 +184,10 @@ def scores(runs: Iterable[Run]) -> list[Score]:
             "counts": Counts(*numbers),  # type: ignore[arg-type]  # the fourth is not among them
         }
         place = run.model, run.dataset, run.evaluation, run.n_shot
-        made += [Score(*place, metric, getattr(run, metric), **shared) for metric in METRICS]
+        made += [
+            Score(*place, metric, getattr(run, metric), **shared, concepts=run.concepts if metric == "top1" else None)
+            for metric in METRICS
+        ]
     return made
 
 
@@ -324,6 +331,15 @@ def _run(
                 f"{final}/{LOGS_FILE} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
                 "them was changed; run this again with --overwrite"
             )
+    concepts = None
+    if record is not None:
+        try:
+            concepts = concept_counts.read(recorded, n_classes=whole(record.get("n_classes")), top1=top1)
+        except ValueError as error:
+            raise CogError(
+                f"{RESULTS_FILE} was changed ({error}); run this again with --overwrite, or remove the entry "
+                f"{concept_counts.CORRECT}"
+            ) from error
     if n_shot is None:
         named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
         n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
@@ -343,6 +359,7 @@ def _run(
         final_folder=final,
         details=_NO_DETAILS if record is None else read_details(record),
         evaluation=evaluation,
+        concepts=concepts,
     )
 
 

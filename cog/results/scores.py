@@ -19,11 +19,12 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cog.data import datasets
 from cog.errors import CogError
+from cog.results.concept_counts import ConceptCounts
 
 #: ``source`` of runs and analyses found on disk.
 RUNS = "runs"
@@ -79,6 +80,7 @@ class Score:
         source: ``runs`` (found on disk), ``paper v2``, ``paper v1``, or the label of an imported file.
         epochs: epochs that the run was to be trained for; None where there are none, or they are not known.
         counts: numbers of classes and images behind the number.
+        concepts: right answers per concept of a top-1 accuracy; None where they are not known.
     """
 
     model: str
@@ -92,6 +94,7 @@ class Score:
     source: str = RUNS
     epochs: int | None = None
     counts: Counts = Counts()
+    concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ class SeedAverage:
         source: ``"runs"``, ``"paper v2"``, ``"paper v1"``, or the label of an imported file.
         epochs: that each run was to be trained for, in the order of ``seeds``; or empty.
         counts: numbers of classes and images behind its runs.
+        concepts: right answers per concept of each run, in the order of ``seeds``; empty where some are not known.
     """
 
     model: str
@@ -128,6 +132,7 @@ class SeedAverage:
     source: str = RUNS
     epochs: tuple[int, ...] = ()
     counts: Counts = Counts()
+    concepts: tuple[ConceptCounts, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -185,6 +190,7 @@ def _average(group: Sequence[Score], expected: Sequence[int]) -> SeedAverage:
     values = tuple(score.value for score in ordered)
     mean, std = mean_std(values) if values else (first.value, first.std)
     epochs = [score.epochs for score in ordered if score.epochs is not None]
+    concepts = [score.concepts for score in ordered if score.concepts is not None]
     return SeedAverage(
         first.model,
         first.dataset,
@@ -199,6 +205,7 @@ def _average(group: Sequence[Score], expected: Sequence[int]) -> SeedAverage:
         first.source,
         tuple(epochs) if len(epochs) == len(seeds) else (),
         sum({score.counts: None for score in group}, Counts()),
+        tuple(concepts) if len(concepts) == len(seeds) else (),
     )
 
 
@@ -225,10 +232,10 @@ def single(averages: Iterable[SeedAverage]) -> list[Score]:
     for a in averages:
         place = a.model, a.dataset, a.evaluation, a.n_shot, a.metric
         if a.by_seed and is_classifier(a.evaluation):
-            epochs = a.epochs or (None,) * len(a.seeds)
+            epochs, concepts = a.epochs or (None,) * len(a.seeds), a.concepts or (None,) * len(a.seeds)
             scores += [
-                Score(*place, value, seed, None, a.source, n, a.counts)
-                for seed, value, n in zip(a.seeds, a.by_seed, epochs, strict=True)
+                Score(*place, value, seed, None, a.source, n, a.counts, c)
+                for seed, value, n, c in zip(a.seeds, a.by_seed, epochs, concepts, strict=True)
             ]
         else:
             scores.append(Score(*place, a.value, None, a.std, a.source, None, a.counts))

@@ -1,0 +1,124 @@
+"""Right answers per concept: what intervals over concepts are computed from, and their form in ``results.json``.
+
+``final`` of a run has two entries beside its accuracies, by class index 0..C-1::
+
+    "correct_per_class": "MC4w...",     test images of each class that are classified rightly (top-1)
+    "images_per_class": 50              test images of each class; one number where all classes have as many
+
+A list of numbers is written as Base64 (RFC 4648) of unsigned little-endian integers of 1, 2 or 4 bytes, the least
+that the largest number needs: 1,000 classes take 1.3 kB on one line. Their width follows from their number,
+``n_classes``.
+
+>>> write([48, 50, 0], [50, 50, 50])
+{'correct_per_class': 'MDIA', 'images_per_class': 50}
+>>> counts = read({"correct_per_class": "MDIA", "images_per_class": 50}, n_classes=3, top1=100 * 98 / 150)
+>>> counts.correct.tolist(), counts.n_images
+([48, 50, 0], 150)
+"""
+
+from __future__ import annotations
+
+import base64
+import operator
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Entries of ``final`` in ``results.json``.
+CORRECT, IMAGES = "correct_per_class", "images_per_class"
+
+# Typecodes by bytes of a number; array's sizes are the platform's, and the same on all that torch runs on.
+_TYPECODES = {1: "B", 2: "H", 4: "I"}
+_MOST_IMAGES = 1 << 31
+
+# As in run_records: accuracies computed in float32 may be off by rounding.
+_TOLERANCE_PERCENT = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class ConceptCounts:
+    """Test images of one run, concept by concept.
+
+    Attributes:
+        correct: classified rightly, by class index.
+        images: of each class; one number where all classes have as many.
+    """
+
+    correct: array[int]
+    images: array[int] | int
+
+    @property
+    def n_images(self) -> int:
+        """Test images of all concepts."""
+        return self.images * len(self.correct) if isinstance(self.images, int) else sum(self.images)
+
+
+def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:
+    """Return the entries of ``final``.
+
+    Args:
+        correct: test images of each class that are classified rightly.
+        images: test images of each class.
+    """
+    same = len(set(images)) == 1
+    return {CORRECT: _encode(correct), IMAGES: int(images[0]) if same else _encode(images)}
+
+
+def read(final: Mapping[str, Any], *, n_classes: int | None, top1: float) -> ConceptCounts | None:
+    """Return the counts of a run, or None where it has none (runs of earlier versions).
+
+    Args:
+        final: entry of ``results.json``.
+        n_classes: number of classes.
+        top1: accuracy of the run, in percent.
+
+    Raises:
+        ValueError: counts of another form, or that contradict themselves or the accuracy.
+    """
+    if CORRECT not in final:
+        return None
+    if n_classes is None:
+        raise ValueError(f"{CORRECT} without n_classes")
+    correct = _decode(final[CORRECT], n_classes)
+    stated: Any = final.get(IMAGES)
+    images: array[int] | int = stated if type(stated) is int else _decode(stated, n_classes)
+    if isinstance(images, int) and not 0 < images < _MOST_IMAGES:
+        raise ValueError(f"{images} images per class")
+    counts = ConceptCounts(correct, images)
+    n = counts.n_images
+    if isinstance(images, int):
+        fits = max(correct) <= images
+    else:
+        fits = all(map(operator.le, correct, images))
+    if not fits or not n:
+        raise ValueError(f"{CORRECT} has more right answers than there are images")
+    if abs(100 * sum(correct) / n - top1) > _TOLERANCE_PERCENT:
+        raise ValueError(
+            f"{CORRECT} has {100 * sum(correct) / n:g} % right answers, the accuracy is {top1:g}"
+        )
+    return counts
+
+
+def _encode(values: Sequence[int]) -> str:
+    width = next(width for width in _TYPECODES if max(values) < 1 << 8 * width)
+    return base64.b64encode(b"".join(int(value).to_bytes(width, "little") for value in values)).decode()
+
+
+def _decode(text: Any, n: int) -> array[int]:
+    """Return ``n`` numbers.
+
+    Raises:
+        ValueError: when the text does not hold as many.
+    """
+    if not isinstance(text, str) or not 0 < n <= len(text):
+        raise ValueError(f"no text with {n} numbers")
+    content = base64.b64decode(text, validate=True)  # its error is a ValueError
+    width, rest = divmod(len(content), n)
+    if rest or width not in _TYPECODES:
+        raise ValueError(f"{len(content)} bytes for {n} numbers")
+    values = array(_TYPECODES[width], content)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

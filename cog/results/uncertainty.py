@@ -1,0 +1,322 @@
+"""Intervals over concepts and seeds of accuracies and of their differences; Holm's correction; how many seeds it
+takes.
+
+*What varies.* A benchmark's concepts are a draw from those that might have been taken, their test images too, and a
+seed decides the split for the search, the images drawn in few-shot and the order of training. An accuracy is the mean
+over C concepts and S seeds of ``x[s, k]``, in percent; a difference of two models that of ``x[s, k]`` of the one
+minus the other's, on the same concepts and with the same seeds. In the random model ``x[s, k] = mean + concept[k] +
+seed[s] + rest[s, k]`` (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4), the rest holding the
+images, the variance of the mean has two parts::
+
+    concepts = V_concepts / C
+    seeds    = max(0, V_seeds / S - V_rest / (C S))
+
+``V_concepts`` is the sample variance over concepts of the means over seeds, ``V_seeds`` that over seeds of the means
+over concepts, and ``V_rest`` the mean square of the rest, which is in both and counted once. The images need no part
+of their own: concepts whose accuracies rest on few images vary the more.
+
+*Interval.* Each part is known from its own degrees of freedom only, and five seeds are few: with t the quantiles of
+Student's t, the half width is (Cochran's approximation to the Behrens-Fisher problem, Biometrics 20, 1964)::
+
+    half ** 2 = t(C - 1) ** 2 * concepts + t(S - 1) ** 2 * seeds
+
+With one seed there is no second part, and the interval is that of this seed. Simulations
+(``tests/results/test_uncertainty.py``) find 93 to 98 % coverage at 95 %.
+
+*Few images.* Where hardly an image tells two models apart, or all answers are right, the variances above are (nearly)
+0, which is no certainty. Of a difference, two images are added, one each way (Bonett and Price, Statistics in
+Medicine 31, 2012): ``concepts += 2 * (100 / images) ** 2``. An accuracy p gets the interval in Wilson's form, all q
+with ``(p - q) ** 2 <= k q (1 - q)`` and ``k = half ** 2 / (p (1 - p))``, which stays within 0 and 100 % (for
+clusters: Dean and Pagano, Journal of Survey Statistics and Methodology 3, 2015); k is at least that of independent
+images, ``t(C - 1) ** 2 / images``.
+
+Nothing is drawn at random: the same counts give the same interval. What none of this covers: another pretraining of
+the same method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cog.results.concept_counts import ConceptCounts
+
+CONFIDENCE = 0.95
+
+#: Probability with which the smallest difference of :func:`smallest_difference` is told.
+POWER = 0.8
+
+_MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval.
+
+    Attributes:
+        mean: in percent, or of a difference in points.
+        low: lower end of the interval.
+        high: upper end.
+        p: of a difference, two-sided p-value of its being 0: the interval of confidence 1 - p ends at 0; else None.
+        n_concepts: concepts that it rests on.
+        n_seeds: seeds that it rests on.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float | None
+    n_concepts: int
+    n_seeds: int
+
+
+def accuracy(runs: Sequence[ConceptCounts], *, confidence: float = CONFIDENCE) -> Estimate | None:
+    """Return the mean accuracy of runs on the same data with its interval.
+
+    Args:
+        runs: one for each seed.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        In percent; None when the runs are not of the same images, or of a single concept.
+
+    >>> from array import array
+    >>> one_seed = ConceptCounts(array("B", [50, 40, 30, 45]), 50)
+    >>> found = accuracy([one_seed])
+    >>> found.mean, round(found.low, 1), round(found.high, 1)
+    (82.5, 46.8, 96.2)
+    """
+    if not _same_images(runs):
+        return None
+    correct, images = _correct(runs), _images(runs[0])
+    total = float(images.sum())
+    share = float(correct.sum()) / len(runs) / total
+    parts = _parts(_scaled(correct, images))
+    k = _t_squared(len(images) - 1, 1 - confidence) / total
+    if 0 < share < 1:
+        k = max(k, _half_squared(parts, correct.shape, 1 - confidence) / 1e4 / (share * (1 - share)))
+    center = (share + k / 2) / (1 + k)
+    half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
+    low, high = max(0.0, center - half), min(1.0, center + half)
+    # Where nothing is wrong, or all is, the end is that number but for rounding.
+    low, high = min(low, share), max(high, share)
+    return Estimate(100 * share, 100 * low, 100 * high, None, len(images), len(runs))
+
+
+def difference(
+    runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts], *, confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Return the mean difference of two models on the same images, paired over concepts and seeds.
+
+    Args:
+        runs: of the model, one for each seed.
+        baseline: of the other one, with the same seeds in the same order.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        In points; None when the runs are not of the same images, or of a single concept.
+
+    >>> from array import array
+    >>> runs, baseline = ([ConceptCounts(array("B", n), 50)] for n in ([50, 40, 30, 45], [48, 40, 26, 43]))
+    >>> found = difference(runs, baseline)
+    >>> found.mean, round(found.low, 1), round(found.high, 1), round(found.p, 3)
+    (4.0, -1.7, 9.7, 0.11)
+    """
+    if len(runs) != len(baseline) or not _same_images([*runs, *baseline]):
+        return None
+    images = _images(runs[0])
+    wins = _correct(runs) - _correct(baseline)
+    total = float(images.sum())
+    mean = 100 * float(wins.sum()) / len(runs) / total
+    concepts, seeds = _parts(_scaled(wins, images))
+    parts = concepts + _two_images(total), seeds
+    half = math.sqrt(_half_squared(parts, wins.shape, 1 - confidence))
+    p = _p_value(mean, parts, wins.shape)
+    return Estimate(mean, mean - half, mean + half, p, len(images), len(runs))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number (Holm, Scandinavian Journal of Statistics 6, 1979).
+
+    Where those below 0.05 are called real, any mistake at all is made in at most 5 % of studies, however the
+    comparisons depend on each other.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted = [1.0] * len(order)
+    highest = 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+def _same_images(runs: Sequence[ConceptCounts]) -> bool:
+    """Whether there are runs, all on the same images per concept, and several concepts."""
+    return bool(runs) and all(
+        len(run.correct) == len(runs[0].correct) > 1 and run.images == runs[0].images for run in runs
+    )
+
+
+def _images(run: ConceptCounts) -> np.ndarray:
+    """Return the images of each concept, float64 ``(C,)``."""
+    return (
+        np.full(len(run.correct), run.images)
+        if isinstance(run.images, int)
+        else np.asarray(run.images, float)
+    )
+
+
+def _correct(runs: Sequence[ConceptCounts]) -> np.ndarray:
+    """Return the right answers, float64 ``(S, C)``."""
+    return np.array([np.asarray(run.correct) for run in runs], dtype=np.float64)
+
+
+def _scaled(counts: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Return what each concept and seed adds to a mean, minus that mean, in points, float64 ``(S, C)``.
+
+    Concepts with more images weigh more, and another draw of concepts would have another number of images: these are
+    the residuals of a ratio (Cochran, Sampling Techniques, 1977, section 6.3). With as many images of all, plain
+    accuracies.
+    """
+    n_seeds, n_concepts = counts.shape
+    total = images.sum()
+    return 100 * n_concepts * (counts - counts.sum() / n_seeds / total * images) / total
+
+
+def _mean_squares(x: np.ndarray) -> tuple[float, float, float]:
+    """Return the variances over concepts, over seeds and of the rest of ``(S, C)``; 0 where one seed does not tell."""
+    n_seeds, n_concepts = x.shape
+    by_concept, by_seed = x.mean(axis=0), x.mean(axis=1)
+    concepts = float(by_concept.var(ddof=1))
+    if n_seeds < 2:
+        return concepts, 0.0, 0.0
+    rest = x - by_concept - by_seed[:, None] + x.mean()
+    return concepts, float(by_seed.var(ddof=1)), float((rest**2).sum()) / ((n_concepts - 1) * (n_seeds - 1))
+
+
+def _parts(x: np.ndarray) -> tuple[float, float]:
+    """Return the parts of the variance of the mean of ``(S, C)``: concepts, seeds."""
+    n_seeds, n_concepts = x.shape
+    concepts, seeds, rest = _mean_squares(x)
+    return concepts / n_concepts, max(0.0, seeds / n_seeds - rest / (n_concepts * n_seeds))
+
+
+def _two_images(total: float) -> float:
+    """Return the variance of a difference that two of ``total`` images make, one each way."""
+    return 2 * (100 / total) ** 2
+
+
+def _t_squared(degrees: int, p: float) -> float:
+    """Return the square of the quantile of Student's t that is exceeded, either way, with probability ``p``."""
+    from scipy.special import stdtrit  # imported late: it takes half a second
+
+    return float(stdtrit(degrees, p / 2)) ** 2
+
+
+def _half_squared(parts: tuple[float, float], shape: tuple[int, ...], p: float) -> float:
+    """Return the square of half the interval of confidence ``1 - p`` of a mean over ``shape``: S seeds, C concepts."""
+    n_seeds, n_concepts = shape
+    half = _t_squared(n_concepts - 1, p) * parts[0]
+    return half + _t_squared(n_seeds - 1, p) * parts[1] if parts[1] else half
+
+
+def _p_value(mean: float, parts: tuple[float, float], shape: tuple[int, ...]) -> float:
+    """Return 1 minus the confidence at which the interval ends at 0."""
+    from scipy.special import stdtr
+
+    n_seeds, n_concepts = shape
+    if not mean:
+        return 1.0
+    t = -abs(mean) / math.sqrt(sum(parts))
+    by_concepts = 2 * float(stdtr(n_concepts - 1, t))
+    if not parts[1]:
+        return by_concepts
+    # Between those of the degrees of freedom of either part; by bisection, since there is no closed form.
+    low, high = sorted(math.log(max(p, 1e-300)) for p in (by_concepts, 2 * float(stdtr(n_seeds - 1, t))))
+    for _ in range(50):
+        middle = (low + high) / 2
+        if _half_squared(parts, shape, math.exp(middle)) > mean * mean:
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
+# --- how many seeds it takes
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Variances of the differences between models, in points squared, over C concepts.
+
+    Attributes:
+        concepts: of what concepts have in common over seeds.
+        seeds: of what seeds have in common over concepts.
+        rest: of each concept with each seed.
+        n_concepts: C.
+        n_images: test images of all concepts.
+    """
+
+    concepts: float
+    seeds: float
+    rest: float
+    n_concepts: int
+    n_images: int
+
+
+def spread(pairs: Sequence[tuple[Sequence[ConceptCounts], Sequence[ConceptCounts]]]) -> Spread | None:
+    """Return the variances of differences, averaged over pairs of models.
+
+    Args:
+        pairs: runs of two models, with the same seeds in the same order; pairs with fewer than two seeds, or on other
+            images than the first pair, are left out.
+
+    Returns:
+        None without a pair.
+    """
+    first = next(
+        (runs for runs, baseline in pairs if len(runs) > 1 and _same_images([*runs, *baseline])), None
+    )
+    if first is None:
+        return None
+    images = _images(first[0])
+    found = []
+    for runs, baseline in pairs:
+        if len(runs) > 1 and len(runs) == len(baseline) and _same_images([first[0], *runs, *baseline]):
+            x = _scaled(_correct(runs) - _correct(baseline), images)
+            concepts, seeds, rest = _mean_squares(x)
+            found.append((max(0.0, concepts - rest / len(runs)), max(0.0, seeds - rest / len(images)), rest))
+    concepts, seeds, rest = np.mean(found, axis=0).tolist()
+    return Spread(concepts, seeds, rest, len(images), int(images.sum()))
+
+
+def smallest_difference(spread: Spread, n_seeds: int, *, confidence: float = CONFIDENCE) -> float:
+    """Return the difference in points that ``n_seeds`` seeds, at least two, would tell in 80 % of studies.
+
+    Without correction for the number of comparisons. That is half the interval plus 0.84 standard errors.
+    """
+    from scipy.special import ndtri
+
+    concepts = (spread.concepts + spread.rest / n_seeds) / spread.n_concepts + _two_images(spread.n_images)
+    parts = concepts, spread.seeds / n_seeds
+    half = math.sqrt(_half_squared(parts, (n_seeds, spread.n_concepts), 1 - confidence))
+    return half + float(ndtri(POWER)) * math.sqrt(sum(parts))
+
+
+def seeds_needed(spread: Spread, points: float) -> int | None:
+    """Return the least number of seeds that tell a difference; None when 1000 do not: the concepts are too few."""
+    low, high = 2, _MOST_SEEDS
+    if smallest_difference(spread, high) > points:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if smallest_difference(spread, middle) <= points:
+            high = middle
+        else:
+            low = middle + 1
+    return low
