@@ -722,14 +722,21 @@ def test_classes_without_test_images_are_left_out():
         (["--against", "third_net"], "there are no classifiers"),
         (["--against", "nonsense"], "--against 'nonsense' is not a model name"),
         (["--against", "other_net", "--run_seeds", "45"], "no run of seed 45"),
-        (["--against", "other_net", "IMAGES"], "not tested on the same images"),
+        (["--against", "other_net", "IMAGES"], "the images differ (30 and 30 images of 3 and 3 concepts)"),
+        (
+            ["--against", "other_net", "UNNAMED"],
+            "classes of cog_l1 are not named for --against: its test features have no image_paths.txt",
+        ),
     ],
 )
 def test_winners_refuse_what_does_not_fit(rivals, flags, words):
     models, *_ = rivals
+    path = models / "other/net/cog_l1/features_test/image_paths.txt"
     if "IMAGES" in flags:
-        path = models / "other/net/cog_l1/features_test/image_paths.txt"
         path.write_text(path.read_text().replace("_0.JPEG", "_77.JPEG"))
+        flags = flags[:-1]
+    elif "UNNAMED" in flags:
+        path.unlink()
         flags = flags[:-1]
     with pytest.raises(CogError) as error:
         analyze(models, "--analysis", "winners", "--dataset", "cog_l1", *flags)
