@@ -247,8 +247,8 @@ def _compute(
     }
     summary = (
         f"{values['mean_difference']:+.2f} points against {args.against}; better on {values['n_better']} of "
-        f"{len(order)} concepts ({values['n_surely_better']} at a false discovery rate of {100 * _RATE:.0f} %), worse on "
-        f"{values['n_worse']} ({values['n_surely_worse']})"
+        f"{len(order)} concepts ({values['n_surely_better']} at a false discovery rate of {100 * _RATE:.0f} %), "
+        f"worse on {values['n_worse']} ({values['n_surely_worse']})"
     )
     return AnalysisOutcome(
         values, comparison.seeds, _per_seed(tested, other_tested, comparison.seeds), details, summary

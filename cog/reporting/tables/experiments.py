@@ -154,8 +154,8 @@ def _ends(averages: Averages, average: SeedAverage) -> list[SeedAverage | None]:
 def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None) -> Number:
     """Return the number of an average with its interval, where one is known, else with its deviation over seeds.
 
-    A number over concepts is uncertain by its concepts; a deviation over seeds beside it would look like its error. Of a
-    number of one chosen repetition (k-means), the interval is the range of all.
+    A number over concepts is uncertain by its concepts; a deviation over seeds beside it would look like its error. Of
+    a number of one chosen repetition (k-means), the interval is the range of all.
     """
     number = own_number(average, decimals=decimals)
     low, high = _ends(averages, average)
