@@ -535,7 +535,7 @@ def _mixed(model: str, runs: Sequence[Run], made: Sequence[FeatureDescription]) 
 
 
 def _precisions(runs: Sequence[Run]) -> list[str]:
-    """Return one line for each data set and number of shots whose runs, of any seeds and models, differ in precision."""
+    """Return one line for each data set and number of shots whose runs (any seeds, any models) differ in precision."""
     places: dict[tuple[str, int], dict[str, list[str]]] = {}
     for run in runs:
         if run.details.precision is not None:
