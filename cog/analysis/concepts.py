@@ -22,6 +22,10 @@ from cog.runtime.csv_text import csv_text
 logger = logging.getLogger(__name__)
 
 
+# Begins the name of a class of which nothing but the label is known.
+_UNNAMED = "class "
+
+
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
     """Return the image of each row of a feature file; None when no list is beside it (the original toolkit).
 
@@ -79,7 +83,7 @@ def class_names(
                     "features again"
                 )
         return [
-            by_label.get(label, f"class {label}")
+            by_label.get(label, f"{_UNNAMED}{label}")
             for label in range(max(n_classes, *by_label) if by_label else 0)
         ]
     level = constants.cog_level(dataset) if dataset else None
@@ -97,7 +101,12 @@ def class_names(
         wnids = IN1K_LIST.read_text(encoding="utf-8").split()
         if len(wnids) == n_classes:
             return sorted(wnids)
-    return [f"class {label}" for label in range(n_classes)]
+    return [f"{_UNNAMED}{label}" for label in range(n_classes)]
+
+
+def are_unnamed(names: Sequence[str]) -> bool:
+    """Whether :func:`class_names` knew none of these names."""
+    return all(name.startswith(_UNNAMED) for name in names)
 
 
 class Words:

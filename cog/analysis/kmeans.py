@@ -28,7 +28,7 @@ CLUSTERS_FILE = "clusters.npz"
 
 _NOTE = (
     "k-means: of several initialisations the one with the lowest inertia; "
-    "±: standard deviation over all of them."
+    "[ ]: the lowest and the highest value of all of them (±: their standard deviation)."
 )
 
 # Label, short label, unit, direction, whether in overviews.
@@ -52,7 +52,7 @@ declare(
     {
         name: Metric(
             group="kmeans", label=f"k-means {label}", unit=unit, better=better, headline=headline, note=_NOTE,
-            order=(3, place), short=f"k-means {short}",
+            order=(3, place), short=f"k-means {short}", shows_range=True,
         )
         for place, (name, (label, short, unit, better, headline)) in enumerate(_METRICS.items())
     },

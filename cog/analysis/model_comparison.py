@@ -26,6 +26,7 @@ from cog.analysis.probe_flags import PROBE_FLAGS
 from cog.analysis.saved_runs import SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
+from cog.features.folder import PATHS_FILE
 from cog.paths import ModelDir
 from cog.results.analysis_records import Number
 from cog.results.metric_info import Metric, by_name, declare
@@ -33,7 +34,7 @@ from cog.results.scores import natural_key
 
 logger = logging.getLogger(__name__)
 
-#: False discovery rate below which a difference of a concept counts as real.
+#: False discovery rate at which concepts are counted.
 _RATE = 0.05
 
 
@@ -102,11 +103,11 @@ def _metric(other: str, quantity: str) -> Metric | None:
         return None
     return Metric(
         group="winners",
-        label=f"concepts {ahead} than {other}, beyond chance",
+        label=f"concepts {ahead} than {other}, false discovery rate {100 * _RATE:.0f} %",
         decimals=0,
         better=1 if ahead == "better" else -1,
         order=(5.6, natural_key(other), ahead == "worse"),
-        short=f"concepts surely {ahead} than {other}",
+        short=f"concepts {ahead} than {other} (FDR {100 * _RATE:.0f} %)",
     )
 
 
@@ -143,26 +144,42 @@ class ConceptComparison:
         return self.accuracy - self.other_accuracy
 
 
+def _not_comparable(tested: Tested, other: Tested) -> str:
+    """Return why the test images of two models cannot be set side by side; "" if they can."""
+    unnamed = [concepts.are_unnamed(one.wnids) for one in (tested, other)]
+    if unnamed[0] != unnamed[1]:
+        which = "--model" if unnamed[0] else "--against"
+        flag = (
+            ", or give --cog_levels_mapping_file" if constants.cog_level(tested.dataset) is not None else ""
+        )
+        return (
+            f"the classes of {tested.dataset} are not named for {which}: its test features have no {PATHS_FILE} beside "
+            f"them, the other model's have; extract them again{flag}"
+        )
+    apart = (
+        len(tested.labels) != len(other.labels) and "numbers of test images",
+        tested.wnids != other.wnids and "classes",
+        tested.image_paths is not None and other.image_paths is not None
+        and tested.image_paths != other.image_paths and "images",
+        not np.array_equal(tested.labels, other.labels) and "labels",
+    )  # fmt: skip
+    if reasons := [what for what in apart if what]:
+        return (
+            f"the two models were not tested on the same images of {tested.dataset}: the {reasons[0]} differ "
+            f"({len(tested.labels)} and {len(other.labels)} images of {len(tested.wnids)} and {len(other.wnids)} "
+            "concepts); extract the test features of both from the same image lists"
+        )
+    return ""
+
+
 def compare(tested: Tested, other: Tested) -> ConceptComparison:
     """Compare the model ``tested`` with the model ``other``.
 
     Raises:
         CogError: the models were not tested on the same images.
     """
-    if (
-        tested.wnids != other.wnids
-        or not np.array_equal(tested.labels, other.labels)
-        or (
-            tested.image_paths is not None
-            and other.image_paths is not None
-            and tested.image_paths != other.image_paths
-        )
-    ):
-        raise CogError(
-            f"the two models were not tested on the same images of {tested.dataset} ({len(tested.labels)} and "
-            f"{len(other.labels)} of {len(tested.wnids)} and {len(other.wnids)} concepts); extract the test features "
-            "of both from the same image lists"
-        )
+    if reason := _not_comparable(tested, other):
+        raise CogError(reason)
     from scipy import stats
 
     n_classes = len(tested.wnids)
@@ -230,8 +247,8 @@ def _compute(
     }
     summary = (
         f"{values['mean_difference']:+.2f} points against {args.against}; better on {values['n_better']} of "
-        f"{len(order)} concepts ({values['n_surely_better']} beyond chance), worse on {values['n_worse']} "
-        f"({values['n_surely_worse']})"
+        f"{len(order)} concepts ({values['n_surely_better']} at a false discovery rate of {100 * _RATE:.0f} %), "
+        f"worse on {values['n_worse']} ({values['n_surely_worse']})"
     )
     return AnalysisOutcome(
         values, comparison.seeds, _per_seed(tested, other_tested, comparison.seeds), details, summary

@@ -20,6 +20,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -84,14 +85,20 @@ class Engine:
         """Number of runs of several seeds or shots that are worth training side by side."""
         return torch.get_num_threads() if self.device.type == "cpu" else _GPU_RUNS
 
-    def precision_for(self, n_rows: int, settings: Settings, dim: int) -> str:
-        """Return the precision of the products in trainings on ``n_rows`` rows of ``dim`` features."""
-        return "fp32" if not settings.is_mlp and gram.applies(n_rows, dim) else self.precision
+    def arithmetic(self, n_rows: int, settings: Settings, dim: int) -> dict[str, str]:
+        """Return ``precision`` of the products and ``form`` of trainings on ``n_rows`` rows of ``dim`` features.
+
+        A function of the shape: few rows are trained in their span, in float32 whatever the precision is.
+        """
+        kind = _learner(n_rows, settings, dim)
+        return {"precision": "fp32" if kind is GramLearner else self.precision, "form": kind.form}
 
     def used_precision(self, rows: RowCounts, settings: Settings, dim: int) -> str:
         """Return the precision in which a run is trained: ``fp32``, or ``fp32 (search), bf16 (final training)``."""
-        final = self.precision_for(rows.final_train, settings, dim)
-        search = self.precision_for(rows.search_train, settings, dim) if rows.search_train else final
+        final, search = (
+            self.arithmetic(n, settings, dim)["precision"]
+            for n in (rows.final_train, rows.search_train or rows.final_train)
+        )
         return final if search == final else f"{search} (search), {final} (final training)"
 
     def load(self, x: torch.Tensor, norms: torch.Tensor | None = None) -> FeatureMatrix:
@@ -142,7 +149,8 @@ class Engine:
         key |= {"device": self.device.type, "precision": self.precision}
         saved = work.restore(key, settings.label)
         n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
-        precision = self.precision_for(n, settings, data.features.dim)
+        arithmetic: dict[str, Any] = {**self.arithmetic(n, settings, data.features.dim)}
+        precision = arithmetic["precision"]
         with self._computing():
             learner = self.make_learner(data, spec, settings, record=record)
             if saved.epochs:
@@ -175,7 +183,7 @@ class Engine:
                 work.offer(
                     lambda: TrainState(epoch + 1, learner.state, time.monotonic() - start, logs)  # noqa: B023
                 )
-            arithmetic = {"precision": precision, "form": learner.form, "cuda_graphs": stepper.n_replays > 0}
+            arithmetic["cuda_graphs"] = stepper.n_replays > 0
             layers = [learner.layers(k) for k in range(len(spec.pairs))]
         seconds = (time.monotonic() - start) / len(spec.pairs)
         return [
@@ -194,8 +202,7 @@ class Engine:
 
     def make_learner(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> Learner:
         """Return the classifiers at the beginning of their training."""
-        span = gram.applies(len(spec.rows), data.features.dim)
-        kind = MlpLearner if settings.is_mlp else GramLearner if span else LinearLearner
+        kind = _learner(len(spec.rows), settings, data.features.dim)
         with products(self.device, "fp32"):
             return kind(data, spec, settings, record=record)
 
@@ -213,6 +220,13 @@ class Engine:
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             yield
             stream.synchronize()
+
+
+def _learner(n_rows: int, settings: Settings, dim: int) -> type[Learner]:
+    """Return which class trains on ``n_rows`` rows of ``dim`` features."""
+    if settings.is_mlp:
+        return MlpLearner
+    return GramLearner if gram.applies(n_rows, dim) else LinearLearner
 
 
 def device_room(device: torch.device) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -42,6 +43,8 @@ class RunResult:
         search: the search; None without one.
         rows: numbers of rows used.
         precision: precision of the training, see :meth:`cog.logreg.engine.Engine.used_precision`.
+        arithmetic: how the classifiers were trained: ``precision``, ``form`` and ``cuda_graphs`` of the final training,
+            and, under ``search``, precision and form of the trials.
     """
 
     classifier: TrainedClassifier
@@ -50,6 +53,7 @@ class RunResult:
     search: Search | None
     rows: RowCounts
     precision: str
+    arithmetic: dict[str, Any]
 
 
 def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | None = None) -> RunResult:
@@ -97,8 +101,11 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
     if final.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
     counts = RowCounts(len(train_rows), len(val_rows), len(rows), len(data.test_y))
-    precision = engine.used_precision(counts, settings, data.features.dim)
-    return RunResult(final, lr, wd, search, counts, precision)
+    dim, arithmetic = data.features.dim, dict(final.arithmetic)
+    if search is not None:
+        arithmetic["search"] = engine.arithmetic(len(train_rows), settings, dim)
+    precision = engine.used_precision(counts, settings, dim)
+    return RunResult(final, lr, wd, search, counts, precision, arithmetic)
 
 
 def _draw_few_shot(data: Data, settings: Settings, rows: torch.Tensor, *, stage: str) -> torch.Tensor:

@@ -323,7 +323,7 @@ def write(
             "search": round(sum(trial.seconds for trial in trials), 3),
             "final": round(classifier.seconds, 3),
         },
-        "arithmetic": classifier.arithmetic,
+        "arithmetic": result.arithmetic,
     }
     files.write_json(stage / RESULTS_FILE, results)
     return final

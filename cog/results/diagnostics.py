@@ -36,7 +36,7 @@ PROTOCOL: dict[str, tuple[Any, str]] = {
 }
 
 #: Settings that do not change the protocol, but are worth knowing: by the name under which a run records them.
-OTHER_SETTINGS = {"search": "CLF.SEARCH", "precision": "CLF.PRECISION"}
+OTHER_SETTINGS = {"search": "CLF.SEARCH"}
 
 # A value this close to an end, as a share of the interval's length on the logarithmic axis, lies at the edge.
 _EDGE_SHARE = 0.02
@@ -118,6 +118,7 @@ def collect(evidence: Evidence) -> list[Notice]:
             *_features(model, runs, made, evidence.features),
             *_notices("unrecorded", model, map(_run, (run for run in runs if not run.details.settings))),
         ]
+    notices += _notices("precision", "", _precisions(evidence.runs))
     return sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity))
 
 
@@ -237,6 +238,12 @@ _KINDS = {
         "Runs of one model were made with different software, hardware or modes of computing. That moves single "
         "scores by less than another seed does, but the exact numbers cannot all be reproduced in one place.",
         "For a publication, make all runs with one installation; otherwise nothing needs to be done.",
+    ),
+    "precision": _Kind(
+        "note", "results of different precision", "Results of the same data were computed in different precision",
+        "The products of these trainings were rounded differently (results.json records what was really used, whatever "
+        "CLF.PRECISION asked for). Where that was measured, it moved accuracies by less than another seed does.",
+        "Where differences of a tenth of a point matter, make these runs with the same CLF.PRECISION.",
     ),
     "failed images": _Kind(
         "warning", "images that could not be decoded", "{n} could not be decoded",
@@ -524,6 +531,20 @@ def _mixed(model: str, runs: Sequence[Run], made: Sequence[FeatureDescription]) 
         ),
         *_notices(kind, model, extraction),
         *_notices("versions", model, versions),
+    ]
+
+
+def _precisions(runs: Sequence[Run]) -> list[str]:
+    """Return one line for each data set and number of shots whose runs (any seeds, any models) differ in precision."""
+    places: dict[tuple[str, int], dict[str, list[str]]] = {}
+    for run in runs:
+        if run.details.precision is not None:
+            by_precision = places.setdefault((run.dataset, run.n_shot), {})
+            by_precision.setdefault(run.details.precision, []).append(f"{run.model}, seed {run.seed}")
+    return [
+        f"{_place(*place)}: {'; '.join(f'{precision}: {_some(of)}' for precision, of in by_precision.items())}"
+        for place, by_precision in places.items()
+        if len(by_precision) > 1
     ]
 
 

@@ -52,6 +52,7 @@ class Metric:
         note: what a reader of deviations must know, or "".
         order: position among the others.
         short: fewer words, for the rows of overviews; "": the label.
+        shows_range: whether the number is that of one repetition, and the range of all is shown instead of a deviation.
     """
 
     group: str
@@ -65,6 +66,7 @@ class Metric:
     note: str = ""
     order: tuple = ()
     short: str = ""
+    shows_range: bool = False
 
     @property
     def title(self) -> str:

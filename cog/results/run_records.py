@@ -97,6 +97,8 @@ class Details:
         seconds: durations of ``search`` and ``final``.
         versions: of Python packages.
         device: ``cpu``, ``cuda:0``, ...
+        precision: of the products in training as it was used, not as CLF.PRECISION asked for: ``bf16``, ``fp32
+            (search), bf16 (final training)``.
         finished: ISO 8601 time in UTC.
     """
 
@@ -115,6 +117,7 @@ class Details:
     seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str | None = None
+    precision: str | None = None
     finished: str | None = None
 
 
@@ -568,6 +571,7 @@ def read_details(record: Mapping[str, Any]) -> Details:
             {key: value for key, value in _mapping(record.get("versions")).items() if isinstance(value, str)}
         ),
         device=_shared(text(record.get("device"))),
+        precision=_shared(text(record.get("precision"))),
         finished=text(record.get("finished")),
     )
 

@@ -16,7 +16,7 @@ import torch
 from result_folders import make_logs
 
 from cog import analysis, constants
-from cog.analysis import accuracy_vs_similarity, concepts, confident_errors, model_comparison, saved_runs
+from cog.analysis import accuracy_vs_similarity, concepts, confidences, model_comparison, saved_runs
 from cog.commands import analyze_features
 from cog.errors import CogError
 from cog.features import feature_files
@@ -201,8 +201,24 @@ def test_auroc_sets_own_test_images_against_the_others(crossed):
         values = found.per_seed[str(seed)]
         assert values["auroc"] == pytest.approx(expected[-1], abs=1e-4)
         assert values["own_confident_percent"] == pytest.approx(100 * (ours.max(1) > 0.9).mean())
+        log_odds = [np.sort(np.log(p.max(1) / (1 - p.max(1)))) for p in (ours, others)]
+        middle = log_odds[0][len(own) // 2 - 1 : len(own) // 2 + 1].mean()
+        assert values["above_own_median_percent"] == pytest.approx(100 * (log_odds[1] > middle).mean())
         assert values["own_mean_confidence"] == pytest.approx(ours.max(1).mean(), abs=1e-6)
     assert found.values["auroc"] == pytest.approx(np.mean(expected), abs=1e-4)
+
+
+def test_the_calibrated_share_does_not_depend_on_the_scale_of_the_weights(models):
+    """Two seeds with the same directions: the raw share follows the length of the weights."""
+    write_features(models, "in1k", "test", SEEN, n=100)
+    write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=100, seed=1)
+    weight, bias = torch.randn(4, DIM, generator=torch.Generator().manual_seed(5)), torch.zeros(4)
+    for seed, scale in ((22, 2.0), (37, 12.0)):
+        write_run(models, "in1k", seed=seed, n_classes=4, state={"weight": scale * weight, "bias": bias})
+    analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1")
+    small, large = (read(models, "cog_l1", "cross_in1k").per_seed[seed] for seed in ("22", "37"))
+    assert large["confident_percent"] - small["confident_percent"] > 20
+    assert abs(large["above_own_median_percent"] - small["above_own_median_percent"]) < 3
 
 
 def test_without_own_test_features_there_is_no_auroc(crossed):
@@ -210,7 +226,8 @@ def test_without_own_test_features_there_is_no_auroc(crossed):
     (models / "my/net/in1k/features_test/X_Y.pth").unlink()
     analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1")
     found = read(models, "cog_l1", "cross_in1k")
-    assert found.values["auroc"] is None and found.values["own_confident_percent"] is None
+    for name in ("auroc", "own_confident_percent", "above_own_median_percent"):
+        assert found.values[name] is None
     assert found.values["mean_confidence"] is not None
 
 
@@ -273,9 +290,9 @@ def test_confidences_that_round_to_one_are_still_ordered(models):
         saved_runs.runs_in(models / "my/net/in1k/eval_logreg", model="my_net", dataset="in1k")[0],
         normalize=True,
     )
-    found = confident_errors.apply(x, [one], device=torch.device("cpu"))
+    found = confidences.apply(x, [one], device=torch.device("cpu"))
     assert (found.confidence[0] == 1.0).sum() > 10
-    rows = confident_errors.confident_rows(found, 0, threshold=0.99)
+    rows = confidences.confident_rows(found, 0, threshold=0.99)
     logits = torch.nn.functional.normalize(x) @ weight.T + bias
     best = logits.topk(2, dim=1).values
     gaps = (best[:, 0] - best[:, 1]).numpy()[rows]
@@ -757,14 +774,21 @@ def test_classes_without_test_images_are_left_out():
         (["--against", "third_net"], "there are no classifiers"),
         (["--against", "nonsense"], "--against 'nonsense' is not a model name"),
         (["--against", "other_net", "--run_seeds", "45"], "no run of seed 45"),
-        (["--against", "other_net", "IMAGES"], "not tested on the same images"),
+        (["--against", "other_net", "IMAGES"], "the images differ (30 and 30 images of 3 and 3 concepts)"),
+        (
+            ["--against", "other_net", "UNNAMED"],
+            "classes of cog_l1 are not named for --against: its test features have no image_paths.txt",
+        ),
     ],
 )
 def test_winners_refuse_what_does_not_fit(rivals, flags, words):
     models, *_ = rivals
+    path = models / "other/net/cog_l1/features_test/image_paths.txt"
     if "IMAGES" in flags:
-        path = models / "other/net/cog_l1/features_test/image_paths.txt"
         path.write_text(path.read_text().replace("_0.JPEG", "_77.JPEG"))
+        flags = flags[:-1]
+    elif "UNNAMED" in flags:
+        path.unlink()
         flags = flags[:-1]
     with pytest.raises(CogError) as error:
         analyze(models, "--analysis", "winners", "--dataset", "cog_l1", *flags)
@@ -808,7 +832,7 @@ def test_features_stay_as_they_are(crossed):
     before = loaded.x.clone()
     runs = saved_runs.runs_in(models / "my/net/in1k/eval_logreg", model="my_net", dataset="in1k")
     found = [saved_runs.load_classifier(run, normalize=True) for run in runs]
-    confident_errors.apply(loaded.x, found, device=torch.device("cpu"))
+    confidences.apply(loaded.x, found, device=torch.device("cpu"))
     assert torch.equal(loaded.x, before) and torch.equal(x, before)
 
 
@@ -820,7 +844,7 @@ def test_mapped_features_are_divided_by_their_norms(crossed):
     ]
     norms = torch.arange(1.0, len(x) + 1)[:, None]
     one, other = (
-        confident_errors.apply(rows, found, device=torch.device("cpu"), norms=by)
+        confidences.apply(rows, found, device=torch.device("cpu"), norms=by)
         for rows, by in ((x, None), (x * norms, norms))
     )
     np.testing.assert_allclose(one.confidence, other.confidence, atol=1e-5)

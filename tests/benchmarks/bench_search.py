@@ -61,7 +61,7 @@ def synthetic(n_per_class: int = 30, n_classes: int = 100, dim: int = 64) -> tup
     return sets[0], sets[1]
 
 
-def pooled(root: Path) -> tuple[FeatureSet, FeatureSet]:
+def pooled(root: Path, *, normalize: bool = True) -> tuple[FeatureSet, FeatureSet]:
     """All data sets below ``root`` as one: each brings its own classes."""
     parts: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {"train": [], "test": []}
     offset = 0
@@ -70,8 +70,8 @@ def pooled(root: Path) -> tuple[FeatureSet, FeatureSet]:
         if not test.is_file():
             continue
         loaded = {
-            "train": feature_files.load(train, normalize=True),
-            "test": feature_files.load(test, normalize=True),
+            "train": feature_files.load(train, normalize=normalize),
+            "test": feature_files.load(test, normalize=normalize),
         }
         for split, one in loaded.items():
             parts[split].append((one.x, one.y + offset))

@@ -89,7 +89,7 @@ def test_every_experiment_with_one_command(workshop, images, repository, warm_py
         "LogReg, N=1 (%)", "LogReg (%)", "nearest class mean (%)", "k-means AMI",
         "uniformity", "accuracy ~ similarity, Spearman", "farthest tenth of the concepts (%)",
         "in1k classifier confident here (%)", "in1k classifier, AUROC own/here (%)",
-        "concepts surely better than my_other", "LogReg, PCA 2 (%)", "LogReg, max 2 images (%)", "MLP (%)",
+        "concepts better than my_other (FDR 5 %)", "LogReg, PCA 2 (%)", "LogReg, max 2 images (%)", "MLP (%)",
         "MLP no activation (%)", "fine-tuned (%)",
     }  # fmt: skip
     assert (workshop.models / "my/net/cog_l1/analysis_cross_in1k/sheet.png").is_file()

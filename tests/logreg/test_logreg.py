@@ -80,7 +80,13 @@ def test_the_precision_that_was_used_is_recorded_and_logged(
     out = tmp_path / "run"
     with caplog.at_level("INFO", "cog"):
         logreg.main(command(feature_folders, out, "CLF.N_SHOT", n_shot, "CLF.PRECISION", "bf16"))
-    assert json.loads((out / "results.json").read_text())["precision"] == expected
+    record = json.loads((out / "results.json").read_text())
+    used = {"precision": expected, "form": {"fp32": "span", "bf16": "dense"}[expected]}
+    assert record["precision"] == expected and record["arithmetic"] == {
+        **used,
+        "cuda_graphs": False,
+        "search": used,
+    }
     assert f"({expected})" in caplog.text
     assert {"fp32": "bf16", "bf16": "fp32"}[expected] not in caplog.text
 

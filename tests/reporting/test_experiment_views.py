@@ -213,7 +213,8 @@ def test_analyses_by_data_set(show, root):
     assert row["std"] == pytest.approx(statistics.pstdev([0.60, 0.61, 0.62]))
     assert row["by_seed"] == pytest.approx([0.60, 0.61, 0.62])
     out = show("--models_root_dir", root, "--analysis", "kmeans", "--dataset", "cog_l5")
-    assert "lowest inertia" in out and "0.610 ± 0.008" in out
+    assert "lowest inertia" in out and "0.610 [0.600, 0.620]" in out
+    assert "±" not in out.splitlines()[0] and "bootstrap" not in out
 
 
 def test_all_analyses_and_one_nobody_knows(show, root):
@@ -276,7 +277,7 @@ def test_doubts_about_runs_of_variants_are_told(capsys, tmp_path):
 
 def test_correlations_have_their_interval(show, probed):
     out = show("--models_root_dir", probed, "--analysis", "distance")
-    assert "0.41 ± 0.01 [-0.10, 0.52]" in out and "bootstrap" in out
+    assert "0.41 [-0.10, 0.52]" in out and "±" not in out and "bootstrap" in out
     assert "spearman low" not in out and "1000" in out and "IN-1K, N8" in " ".join(out.split())
     found = records(show, probed, "--analysis", "distance")
     assert found[TRAINED, "cog_l1", "distance", "spearman_low", 0]["value"] == -0.101
@@ -289,7 +290,9 @@ def test_correlations_have_their_interval(show, probed):
     lines = {" ".join(line.split()) for line in show("--models_root_dir", probed, "--overview").splitlines()}
     assert "farthest tenth of the concepts (%) higher 60.5" in lines
     assert "in1k classifier, AUROC own/here (%) higher 91.5" in lines
-    assert f"concepts surely worse than {UNTRAINED} lower 12" in lines
+    assert f"concepts worse than {UNTRAINED} (FDR 5 %) lower 12" in lines
+    assert "accuracy ~ similarity, Spearman - 0.41 [-0.10, 0.52]" in lines
+    assert "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before." in lines
 
 
 def test_probes_of_classifiers(show, probed):

@@ -292,6 +292,24 @@ def test_mixed_epochs_settings_and_versions():
     }  # fmt: skip
 
 
+def test_mixed_precision_is_what_was_used_and_not_what_was_asked_for():
+    """Few-shot runs in the span of their rows are fp32 under any setting: nothing to tell."""
+    runs = [
+        make_run("my_net", n_shot=n, seed=seed, precision=used, settings={"precision": asked})
+        for n, seed, used, asked in (
+            (1, 22, "fp32", "bf16"), (1, 37, "fp32", "auto"), (0, 22, "bf16", "auto"), (0, 37, "bf16", "bf16"),
+        )
+    ]  # fmt: skip
+    title = "results of different precision"
+    assert title not in {notice.kind for notice in collect(runs)}
+    runs.append(make_run("other_net", seed=22, precision="fp32", settings={"precision": "auto"}))
+    (notice,) = [notice for notice in collect(runs) if notice.kind == title]
+    assert notice.items == (
+        "IN-1K, all images: bf16: my_net, seed 22; my_net, seed 37; fp32: other_net, seed 22",
+    )
+    assert (notice.severity, notice.model) == ("note", "")
+
+
 def test_accuracy_at_chance():
     [notice] = collect(whole_study(top1=0.1))
     assert notice.kind == "accuracy no better than guessing"

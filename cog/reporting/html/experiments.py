@@ -21,7 +21,7 @@ from cog.reporting.tables.writers import Table, printable
 from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import dataset_label
-from cog.results.scores import dataset_key
+from cog.results.scores import SeedAverage, dataset_key
 from cog.runtime.json_fields import number
 
 # Of the concepts that differ most, at either end.
@@ -74,11 +74,14 @@ def _overview(averages: Averages, dataset: str) -> Table:
     head = [f"{metric.arrow} {metric.short_title}".strip() for metric in metrics]
     columns = [Slice.of_key(title, dataset, key) for title, key in zip(head, keys, strict=False)]
     rows = []
+    shown: list[SeedAverage] = []
     for row, line in zip(averages.rows, pivot(averages, averages.by_model, columns), strict=True):
         if any(line):
             label = TableStyle().label(row, sources=averages.sources)
-            rows.append((label, tuple(map(experiments.plain_entry, line))))
-    return Table(f"All experiments on {dataset_label(dataset)}", tuple(head), tuple(rows))
+            rows.append((label, tuple(experiments.entry_of(averages, average) for average in line)))
+            shown += [average for average in line if average is not None]
+    notes = experiments.interval_notes(averages, shown)
+    return Table(f"All experiments on {dataset_label(dataset)}", tuple(head), tuple(rows), notes)
 
 
 def _winners(analyses: Sequence[AnalysisRecord]) -> list[tuple[str, list[tuple[str, list[str]]]]]:

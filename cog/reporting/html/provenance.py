@@ -99,6 +99,7 @@ def _terms(model: OwnModel) -> list[tuple[str, str]]:
         "Time in searches and final trainings": duration(seconds) if seconds else "",
         "Finished": " to ".join(dict.fromkeys(map(date, (*dates[:1], *dates[-1:])))),
         "Device": ", ".join(sorted({detail.device for detail in details if detail.device})),
+        "Precision, as used": " / ".join(sorted({d.precision for d in details if d.precision})),
         "Versions": ", ".join(f"{package} {' / '.join(sorted(some))}" for package, some in versions.items()),
     }
     settings = [{**run.details.settings, "n_epochs": run.planned_epochs} for run in model.runs]

@@ -18,6 +18,7 @@ from cog.analysis.knn import neighbor_metric
 from cog.errors import CogError
 from cog.reporting.tables.layout import TableStyle, View, format_number, only_source, seeds_there
 from cog.reporting.tables.pivot import (
+    OVER_CONCEPTS,
     Averages,
     Key,
     Number,
@@ -129,7 +130,12 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
         table, shown = tabulate(
             averages,
             panel.columns,
-            Quantity(of, notes=panel.notes, spread_note=panel.metric.note),
+            Quantity(
+                of,
+                notes=panel.notes,
+                spread_note=panel.metric.note,
+                interval_note=panel.metric.note if panel.metric.shows_range else OVER_CONCEPTS,
+            ),
             title=panel.title,
             style=style,
             paper_tables={published.SOURCES["v1"]: f", Table {paper_table}"} if paper_table else {},
@@ -146,10 +152,30 @@ def _ends(averages: Averages, average: SeedAverage) -> list[SeedAverage | None]:
 
 
 def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None) -> Number:
-    """Return the number of an average with its interval, where one is known."""
+    """Return the number of an average with its interval, where one is known, else with its deviation over seeds.
+
+    A number over concepts is uncertain by its concepts; a deviation over seeds beside it would look like its error. Of
+    a number of one chosen repetition (k-means), the interval is the range of all.
+    """
+    number = own_number(average, decimals=decimals)
     low, high = _ends(averages, average)
-    interval = None if low is None or high is None else (low.value, high.value)
-    return dataclasses.replace(own_number(average, decimals=decimals), interval=interval)
+    if low is not None and high is not None:
+        return dataclasses.replace(number, deviation=None, interval=(low.value, high.value))
+    if metric_info.describe(*average.key).shows_range and len(average.by_seed) > 1:
+        interval = (min(average.by_seed), max(average.by_seed))
+        return dataclasses.replace(number, deviation=None, interval=interval)
+    return number
+
+
+def interval_notes(averages: Averages, shown: Iterable[SeedAverage]) -> tuple[Note, ...]:
+    """Return what the intervals of numbers are, each kind once."""
+    metrics = [
+        metric_info.describe(*average.key)
+        for average in shown
+        if number_of(averages, average, decimals=None).interval is not None
+    ]
+    texts = (metric.note if metric.shows_range else OVER_CONCEPTS for metric in metrics)
+    return tuple(map(Note, dict.fromkeys(texts)))
 
 
 def record(average: SeedAverage) -> dict[str, Any]:
@@ -301,18 +327,20 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
             continue
         sources = {averages.rows[i].source for i in used}
         lines = []
+        shown: list[SeedAverage] = []
         for key, row, line in zip(keys, rows, grid, strict=True):
             better = {1: "higher", -1: "lower", 0: ""}[metric_info.describe(*key).better]
-            entries = [plain_entry(line[i], decimals=style.decimals) for i in used]
+            entries = [entry_of(averages, line[i], decimals=style.decimals) for i in used]
             lines.append((str(row.label), (TableEntry(better) if better else None, *entries)))
-            records += [average for average in line if average is not None]
+            shown += [average for average in line if average is not None]
+        records += shown
         note = Note("better: the direction in which a number speaks for the features; -: it has none.")
         tables.append(
             Table(
                 title=f"all experiments on {dataset}{only_source(sources)}",
                 columns=("better", *(style.label(averages.rows[i], sources=sources) for i in used)),
                 rows=tuple(lines),
-                notes=(note,) if len(used) > 1 else (),
+                notes=(*([note] if len(used) > 1 else []), *interval_notes(averages, shown)),
                 corner="experiment",
                 words=frozenset({0}),
             )
@@ -322,9 +350,13 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
     return View(tuple(tables), COLUMNS, tuple(map(record, records)))
 
 
-def plain_entry(average: SeedAverage | None, *, decimals: int | None = None) -> TableEntry | None:
-    """Return the entry of a number without its interval."""
-    return None if average is None else own_number(average, decimals=decimals).entry(seeds_there(average))
+def entry_of(
+    averages: Averages, average: SeedAverage | None, *, decimals: int | None = None
+) -> TableEntry | None:
+    """Return the entry of an average, with its interval or its deviation; None for none."""
+    if average is None:
+        return None
+    return number_of(averages, average, decimals=decimals).entry(seeds_there(average))
 
 
 def headlines(keys: Sequence[Key]) -> list[Key]:

@@ -24,6 +24,9 @@ PLACE = ("model", "source", "dataset", "evaluation", "metric", "n_shot")
 
 _place_of = operator.attrgetter(*PLACE)
 
+#: What intervals are, unless the metric says otherwise.
+OVER_CONCEPTS = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
+
 #: What a number is, whatever the model and the data set: evaluation, metric, number of shots.
 Key = tuple[str, str, int]
 
@@ -162,6 +165,7 @@ class Quantity:
         columns: of flat records, beside those of every record.
         notes: lines below every table.
         spread_note: line below tables with deviations, or "".
+        interval_note: line below tables with intervals.
         mean_title: header of a further column with the mean of a row, by which rows are sorted; "": there is none.
         mean_decimals: digits of the mean after the point.
     """
@@ -172,6 +176,7 @@ class Quantity:
     columns: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     spread_note: str = ""
+    interval_note: str = OVER_CONCEPTS
     mean_title: str = ""
     mean_decimals: int = 1
 
@@ -265,7 +270,7 @@ def tabulate(
         title += f", {quantity.spread}"
         notes += [Note(quantity.spread_note)] if quantity.spread_note else []
     if any(place.number.interval for place in shown):
-        notes.append(Note("[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."))
+        notes.append(Note(quantity.interval_note))
     title += only_source(sources, paper_tables)
     if quantity.mean_title:
         # A ranking is read from the top. Rows without all columns have a mean that is not comparable.

@@ -1,0 +1,117 @@
+"""Confidences of saved classifiers on features that they may not have been trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cog.errors import CogError
+
+if TYPE_CHECKING:
+    import torch
+
+    from cog.analysis.saved_runs import SavedClassifier
+
+#: Rows whose logits are computed at a time.
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """Confidences and predictions of classifiers for every row.
+
+    Attributes:
+        confidence: float64 ``(S + 1, n)``: the highest softmax probability, of each classifier and (last) of the
+            average of their probabilities.
+        predicted: int64 ``(S + 1, n)``: the class with it.
+        log_odds: float64 ``(S + 1, n)``: log p - log(1 - p) of that probability: orders those that round to 1.
+    """
+
+    confidence: np.ndarray
+    predicted: np.ndarray
+    log_odds: np.ndarray
+
+
+def apply(
+    x: torch.Tensor,
+    all_classifiers: Sequence[SavedClassifier],
+    *,
+    device: torch.device,
+    norms: torch.Tensor | None = None,
+    source: str = "the test features",
+) -> Applied:
+    """Compute softmax confidences in chunks: float32 logits, the softmax of them in float64.
+
+    Args:
+        x: float32 ``(n, D)``, as in the file: every classifier normalizes as its training did.
+        all_classifiers: S classifiers of the same classes.
+        device: device of the computation.
+        norms: divisors of the rows, ``(n, 1)``, see :class:`cog.features.feature_files.FeatureSet`; or None.
+        source: name of the features in messages.
+
+    Raises:
+        CogError: classifiers that do not fit the features or each other.
+    """
+    import torch
+
+    for classifier in all_classifiers:
+        if classifier.feature_dim != x.shape[1]:
+            raise CogError(
+                f"the classifier takes features of {classifier.feature_dim} dimensions, {source} have {x.shape[1]}; "
+                "both have to come from the same model"
+            )
+        if classifier.n_classes != all_classifiers[0].n_classes:
+            raise CogError(
+                f"the classifiers have {all_classifiers[0].n_classes} and {classifier.n_classes} classes; take seeds "
+                "of one data set"
+            )
+    on_device = [classifier.to(device) for classifier in all_classifiers]
+    n, n_rows = len(x), len(all_classifiers) + 1
+    confidence, log_odds = np.empty((n_rows, n)), np.empty((n_rows, n))
+    predicted = np.empty((n_rows, n), dtype=np.int64)
+    with torch.inference_mode():
+        for start in range(0, n, _CHUNK):
+            stop = min(start + _CHUNK, n)
+            part = x[start:stop].to(device)
+            if norms is not None:
+                part = (part / norms[start:stop].to(device)).float()
+            total: torch.Tensor | None = None
+            for row, classifier in enumerate(on_device):
+                log_p = torch.log_softmax(classifier.logits(part).double(), dim=1)
+                total = log_p.exp() if total is None else total + log_p.exp()
+                best, classes = log_p.max(dim=1)
+                predicted[row, start:stop] = classes.cpu().numpy()
+                confidence[row, start:stop] = best.exp().cpu().numpy()
+                others = log_p.scatter(1, classes[:, None], -math.inf).logsumexp(dim=1)
+                log_odds[row, start:stop] = (best - others).cpu().numpy()
+            assert total is not None
+            best, classes = (total / len(on_device)).max(dim=1)
+            others = total.scatter(1, classes[:, None], 0.0).sum(dim=1) / len(on_device)
+            predicted[-1, start:stop] = classes.cpu().numpy()
+            confidence[-1, start:stop] = best.cpu().numpy()
+            log_odds[-1, start:stop] = (best.log() - others.log()).cpu().numpy()
+    return Applied(confidence, predicted, log_odds)
+
+
+def confident_rows(applied: Applied, row: int, *, threshold: float) -> np.ndarray:
+    """Return the samples above ``threshold``, most confident first (equal ones in row order), int64."""
+    rows = np.flatnonzero(applied.confidence[row] > threshold)
+    return rows[np.argsort(-applied.log_odds[row][rows], kind="stable")]
+
+
+def confident_anywhere(applied: Applied, n_seeds: np.ndarray) -> np.ndarray:
+    """Return the samples that some classifier is confident about, int64: by number of classifiers, then mean log odds.
+
+    The average of the probabilities gives no order: classifiers of different seeds have different learning rates and
+    weight decays, so that their weights, and with them all confidences, differ in scale.
+
+    Args:
+        applied: confidences of S classifiers.
+        n_seeds: number of confident classifiers of each sample, int64 ``(n,)``.
+    """
+    rows = np.flatnonzero(n_seeds)
+    return rows[np.lexsort((-applied.log_odds[:-1, rows].mean(axis=0), -n_seeds[rows]))]
