@@ -259,11 +259,11 @@ run_study() {
             *) flags+=("--${name}=${!name}") ;;
         esac
     done
-    # --dry_run and --check are for this script, the rest for the Python scripts.
+    # These three are for this script, the rest for the Python scripts.
     local passed=()
     for argument in ${extra[@]+"${extra[@]}"}; do
         case "${argument}" in
-            --dry_run | --check) flags+=("${argument}") ;;
+            --dry_run | --check | --delete_features) flags+=("${argument}") ;;
             *) passed+=("${argument}") ;;
         esac
     done

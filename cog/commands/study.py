@@ -33,7 +33,8 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     cut = given.index("--") if "--" in given else len(given)
     parser = cli_tools.Parser(__doc__ or "")
     study_flags.add(parser)
-    add = parser.add_argument_group("run").add_argument
+    group = parser.add_argument_group("run")
+    add = group.add_argument
     add("--log_dir", required=True, help="folder of logs, task lists and the table of results")
     add("--stages", nargs="+", choices=plan.STAGES, default=list(plan.STAGES), help="default: all")
     add("--extract_task", choices=plan.EXTRACT_TASKS, default="dataset",
@@ -45,6 +46,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
         add(flag, type=slurm_flags.words, default=[], help=f"further arguments of {script}.py")
     add("--dry_run", action="store_true", help="show what would be run, and do nothing")
     add("--check", action="store_true", help="only check all inputs, as each script's --check does")
+    study_flags.add_delete_features(group)
     images = parser.add_argument_group("models and images, as for extract_features.py")
     images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
     image_flags.add_models_file(images)
@@ -58,6 +60,8 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     add("--gpu_ids", nargs="+", help="GPUs to use, in turn (default: all that are visible)")
     slurm_flags.add(parser)
     args = parser.parse_args(given[:cut])
+    if args.delete_features and args.slurm and plan.RESULTS not in args.stages:
+        parser.error("--delete_features is the end of the stage results, which --stages leaves out")
     if args.opts:
         parser.error(f"{args.opts[0]} and other KEY VALUE pairs go behind --")
     return args, given[cut + 1 :]
@@ -121,12 +125,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         opts = passed.results_opts()
         with_results = plan.RESULTS in args.stages
         if args.slurm:
-            command = submit.results_command(study, log_dir, opts)
+            if args.delete_features and not (args.dry_run or tasks.arrays or queued.units or queued.last):
+                results.delete_features(study, log_dir)
+            command = submit.results_command(study, log_dir, opts, delete_features=args.delete_features)
             job = submit.ResultsJob(command, slurm_flags.resources(args, plan.RESULTS))
             last = job if with_results else None
             return submit.submit(study, tasks, queued, options, last, dry_run=args.dry_run)
         show = functools.partial(results.show_results, study, log_dir, opts, print_results.main)
-        return local_workers.run_plan(
+        code = local_workers.run_plan(
             study,
             tasks,
             log_dir,
@@ -135,6 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             dry_run=args.dry_run,
             show_results=show if with_results else None,
         )
+        if args.delete_features and not args.dry_run and code not in local_workers.INTERRUPTED_CODES:
+            results.delete_features(study, log_dir)
+        return code
 
 
 def cli() -> NoReturn:

@@ -56,6 +56,16 @@ def add(parser: cli_tools.Parser) -> None:
     )
 
 
+def add_delete_features(group: cli_tools.Parser | argparse._ArgumentGroup) -> None:
+    """Add the flag that ends a study without features."""
+    group.add_argument(
+        "--delete_features",
+        action="store_true",
+        help="at the very end, delete the features whose runs are all done, but for those that something unfinished "
+        "needs; what is deleted is listed",
+    )
+
+
 def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | None = None) -> Study:
     """Return the study that the flags describe.
 

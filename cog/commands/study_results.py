@@ -19,6 +19,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = cli_tools.Parser(__doc__ or "")
     study_flags.add(parser)
     parser.add_argument("--log_dir", required=True, help="log folder of the study")
+    study_flags.add_delete_features(parser)
     return parser.parse_args(argv)
 
 
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = study_flags.select(args, args.opts)
     log_dir = Path(os.path.abspath(files.require_dir(args.log_dir, "--log_dir")))
     results.write_results(study, log_dir, args.opts, print_results.main)
+    if args.delete_features:
+        results.delete_features(study, log_dir)
     return 0
 
 

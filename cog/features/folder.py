@@ -39,6 +39,9 @@ PATHS_FILE = "image_paths.txt"
 FAILURES_FILE = "failed_images.txt"
 INCOMPLETE_FILE = "X_Y.incomplete.pth"
 
+#: Beside the description of features that a study has deleted when its runs were done.
+DELETED_FILE = "deleted.json"
+
 #: Entries of features.json that must agree for two extractions to be the same.
 IDENTITY = (
     "model",
@@ -143,7 +146,7 @@ class FeatureFolder(OutputFolder):
 
     def replaced(self) -> tuple[str, ...]:
         """Return the names of files that give way to new features."""
-        return (constants.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE)
+        return (constants.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE, DELETED_FILE)
 
     def holds_result(self) -> bool:
         """Whether complete features are there, made in the same way or not known how."""

@@ -374,11 +374,15 @@ def summary_of(run: Run) -> dict[str, Any]:
     """
     record: dict[str, Any] | None = None
     if run_archive.is_file(run.path / RESULTS_FILE):
-        record = _read_record(run.path, seed=run.seed, n_shot=run.n_shot)
-        details = read_details(record)
-        record = {key: record[key] for key in _SUMMARIZED if key in record}
-        record |= {key: getattr(details, key) for key in _COUNTED}
+        record = summarize(_read_record(run.path, seed=run.seed, n_shot=run.n_shot))
     return {"final": run.final_folder, "last": [run.top1, run.top5, run.n_epochs], "record": record}
+
+
+def summarize(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what :func:`read_packed` needs of the content of ``results.json``."""
+    details = read_details(record)
+    kept = {key: record[key] for key in _SUMMARIZED if key in record}
+    return kept | {key: getattr(details, key) for key in _COUNTED}
 
 
 def read_packed(archive: RunArchive, name: str, path: Path, **place: Any) -> Run:

@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 
+#: Exit codes of a study that was told to end.
+INTERRUPTED_CODES = (EXIT_CODE, 130)
+
 #: Between two looks at a task that another process works on.
 _LOOK_SECONDS = 5.0
 

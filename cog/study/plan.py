@@ -15,6 +15,7 @@ from pathlib import Path
 from cog import constants
 from cog.study.slurm import Array, QueuedJobs, Resources
 from cog.study.units import (
+    DELETED,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -237,8 +238,11 @@ class _Chunk:
             The tasks that its classifiers wait for, and why these cannot be submitted ("": they can).
         """
         units = self._study.extractions(model, dataset)
-        open_ = [unit for unit in units if self._statuses[unit].state != DONE]
-        todo = [unit for unit in open_ if self._statuses[unit].state in _TO_DO]
+        # Features that were deleted are extracted again for a run that needs them, and for nothing else.
+        needed = any(self._statuses[unit].state in _TO_DO for unit in self._study.trainings(model, dataset))
+        settled, to_do = ((DONE,), (*_TO_DO, DELETED)) if needed else ((DONE, DELETED), _TO_DO)
+        open_ = [unit for unit in units if self._statuses[unit].state not in settled]
+        todo = [unit for unit in open_ if self._statuses[unit].state in to_do]
         queued_tasks = {self._queued.units[unit][0] for unit in open_ if unit in self._queued.units}
         elsewhere = [unit for unit in open_ if unit not in todo and unit not in self._queued.units]
         reason = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cog.errors import CogError
 from cog.runtime import files
-from cog.study import status, units
+from cog.study import delete, status, units
 from cog.study.units import Study, TrainingUnit
 
 logger = logging.getLogger(__name__)
@@ -65,3 +65,13 @@ def show_results(
     """Write the results of a study as :func:`write_results` does, and print the table."""
     write_results(study, log_dir, opts, print_results)
     print((log_dir / TABLE_FILE).read_text(encoding="utf-8"), end="")
+
+
+def delete_features(study: Study, log_dir: Path) -> None:
+    """Delete what :func:`cog.study.delete.delete_features` says, and write the status anew.
+
+    Raises:
+        CogError: when a file cannot be deleted or written.
+    """
+    if delete.delete_features(study, units.survey(study)):
+        files.write_text(log_dir / STATUS_FILE, status.draw(study, units.survey(study)))

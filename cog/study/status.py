@@ -12,7 +12,10 @@ from cog.study.units import ExtractionUnit, Status, Study, TrainingUnit, Unit
 #: Keys of the records.
 COLUMNS = ("kind", "model", "dataset", "split", "n_shot", "seed", "state", "detail", "folder")
 
-_LETTERS = {units.RUNNING: "r", units.QUEUED: "q", units.FAILED: "f", units.INTERRUPTED: "i"}
+_LETTERS = {units.DELETED: "d", units.RUNNING: "r", units.QUEUED: "q", units.FAILED: "f", units.INTERRUPTED: "i"}
+
+#: States that say too little alone.
+_WORDS = {units.DELETED: "features deleted"}
 
 #: Failures and running units that are listed one by one in text.
 _LISTED = 20
@@ -47,7 +50,7 @@ def draw(study: Study, statuses: Mapping[Unit, Status], *, width: int = 0) -> st
     rows = [*study.models, *([""] if len(study.models) > 1 else [])]
     table = writers.Table(
         title="features done/wanted, classifier runs done/wanted; of the others, "
-        + ", ".join(f"{letter} {state}" for state, letter in _LETTERS.items())
+        + ", ".join(f"{letter} {_WORDS.get(state, state)}" for state, letter in _LETTERS.items())
         + ", the rest missing",
         columns=tuple(name or "all" for name in columns),
         rows=tuple(
@@ -60,7 +63,7 @@ def draw(study: Study, statuses: Mapping[Unit, Status], *, width: int = 0) -> st
     for kind, label in ((ExtractionUnit, "features"), (TrainingUnit, "classifier runs")):
         counts = collections.Counter(statuses[unit].state for unit in statuses if isinstance(unit, kind))
         if counts:
-            parts = [f"{counts[state]} {state}" for state in units.STATES if counts[state]]
+            parts = [f"{counts[state]} {_WORDS.get(state, state)}" for state in units.STATES if counts[state]]
             lines.append(f"{label}: {', '.join(parts)} of {sum(counts.values())}\n")
     for state, title in ((units.RUNNING, "running"), (units.FAILED, "failed")):
         lines.append(_listing(title, ((u, s.detail) for u, s in statuses.items() if s.state == state)))

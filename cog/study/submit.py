@@ -32,13 +32,15 @@ class ResultsJob:
     resources: Resources
 
 
-def results_command(study: Study, log_dir: Path, opts: Sequence[str]) -> list[str]:
-    """Return the command that writes the results of a study into its log folder."""
+def results_command(
+    study: Study, log_dir: Path, opts: Sequence[str], *, delete_features: bool = False
+) -> list[str]:
+    """Return the command that writes the results of a study into its log folder, and may delete its features."""
     return [
         "env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "cog.commands.study_results",
         f"--models_root_dir={study.root}", f"--log_dir={log_dir}", "--models", *study.models,
         "--datasets", *study.datasets, "--splits", *study.splits, "--seeds", *map(str, study.seeds),
-        "--shots", *map(str, study.n_shots), *opts,
+        "--shots", *map(str, study.n_shots), *(["--delete_features"] if delete_features else []), *opts,
     ]  # fmt: skip
 
 

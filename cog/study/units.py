@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.features.folder import INCOMPLETE_FILE
+from cog.features.folder import DELETED_FILE, INCOMPLETE_FILE
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
 from cog.results import find, scores
 from cog.runtime import run_archive
@@ -29,7 +29,10 @@ from cog.runtime.output_folder import read_state
 #: Submitted and not yet begun; only a scheduler knows (see :mod:`cog.study.slurm`), never the folder.
 QUEUED = "queued"
 
-STATES = (DONE, RUNNING, QUEUED, FAILED, INTERRUPTED, MISSING)
+#: Of features: extracted, and deleted when all runs of a study were done.
+DELETED = "deleted"
+
+STATES = (DONE, DELETED, RUNNING, QUEUED, FAILED, INTERRUPTED, MISSING)
 
 # Every folder costs a round trip on a network file system; threads wait for several at a time.
 _THREADS = 8
@@ -214,6 +217,8 @@ def _status(path: Path, listed: frozenset[str], *, done: bool, marked: bool = Tr
     folder = read_state(path, listed, complete=done, marked=marked)
     if folder.state in (INTERRUPTED, MISSING) and INCOMPLETE_FILE in listed:
         return Status(FAILED, "images could not be decoded, see failed_images.txt beside the features")
+    if folder.state == MISSING and DELETED_FILE in listed:
+        return Status(DELETED, "features deleted, since all runs were done")
     return Status(folder.state, str({RUNNING: folder.holder, FAILED: folder.failure}.get(folder.state, "")))
 
 

@@ -1,0 +1,93 @@
+"""The end of a study that keeps no features: those that nothing unfinished needs any more are deleted.
+
+What describes features stays (``features.json``), for reports; ``deleted.json`` says that they were there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cog import constants, paths
+from cog.errors import CogError
+from cog.features.folder import DELETED_FILE
+from cog.runtime import files, locks, machine_checks, provenance
+from cog.runtime.output_folder import DONE, MISSING, read_state
+from cog.study.units import Status, Study, Unit
+
+logger = logging.getLogger(__name__)
+
+_RESULTS = ("results.json", "report.json")
+
+
+def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]:
+    """Delete the features of each model and data set whose runs in the study are all done, and print what it was.
+
+    Features stay when something else has been begun with them and is not finished: a run of another study on the data
+    set, or an analysis of the model, which may read the features of several data sets.
+
+    Returns:
+        The files that were deleted.
+
+    Raises:
+        CogError: when one cannot be deleted.
+    """
+    deleted: list[Path] = []
+    n_bytes = 0
+    for model, dataset in study.pairs():
+        existing = [
+            path
+            for unit in study.extractions(model, dataset)
+            if (path := unit.folder(study.root) / constants.FEATURES_FILE).is_file()
+        ]
+        if not existing:
+            continue
+        runs = study.trainings(model, dataset)
+        n_open = sum(statuses[run].state != DONE for run in runs)
+        reason = f"{n_open} of {len(runs)} runs are not done" if n_open else ""
+        reason = reason or next(_unfinished(paths.ModelDir(study.root, model).path, dataset), "")
+        if reason:
+            logger.warning("features of %s on %s are kept: %s", model, dataset, reason)
+            continue
+        for path in existing:
+            n_bytes += _delete(path)
+            deleted.append(path)
+    if deleted:
+        print(f"deleted the features of {len(deleted)} splits, {machine_checks.size(n_bytes)} in all", flush=True)
+    return deleted
+
+
+def _unfinished(model_folder: Path, dataset: str) -> Iterator[str]:
+    """Yield what has been begun and is not finished: all outputs on the data set, and the analyses of the model."""
+    for folder in sorted(path for path in model_folder.glob("*/*") if path.is_dir()):
+        is_analysis = paths.parse_analysis_folder(folder.name) is not None
+        outputs = [folder]
+        if paths.parse_evaluation_folder(folder.name) is not None:
+            outputs = sorted(path for path in folder.iterdir() if path.is_dir())
+        if not is_analysis and folder.parent.name != dataset:
+            continue
+        for output in outputs:
+            names = os.listdir(output)
+            is_features = folder.name.startswith("features_")
+            complete = any(name in _RESULTS or name.startswith("final") for name in names) or (
+                is_features and constants.FEATURES_FILE in names
+            )
+            state = read_state(output, names, complete=complete).state
+            if state not in (DONE, MISSING):
+                yield f"{output} is {state}"
+
+
+def _delete(path: Path) -> int:
+    """Delete a feature file, and return its size."""
+    with locks.locked(path.parent, flag="--models_root_dir", create=False):
+        try:
+            size = path.stat().st_size
+            # First: a process that dies in between leaves features, and a note that does not count as long as they exist.
+            files.write_json(path.parent / DELETED_FILE, {"deleted": provenance.now(), "bytes": size})
+            path.unlink()
+        except OSError as error:
+            raise CogError(f"cannot delete {path}: {error.strerror or error}") from error
+    print(f"deleted {path} ({machine_checks.size(size)})", flush=True)
+    return size

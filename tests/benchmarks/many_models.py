@@ -1,0 +1,156 @@
+"""How long status and table take, and how much memory, with the runs of many models: 6 data sets, 45 runs each.
+
+::
+
+    python tests/benchmarks/many_models.py --models 1000 --packed --folder /tmp/many
+    python tests/benchmarks/many_models.py --models 100 --folder /dev/shm/many
+
+The runs are records with accuracies that are drawn; no classifier is trained. Each has the ten files of a real one.
+Prints seconds, seconds of processors and peak memory of each command, and the number of files and folders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "helpers")]
+
+from result_folders import EPOCH_KEYS  # noqa: E402
+
+from cog import constants, paths  # noqa: E402
+from cog.results import find, run_records  # noqa: E402
+from cog.runtime import run_archive  # noqa: E402
+
+FINAL = "final-lr-10.754262252767127_wd-3.0876607228369945e-08"
+SMALL_FILES = (
+    "study.pkl", "arguments.json", "config.txt", "program.log",
+    *(f"{FINAL}/{name}" for name in ("preds.pkl", "args.pkl", "model.txt", "model.pth")),
+)  # fmt: skip
+
+
+def record_of(model: str, dataset: str, n_shot: int, seed: int, top1: float) -> dict:
+    """Return results.json of a run with 30 trials."""
+    features = {"bytes": 1 << 30, "checkpoint_sha256": model.encode().hex().ljust(64, "0"), "image_list_sha256": "a" * 64}
+    trial = {"lr": 0.4220672085778961, "wd": 7.1358957073451595e-09, "val_top1": 66.6, "diverged": False,
+             "seconds": 9.123, "pruned": False}  # fmt: skip
+    return {
+        "status": "complete", "model": model, "dataset": dataset, "seed": seed, "n_shot": n_shot,
+        "train_features": f"/models/{model}/{dataset}/features_train/X_Y.pth",
+        "test_features": f"/models/{model}/{dataset}/features_test/X_Y.pth",
+        "versions": {"python": "3.11.7", "torch": "2.15.0", "optuna": "5.0.0", "numpy": "2.4.6"},
+        "device": "cuda:0", "finished": "2026-11-22T17:11:48+00:00", "precision": "fp32",
+        "identity": {"seed": seed, "n_shot": n_shot, "n_trials": 30, "n_epochs": 100, "batch_size": 1024,
+                     "lr_interval": [0.1, 100.0], "wd_interval": [1e-12, 0.0001], "normalize": True,
+                     "classifier": "logreg", "train_features": features, "test_features": features},
+        "configuration": {f"CLF.KEY_{k}": k for k in range(60)},
+        "n_classes": 1000, "feature_dim": 2048,
+        "rows": {"search_train": 1024000, "search_val": 256000, "final_train": 1280000, "test": 50000},
+        "final": {"folder": FINAL, "lr": 10.754262252767127, "wd": 3.0876607228369945e-08, "test_top1": top1,
+                  "test_top5": top1 + 5, "diverged": False},
+        "best_trial": 5, "trials": [{"number": k, **trial} for k in range(30)],
+        "seconds": {"search": 123.4, "final": 23.4},
+    }  # fmt: skip
+
+
+def runs_of(model: str, dataset: str, draw: random.Random):
+    """Yield name, record and logs.pkl of each run."""
+    for n_shot in (0, *constants.SHOTS):
+        for seed in constants.SEEDS:
+            top1 = round(draw.uniform(20, 80), 3)
+            logs = {key: [top1 + 0.001 * k for k in range(100)] for key in EPOCH_KEYS}
+            logs["test/top1"][-1], logs["test/top5"][-1] = top1, top1 + 5
+            name = f"{paths.evaluation_folder('logreg', n_shot)}/{paths.seed_folder(seed)}"
+            yield name, record_of(model, dataset, n_shot, seed, top1), pickle.dumps(logs, protocol=4)
+
+
+def make(root: Path, n_models: int, *, packed: bool) -> None:
+    """Write the runs of all models."""
+    draw = random.Random(0)
+    for number in range(n_models):
+        for dataset in constants.DATASETS:
+            model = f"net_{number:04d}"
+            folder = paths.ModelDir(root, model).path / dataset
+            for split in constants.SPLITS:
+                (folder / f"features_{split}").mkdir(parents=True)
+                (folder / f"features_{split}" / constants.FEATURES_FILE).touch()
+            content = {}
+            for name, record, logs in runs_of(model, dataset, draw):
+                content[name] = {"results.json": json.dumps(record).encode(), f"{FINAL}/logs.pkl": logs}
+                content[name] |= dict.fromkeys(SMALL_FILES, b"x")
+            (write_packed if packed else write_loose)(folder, content)
+
+
+def write_loose(folder: Path, content: dict[str, dict[str, bytes]]) -> None:
+    for name, files in content.items():
+        (folder / name / FINAL).mkdir(parents=True)
+        for below, data in files.items():
+            (folder / name / below).write_bytes(data)
+
+
+def write_packed(folder: Path, content: dict[str, dict[str, bytes]]) -> None:
+    """Write the archive as cog.study.pack does, but not from files, nor verified."""
+    index = {}
+    for name, files in content.items():
+        record = json.loads(files["results.json"])
+        last = [record["final"]["test_top1"], record["final"]["test_top5"], 100]
+        index[name] = {"final": FINAL, "last": last, "record": run_records.summarize(record)}
+        (folder / name).parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / run_archive.ARCHIVE_FILE, "w") as archive:
+        run_archive.write_index(archive, index)
+        for name, files in content.items():
+            for below, data in files.items():
+                archive.writestr(f"{name}/{below}", data)
+
+
+def measure(label: str, argv: list[str]) -> None:
+    """Run a command on two cores; print its seconds and peak memory."""
+    code = (
+        "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
+        "use = resource.getrusage(resource.RUSAGE_CHILDREN); print(code, use.ru_maxrss, use.ru_utime + use.ru_stime)"
+    )
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code, sys.executable, *argv], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    status, memory, cpu = done.stdout.split()
+    seconds = f"{time.monotonic() - start:.1f} s ({float(cpu):.1f} s of a processor)"
+    print(f"{label}: {seconds}, {int(memory) / 1024:.0f} MB, exit code {status}", flush=True)
+    if status != "0":
+        print(done.stderr[-2000:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=100)
+    parser.add_argument("--packed", action="store_true")
+    parser.add_argument("--folder", type=Path, required=True, help="is created, and removed again")
+    parser.add_argument("--keep", action="store_true")
+    args = parser.parse_args()
+    start = time.monotonic()
+    if not args.folder.exists():
+        make(args.folder, args.models, packed=args.packed)
+    entries = sum(1 + len(names) for _, _, names in os.walk(args.folder))
+    print(f"{args.models} models, {entries:,} files and folders, made in {time.monotonic() - start:.0f} s", flush=True)
+    root = ["--models_root_dir", str(args.folder)]
+    measure("status", ["-m", "cog", "status", *root])
+    measure("table", ["print_results.py", *root])
+    start = time.monotonic()
+    everything = find.find_all(args.folder)
+    print(f"reading alone: {time.monotonic() - start:.1f} s for {sum(map(len, everything.runs.values())):,} runs")
+    if not args.keep:
+        shutil.rmtree(args.folder)
+
+
+if __name__ == "__main__":
+    main()
