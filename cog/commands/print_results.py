@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = check_outputs(output)
     gc.disable()  # records refer to no circles, and there are many: looking for some takes a sixth of the time
     try:
-        results = show.read(request)
+        results = show.read(request, for_page=output.report is not None)
         shown = "output" in paths or not output.without_tables
         text = show.as_text(results, request) if shown else ""
     finally:

@@ -28,8 +28,12 @@ FINE_DECIMALS = 2
 DECIMALS = {"csv": 4}
 
 
-def read(request: ResultsRequest) -> QueryResult:
+def read(request: ResultsRequest, *, for_page: bool = False) -> QueryResult:
     """Read everything that is selected, and log what a reader of the numbers should know.
+
+    Args:
+        request: what is asked for.
+        for_page: whether it is for the report, where every published model can be the baseline.
 
     Raises:
         CogError: nothing found, or averages over seeds that were trained for different numbers of epochs, unless these
@@ -37,7 +41,7 @@ def read(request: ResultsRequest) -> QueryResult:
     """
     selected = request.selection
     results = query.gather(selected, on_problems=_warn_of_problems, needs_in1k=request.drop)
-    if selected.baseline is not None:
+    if selected.baseline is not None and not (for_page and selected.baseline in published.MODELS):
         flag = "--relative_to" if request.relative_to else "--baseline"
         query.check_baseline(selected.baseline, (*results.cells, *results.others), flag=flag)
     _warn(results, selected)
@@ -192,6 +196,7 @@ def write_files(
             dataclasses.replace(results, cells=others),
             published=published.accuracies(request.paper),
             root=selected.models_root_dir or selected.logreg_root_dir,
+            baseline=request.baseline,
             overwrite=output.overwrite,
         )
         logger.info("wrote %s", page)

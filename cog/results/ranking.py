@@ -139,7 +139,9 @@ def places(averages: Iterable[SeedAverage], published: Sequence[SeedAverage]) ->
 
 def level_mean(averages: Iterable[SeedAverage], n_shot: int = 0) -> float | None:
     """Return the mean over the levels L1 to L5 of one model's accuracies; None when it lacks one of them."""
-    values = {a.dataset: a.value for a in averages if a.n_shot == n_shot and a.dataset in constants.COG_LEVELS}
+    values = {
+        a.dataset: a.value for a in averages if a.n_shot == n_shot and a.dataset in constants.COG_LEVELS
+    }
     return sum(values.values()) / len(values) if len(values) == constants.N_LEVELS else None
 
 
@@ -177,7 +179,11 @@ def describe_places(
     here = [places[key] for key in sorted(places, key=lambda key: dataset_key(key[0])) if key[1] == n_shot]
     if not here:
         return []
-    return [_describe_ranks(here, label, n_shot=n_shot), *_describe_reference(here), *_describe_trend(here, unseen)]
+    return [
+        _describe_ranks(here, label, n_shot=n_shot),
+        *_describe_reference(here),
+        *_describe_trend(here, unseen),
+    ]
 
 
 def _describe_ranks(here: Sequence[Place], label: Mapping[str, str], *, n_shot: int) -> str:

@@ -23,6 +23,7 @@ def write(
     *,
     published: Sequence[SeedAverage] = (),
     root: str | os.PathLike[str] | None = None,
+    baseline: str | None = None,
     overwrite: bool = False,
     created: str | None = None,
 ) -> Path:
@@ -33,6 +34,7 @@ def write(
         results: as they were read; accuracies of runs and of imported files in ``cells``. None: there are none.
         published: accuracies of the paper (:func:`cog.results.published.accuracies`).
         root: the folder that was read, to name it.
+        baseline: model that several own ones are compared with; None: the best published one (see ``facts``).
         overwrite: replace an existing file.
         created: date and time to show; default: now.
 
@@ -47,12 +49,13 @@ def write(
     target = check_file(path, flag="--report", overwrite=overwrite)
     results = results or QueryResult([], [], [], [])
     folder = None if root is None else str(root)
-    stated = facts.collect(results, published=published, root=folder)
+    stated = facts.collect(results, published=published, root=folder, baseline=baseline)
     drawn, hint = pictures.draw(
         results.cells,
         stated.published if stated.compared or not results.cells else (),
         stated.results.all_measures,
         results.analyses,
+        results.pretraining,
     )
     text = page.render(stated, pictures=drawn, pictures_hint=hint, created=created or now(), root=folder)
     files.write_text(target, text)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import cog.reporting.html.experiment_notices as experiment_notices
 from cog import constants
-from cog.results import comparison, diagnostics, official, ranking, search_history
-from cog.results.comparison import Difference
+from cog.errors import CogError
+from cog.results import comparison, diagnostics, official, ranking, search_history, seen
+from cog.results.comparison import Difference, SharedRank
 from cog.results.diagnostics import Evidence, Notice
 from cog.results.official import Match, Verdict
 from cog.results.published import MODELS, SOURCES
@@ -21,6 +21,7 @@ from cog.results.ranking import Place
 from cog.results.run_records import Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
+from cog.results.seen import Pretraining
 
 _FIRST_VERSION = (
     "Compared with the first version of the paper (January 2021), whose levels were built differently: only IN-1K "
@@ -42,6 +43,7 @@ class OwnModel:
         counts: verdict on the data, by data set.
         features: how its features were made, by data set and split.
         places: among the published results, by data set and number of shots; only where the data allow it.
+        mark: follows the name of a model that may have seen the levels it is tested on; or "".
     """
 
     name: str
@@ -53,6 +55,7 @@ class OwnModel:
     counts: Mapping[str, Verdict]
     features: Mapping[tuple[str, str], FeatureDescription]
     places: Mapping[tuple[str, int], Place]
+    mark: str = ""
 
     def cell(self, dataset: str, n_shot: int) -> SeedAverage | None:
         """Return its top-1 accuracy on a data set."""
@@ -74,18 +77,50 @@ class OwnModel:
         """The answer, in plain words."""
         return tuple(_sentences(self))
 
-    def mean_rank(self, n_shot: int) -> float | None:
-        """Return its mean rank on the levels; None when it has no rank on some of them."""
-        places = [self.places.get((dataset, n_shot)) for dataset in constants.COG_LEVELS]
-        ranks = [place.rank for place in places if place is not None]
-        return sum(ranks) / len(ranks) if len(ranks) == constants.N_LEVELS else None
-
     def n_classes(self, dataset: str) -> str:
         """Return the numbers of classes that its runs on a data set recorded."""
         numbers = {
             run.details.n_classes for run in self.runs if run.dataset == dataset and run.details.n_classes
         }
         return ", ".join(f"{n:,}" for n in sorted(numbers)) or "?"
+
+
+@dataclass(frozen=True)
+class PageBaseline:
+    """The model that own ones are compared with.
+
+    Attributes:
+        label: how the page calls it.
+        index: of the own model that it is; None: it is a published one.
+        cells: its top-1 accuracies with all images, by data set.
+    """
+
+    label: str
+    index: int | None
+    cells: Mapping[str, SeedAverage]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A compared model among all on the page, and among the published ones.
+
+    Attributes:
+        index: in ``own``.
+        model: the model.
+        mean: over the levels, in percent; None when it lacks one.
+        rank: by that mean, among the models on the page with as many images; 1 is best.
+        of: how many these are.
+        published: the same among the published models and this one.
+        among_all: its places among all models on the page, by data set.
+    """
+
+    index: int
+    model: OwnModel
+    mean: float | None
+    rank: int | None
+    of: int
+    published: SharedRank | None
+    among_all: Mapping[str, Place]
 
 
 @dataclass(frozen=True)
@@ -97,8 +132,10 @@ class Facts:
         published: the paper's results; none beside results of other experiments alone.
         compared: whether any own result may be compared with published ones.
         headline: what to say before all models, in sentences.
+        standings: of compared models, the highest mean over the levels first; empty with fewer than two own models.
         differences: of own models to ``baseline`` with all images, by model (index in ``own``) and data set.
-        baseline: index in ``own`` of the model the others are compared with; None with fewer than two.
+        baseline: what own models are compared with; None with fewer than two.
+        footnote: says what the mark of models means; "" where none has one.
         notices: what to know, the most severe first.
         results: as they were read; numbers of other experiments are those that the page shows.
     """
@@ -107,8 +144,10 @@ class Facts:
     published: tuple[SeedAverage, ...]
     compared: bool
     headline: tuple[str, ...]
+    standings: tuple[Standing, ...]
     differences: Mapping[tuple[int, str], Difference]
-    baseline: int | None
+    baseline: PageBaseline | None
+    footnote: str
     notices: tuple[Notice, ...]
     results: QueryResult
 
@@ -129,14 +168,6 @@ class Facts:
         return any(verdict.match is Match.UNKNOWN for verdict in verdicts)
 
     @property
-    def ranked(self) -> list[tuple[int, OwnModel, float | None]]:
-        """Index in ``own``, model and mean rank of compared models, the best on unseen concepts first."""
-        rows = [
-            (i, model, model.mean_rank(model.shown_shots)) for i, model in enumerate(self.own) if model.places
-        ]
-        return sorted(rows, key=lambda row: math.inf if row[2] is None else row[2])
-
-    @property
     def alerts(self) -> list[tuple[str, list[tuple[int, str, str]]]]:
         """Kinds of problems and warnings, which belong at the top, where nobody misses them.
 
@@ -155,13 +186,23 @@ class Facts:
         return [(next(iter(kinds))[0], items)] if kinds else []
 
 
-def collect(results: QueryResult, *, published: Sequence[SeedAverage] = (), root: str | None = None) -> Facts:
+def collect(
+    results: QueryResult,
+    *,
+    published: Sequence[SeedAverage] = (),
+    root: str | None = None,
+    baseline: str | None = None,
+) -> Facts:
     """Derive everything that the page states.
 
     Args:
         results: as they were read; none of them published accuracies.
         published: accuracies of the paper.
         root: the folder of all models, for commands.
+        baseline: model that own ones are compared with; None: the best published one that saw nothing beyond IN-1K.
+
+    Raises:
+        CogError: no result of the baseline on the page.
     """
     root = root or "<models_root_dir>"
     if not results.cells and _has_experiments(results):
@@ -184,14 +225,19 @@ def collect(results: QueryResult, *, published: Sequence[SeedAverage] = (), root
         )
     )
     notices += experiment_notices.collect(results, root=root)
-    baseline = _choose_baseline(own)
+    others = published if compared else ()
+    base = _choose_baseline(own, others, baseline, results.pretraining)
+    marked = [(m.name, m.source) for m in own if m.mark]
+    marked += [(c.model, c.source) for c in (others or () if own else published)]
     facts = Facts(
         own=tuple(own),
         published=tuple(published),
         compared=compared,
         headline=(),
-        differences=_differences(own, baseline),
-        baseline=baseline,
+        standings=_standings(own, published) if compared and len(own) > 1 else (),
+        differences=_differences(own, base),
+        baseline=base,
+        footnote=results.pretraining.footnote(marked),
         notices=tuple(sorted(notices, key=lambda notice: diagnostics.SEVERITIES.index(notice.severity))),
         results=results,
     )
@@ -237,27 +283,100 @@ def _own_models(
                     if name == here
                 },
                 places=places,
+                mark=results.pretraining.mark(model, source) if seen.shows_levels(verdicts) else "",
             )
         )
     return models
 
 
-def _choose_baseline(own: Sequence[OwnModel]) -> int | None:
-    """The reference model if it was run, else the one with the most results, the first of equals."""
+def _standings(own: Sequence[OwnModel], published: Sequence[SeedAverage]) -> tuple[Standing, ...]:
+    """Rank compared models among all on the page: on each data set, and by their means over the levels."""
+    by_model: dict[str, list[SeedAverage]] = {}
+    for cell in published:
+        by_model.setdefault(cell.model, []).append(cell)
+    compared = [(i, model) for i, model in enumerate(own) if model.places]
+    allowed = {
+        i: [cell for cell in model.cells if (cell.dataset, cell.n_shot) in model.places]
+        for i, model in compared
+    }
+    standings = []
+    for i, model in compared:
+        n_shot = model.shown_shots
+        others = {name: cells for name, cells in by_model.items() if name != model.name}
+        mean = ranking.level_mean(allowed[i], n_shot)
+        papers, mine = (
+            [value for cells in groups if (value := ranking.level_mean(cells, n_shot)) is not None]
+            for groups in (others.values(), (allowed[j] for j, _ in compared if j != i))
+        )
+        among_papers = among_here = None
+        if mean is not None:
+            among_papers, among_here = (
+                comparison.rank([round(v, 1) for v in (mean, *values)])[0]
+                for values in (papers, papers + mine)
+            )
+        rivals = [*published, *(cell for j, _ in compared if j != i for cell in allowed[j])]
+        among_all = ranking.places([cell for cell in allowed[i] if cell.n_shot == n_shot], rivals)
+        standings.append(
+            Standing(
+                i, model, mean, among_here and among_here.rank, len(papers) + len(mine) + 1, among_papers,
+                {dataset: place for (dataset, _), place in among_all.items()},
+            )
+        )  # fmt: skip
+    return tuple(sorted(standings, key=lambda s: (s.model.shown_shots, s.mean is None, -(s.mean or 0))))
+
+
+def _choose_baseline(
+    own: Sequence[OwnModel], published: Sequence[SeedAverage], wanted: str | None, pretraining: Pretraining
+) -> PageBaseline | None:
+    """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
+
+    Without published ones: the paper's reference if it was run, else the model with the most results and the highest.
+
+    Raises:
+        CogError: no result of the wanted model.
+    """
     if len(own) < 2:
         return None
-    return max(range(len(own)), key=lambda i: (own[i].name == ranking.REFERENCE, len(own[i].cells), -i))
+    groups: dict[str, list[SeedAverage]] = {}
+    for cell in published:
+        groups.setdefault(cell.model, []).append(cell)
+    if wanted is None and groups:
+        clean = [name for name, cells in groups.items() if not pretraining.mark(name, cells[0].source)]
+        wanted = max(clean or groups, key=lambda name: ranking.level_mean(groups[name]) or 0.0)
+    index = next((i for i, model in enumerate(own) if model.name == wanted), None)
+    if wanted is None:
+
+        def key(i: int) -> tuple[bool, int, float]:
+            cells = own[i].cells
+            return own[i].name == ranking.REFERENCE, len(cells), sum(cell.value for cell in cells)
+
+        index = max(range(len(own)), key=key)
+    if index is not None:
+        label, cells = own[index].label + own[index].mark, own[index].cells
+    elif wanted in groups:
+        label, cells = (
+            f"{MODELS[wanted].label} (published)" if wanted in MODELS else str(wanted),
+            tuple(groups[wanted]),
+        )
+        label += pretraining.mark(wanted, cells[0].source)
+    else:
+        raise CogError(
+            f"--baseline {wanted}: no result of it on the page; expected a model of yours or a published one"
+        )
+    return PageBaseline(label, index, {cell.dataset: cell for cell in cells if cell.n_shot == 0})
 
 
-def _differences(own: Sequence[OwnModel], baseline: int | None) -> dict[tuple[int, str], Difference]:
+def _differences(own: Sequence[OwnModel], baseline: PageBaseline | None) -> dict[tuple[int, str], Difference]:
     if baseline is None:
         return {}
-    base = {cell.dataset: cell for cell in own[baseline].cells if cell.n_shot == 0}
     differences = {}
     for index, model in enumerate(own):
         for cell in model.cells:
-            if index != baseline and cell.n_shot == 0 and cell.dataset in base:
-                differences[index, cell.dataset] = comparison.difference(cell, base[cell.dataset])
+            base = baseline.cells.get(cell.dataset)
+            if index == baseline.index or cell.n_shot or base is None:
+                continue
+            if official.compare([cell, base]).allows(cell, base):
+                differences[index, cell.dataset] = comparison.difference(cell, base)
     return differences
 
 
@@ -265,7 +384,7 @@ def _sentences(model: OwnModel) -> list[str]:
     if not model.places:
         return [*ranking.describe_own(model.cells), *_certainty(model.cells)]
     labels = {name: published.label for name, published in MODELS.items()}
-    texts = ranking.describe_places(model.places, labels, n_shot=model.shown_shots)
+    texts = ranking.describe_places(model.places, labels, n_shot=model.shown_shots, unseen=not model.mark)
     texts += [*ranking.describe_published(model.places), *ranking.describe_few_shot(model.places)]
     left_out = [dataset for dataset, verdict in model.counts.items() if not verdict.match.comparable]
     if left_out:
@@ -304,7 +423,7 @@ def _headline(facts: Facts) -> list[str]:
         return ["There are no results of your own here: the tables and figures show the published ones."]
     if facts.compared:
         first_version = any(cell.source == SOURCES["v1"] for cell in facts.published)
-        return [*[_FIRST_VERSION] * first_version, *_best_on_levels(own)]
+        return [*[_FIRST_VERSION] * first_version, *_best_on_levels(facts.standings)]
     each_other = "compares your models with each other" if len(own) > 1 else "is about them alone"
     verdicts = [v for m in own if any(d in constants.DATASETS for d in m.counts) for v in m.counts.values()]
     text = "There are no published results on these data sets."
@@ -319,15 +438,34 @@ def _headline(facts: Facts) -> list[str]:
     return [f"{text} What follows {each_other}.", *best]
 
 
-def _best_on_levels(own: Sequence[OwnModel]) -> list[str]:
-    """Say which of several compared models stands best on unseen concepts."""
-    ranks = {model.label: mean for model in own if (mean := model.mean_rank(0)) is not None}
-    if len(ranks) < 2:
+def _best_on_levels(standings: Sequence[Standing]) -> list[str]:
+    """Say which of several compared models is highest on the levels, and which of those to which they are unseen."""
+    ranked = [s for s in standings if s.mean is not None and s.model.shown_shots == 0]
+    if len(ranked) < 2:
         return []
-    best = min(ranks.values())
-    *others, last = [label for label, rank in ranks.items() if rank == best]
-    names, verb = (f"{', '.join(others)} and {last}", "stand") if others else (last, "stands")
+    first = ranked[0]
+    unseen = [s for s in ranked if not s.model.mark]
+    over = "over L1 to L5 with all training images"
+    where = f"rank {first.rank} of the {first.of} models here"
+    if unseen and unseen[0] is first:
+        return [
+            f"Of {len(ranked)} models, {_named(first)} is best on unseen concepts: mean {first.mean:.1f} % {over}, "
+            f"{where}."
+        ]
+    text = f"Of {len(ranked)} models, {_named(first)} has the highest mean {over}, {first.mean:.1f} %, {where}; its "
+    text += "pretraining may have held these concepts."
+    if not unseen:
+        return [text + " None of them is known to have seen nothing beyond IN-1K."]
+    best = unseen[0]
+    among = (
+        f"Of the {len(unseen)} that saw nothing beyond IN-1K"
+        if len(unseen) > 1
+        else "Alone in having seen only IN-1K"
+    )
     return [
-        f"Of {len(ranks)} models, {names} {verb} best on unseen concepts: mean rank {best:.1f} on the levels L1 to L5 "
-        "among the published models, with all training images."
+        f"{text} {among}, {_named(best)} is best on unseen concepts: {best.mean:.1f} %, rank {best.rank}."
     ]
+
+
+def _named(standing: Standing) -> str:
+    return standing.model.label + standing.model.mark

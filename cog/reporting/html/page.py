@@ -15,7 +15,7 @@ import cog.reporting.html.provenance as provenance
 import cog.reporting.html.score_tables as score_tables
 from cog import constants
 from cog.reporting.html.facts import Facts
-from cog.reporting.html.pictures import Picture
+from cog.reporting.html.pictures import ANSWER, Picture
 from cog.reporting.html.templating import counted, environment
 from cog.results import published
 from cog.results.ranking import REFERENCE
@@ -39,6 +39,8 @@ def render(
         created: date and time.
         root: the folder that was read, if it was one.
     """
+    lead = next((picture for picture in pictures if picture.name == ANSWER), None)
+    pictures = [picture for picture in pictures if picture is not lead]
     rows = score_tables.rows_of(facts)
     views = score_tables.views_of(facts, rows)
     searches = provenance.searches(facts)
@@ -86,6 +88,7 @@ def render(
             first_view=next((view.key for view in views if any(line.row.own for line in view.lines)), "")
             or next((view.key for view in views), ""),
             experiments=experiments.collect(facts),
+            lead=lead,
             pictures=pictures,
             pictures_hint=pictures_hint,
             provenance=provenance.describe,
@@ -120,7 +123,8 @@ def _title(facts: Facts) -> str:
 def _counted(facts: Facts) -> str:
     """Say what the page was made from; "" for published results alone."""
     if facts.own:
-        return f"{counted(sum(len(model.runs) for model in facts.own), 'run')} of {counted(len(facts.own), 'model')}"
+        n_runs, models = sum(len(model.runs) for model in facts.own), counted(len(facts.own), "model")
+        return f"{counted(n_runs, 'run')} of {models}" if n_runs else f"{models}, imported"
     return f"{len(facts.results.analyses):,} analyses" if facts.results.analyses else ""
 
 

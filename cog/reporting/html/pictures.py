@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,10 @@ from markupsafe import Markup
 from cog.errors import CogError
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.scores import LOGREG, SeedAverage
+from cog.results.seen import MARK, Pretraining
+
+#: The figure of the first screen.
+ANSWER = "levels"
 
 # The others repeat these for every model or data set, and are large; --figures writes all.
 _WHICH = ("fig3", "fig4", "drop")
@@ -29,11 +34,13 @@ class Picture:
         caption: what it shows.
         svg: an ``<svg>`` element whose ids are its own.
         wide: whether it has panels side by side, which a phone must not shrink.
+        name: of the figure.
     """
 
     caption: str
     svg: Markup
     wide: bool
+    name: str = ""
 
 
 def draw(
@@ -41,6 +48,7 @@ def draw(
     published: Sequence[SeedAverage],
     measures: Sequence[SeedAverage] = (),
     analyses: Sequence[AnalysisRecord] = (),
+    pretraining: Pretraining | None = None,
 ) -> tuple[list[Picture], str]:
     """Draw the figures for which there are results.
 
@@ -49,9 +57,10 @@ def draw(
         published: of the paper; empty where they may not be compared.
         measures: numbers of all experiments.
         analyses: results of analyses.
+        pretraining: what models have seen.
 
     Returns:
-        The figures; and a hint for the reader: why there are none, or "".
+        The figures, first that of the answer; and a hint for the reader: why there are none, or "".
     """
     from cog.reporting import figures
     from cog.reporting.figures.declarations import FIGURES
@@ -64,13 +73,16 @@ def draw(
     if experiments and not many:
         declared = (name for name, one in FIGURES.items() if one.on_page)
         wanted = tuple(dict.fromkeys((*wanted, *_EXPERIMENTS, *declared)))
-    for which in wanted:
+    for which in (ANSWER, *wanted):
         try:
             for chart in figures.charts(
-                cells, published, measures=measures, analyses=analyses, which=[which], singles=False
-            ):
+                cells, published, measures=measures, analyses=analyses, which=[which], singles=False,
+                pretraining=pretraining,
+            ):  # fmt: skip
+                # The page says once what the mark means.
+                chart = dataclasses.replace(chart, notes=tuple(n for n in chart.notes if not n.startswith(MARK)))
                 svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
-                pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single))
+                pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single, name=which))
         except CogError as error:  # too few results for this one
-            reason = reason or f"There are no figures: {error}."
+            reason = reason or (which != ANSWER and f"There are no figures: {error}.") or ""
     return pictures, "" if pictures else reason

@@ -89,11 +89,13 @@ class ScoreView:
 def rows_of(facts: Facts) -> list[PageRow]:
     """Return the rows: own models first, then the paper's in its order, unless the data forbid a comparison."""
     rows = [
-        PageRow(f"own-{i}", model.label, "own", model.name, model.source) for i, model in enumerate(facts.own)
+        PageRow(f"own-{i}", model.label + model.mark, "own", model.name, model.source)
+        for i, model in enumerate(facts.own)
     ]
     for model, source in _in_order_of_paper(facts.published if facts.compared or not facts.own else ()):
         known = published.MODELS.get(model)
         label, kind = (model, "published") if known is None else (known.label, known.category)
+        label += facts.results.pretraining.mark(model, source)
         rows.append(PageRow(f"paper-{model}", label, kind, model, source))
     return rows
 
