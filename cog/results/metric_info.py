@@ -52,6 +52,8 @@ class Metric:
         note: what a reader of deviations must know, or "".
         order: position among the others.
         short: fewer words, for the rows of overviews; "": the label.
+        table: title of a table that has this number beside others, one for each data set; "": it has its own.
+        column: head of its column there, and its tick in figures.
     """
 
     group: str
@@ -65,6 +67,8 @@ class Metric:
     note: str = ""
     order: tuple = ()
     short: str = ""
+    table: str = ""
+    column: str = ""
 
     @property
     def title(self) -> str:
