@@ -128,6 +128,25 @@ def read_tested(
     return tested
 
 
+def runs_of(request: AnalysisRequest) -> dict[str, list[SavedRun]]:
+    """Return the runs of the data set of a request; of ``cog_levels`` those of every level.
+
+    Raises:
+        CogError: there are none, or of fewer than two levels.
+    """
+    folder, dataset, seeds = request.model_dir, request.dataset, request.args.run_seeds
+    assert folder is not None and dataset is not None
+    if dataset != ALL_LEVELS:
+        return {dataset: saved_runs.find_runs(folder, dataset, request.cfg, seeds=seeds)}
+    levels = _levels_with_runs(request)
+    if len(levels) < 2:
+        raise CogError(
+            f"--dataset {ALL_LEVELS} takes the levels together, and {folder.path} has classifiers of "
+            f"{len(levels)} of them; run logreg.py on cog_l1, cog_l2, ... first"
+        )
+    return {level: saved_runs.find_runs(folder, level, request.cfg, seeds=seeds) for level in levels}
+
+
 def plan(request: AnalysisRequest) -> list[AnalysisTask]:
     """Return the task that correlates accuracy per concept with similarity to IN-1K.
 
@@ -148,17 +167,7 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
             f"{ALL_LEVELS} for all of them together)"
         )
     similarities = concepts.read_levels_csv(args.levels_csv)
-    runs: dict[str, list[SavedRun]] = {}
-    if dataset == ALL_LEVELS:
-        for level in _levels_with_runs(request):
-            runs[level] = saved_runs.find_runs(request.model_dir, level, request.cfg, seeds=args.run_seeds)
-        if len(runs) < 2:
-            raise CogError(
-                f"--dataset {ALL_LEVELS} takes the levels together, and {request.model_dir.path} has classifiers of "
-                f"{len(runs)} of them; run logreg.py on cog_l1, cog_l2, ... first"
-            )
-    else:
-        runs[dataset] = saved_runs.find_runs(request.model_dir, dataset, request.cfg, seeds=args.run_seeds)
+    runs = runs_of(request)
     settings: dict[str, Any] = {
         "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
         "levels_csv_sha256": files.sha256(args.levels_csv),
@@ -258,7 +267,7 @@ def _levels_with_runs(request: AnalysisRequest) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Points:
+class ConceptPoints:
     """Similarity and accuracy of n concepts.
 
     Attributes:
@@ -282,7 +291,21 @@ class _Points:
     seeds: list[int]
 
 
-def _points(tested: Sequence[Tested], similarities: Mapping[str, Concept]) -> _Points:
+def read_all(request: AnalysisRequest, runs: Mapping[str, Sequence[SavedRun]]) -> list[Tested]:
+    """Return the tested runs of every data set (:func:`read_tested`)."""
+    levels_file = request.args.cog_levels_mapping_file
+    return [
+        read_tested(saved, _test_features_file(request, dataset), dataset, levels_file=levels_file)
+        for dataset, saved in runs.items()
+    ]
+
+
+def concept_points(tested: Sequence[Tested], similarities: Mapping[str, Concept] | None) -> ConceptPoints:
+    """Return the points of all concepts with test images; without similarities these are NaN.
+
+    Raises:
+        CogError: a concept has no similarity among those given.
+    """
     seeds = sorted(set.intersection(*(set(data.seeds) for data in tested)))
     columns: list[tuple[str, str, float, np.ndarray, float, float, int]] = []
     unknown: list[str] = []
@@ -292,12 +315,13 @@ def _points(tested: Sequence[Tested], similarities: Mapping[str, Concept]) -> _P
         for label, (wnid, n) in enumerate(zip(data.wnids, data.n_test().tolist(), strict=True)):
             if not n:
                 continue
-            if wnid not in similarities:
+            if similarities is not None and wnid not in similarities:
                 unknown.append(wnid)
                 continue
             values = accuracy[:, label]
             columns.append(
-                (data.dataset, wnid, similarities[wnid].similarity, values[rows], float(values.mean()),
+                (data.dataset, wnid, similarities[wnid].similarity if similarities is not None else math.nan,
+                 values[rows], float(values.mean()),
                  float(values.std()), n)
             )  # fmt: skip
     if unknown:
@@ -305,7 +329,7 @@ def _points(tested: Sequence[Tested], similarities: Mapping[str, Concept]) -> _P
             f"--levels_csv has no row for {len(unknown)} concepts of {', '.join(data.dataset for data in tested)} "
             f"({', '.join(unknown[:3])}); give the levels.csv that belongs to these levels"
         )
-    return _Points(
+    return ConceptPoints(
         dataset=[column[0] for column in columns],
         wnids=[column[1] for column in columns],
         similarity=np.array([column[2] for column in columns]),
@@ -320,18 +344,9 @@ def _points(tested: Sequence[Tested], similarities: Mapping[str, Concept]) -> _P
 def _compute(
     job: AnalysisContext, *, runs: Mapping[str, Sequence[SavedRun]], similarities: Mapping[str, Concept]
 ) -> AnalysisOutcome:
-    request, args = job.request, job.request.args
-    assert request.model_dir is not None
-    tested = [
-        read_tested(
-            level_runs,
-            _features_file(request, dataset),
-            dataset,
-            levels_file=args.cog_levels_mapping_file,
-        )
-        for dataset, level_runs in runs.items()
-    ]
-    points = _points(tested, similarities)
+    args = job.request.args
+    tested = read_all(job.request, runs)
+    points = concept_points(tested, similarities)
     several = len(tested) > 1
     dataset_of = np.array(points.dataset)
     bins = binned(points.similarity, points.mean, n_bins=_BINS)
@@ -412,7 +427,7 @@ def _ends(bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
 
 def _summary(
     correlation: statistics.CorrelationInterval,
-    points: _Points,
+    points: ConceptPoints,
     bins: Sequence[Mapping[str, float | int]],
     ties: Ties,
     *,
@@ -430,7 +445,7 @@ def _summary(
     )
 
 
-def _features_file(request: AnalysisRequest, dataset: str) -> Path:
+def _test_features_file(request: AnalysisRequest, dataset: str) -> Path:
     if dataset == request.dataset and request.features.get("test") is not None:
         path = request.features["test"]
         return path / constants.FEATURES_FILE if path.is_dir() else path
@@ -487,7 +502,7 @@ def _groups(
 
 def _write_tables(
     stage: Path,
-    points: _Points,
+    points: ConceptPoints,
     similarities: Mapping[str, Concept],
     bins: Sequence[Mapping[str, float | int]],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Flags of the analyses that look at trained classifiers: cross, distance, winners."""
+"""Flags of the analyses that look at trained classifiers: cross, distance, subtrees, winners."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import argparse
 from cog.data import datasets
 from cog.runtime import cli
 
-#: Flags that cross, distance and winners have in common.
+#: Flags that cross, distance, subtrees and winners have in common.
 PROBE_FLAGS = ("run_seeds", "cog_levels_mapping_file")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of cross, distance and winners to the parser of the command."""
+    """Add the flags of cross, distance, subtrees and winners to the parser of the command."""
     runs = parser.add_argument_group(
-        "classifiers (cross, distance, winners): those that EVAL.NAME and the CLF keys name"
+        "classifiers (cross, distance, subtrees, winners): those that EVAL.NAME and the CLF keys name"
     )
     runs.add_argument(
         "--run_seeds",
@@ -23,13 +23,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SEED",
         help="seeds of the runs (default: all that are there)",
     )
-    runs.add_argument("--levels_csv", metavar="FILE", help="distance: levels.csv of build_levels.py")
+    runs.add_argument(
+        "--levels_csv", metavar="FILE", help="distance, subtrees: levels.csv of build_levels.py"
+    )
     runs.add_argument(
         "--n_resamples",
         type=cli.whole_number(0),
         default=10_000,
         metavar="N",
-        help="distance: bootstrap resamples of the confidence interval (default: 10000; 0: none)",
+        help="distance, subtrees: bootstrap resamples of the confidence interval (default: 10000; 0: none)",
+    )
+    runs.add_argument(
+        "--subtrees",
+        nargs="+",
+        metavar="WNID",
+        help="subtrees: their roots, a synset each (default: 13 domains, see docs/other-experiments.md)",
     )
     runs.add_argument("--against", metavar="MODEL", help="winners: the model to compare --model with")
     runs.add_argument(

@@ -14,6 +14,7 @@ from cog.analysis import (
     model_comparison,
     ncm,
     probe_flags,
+    subtrees,
 )
 from cog.analysis.task import Analysis, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
@@ -25,6 +26,7 @@ ANALYSES: tuple[Analysis, ...] = (
     ncm.ANALYSIS,
     confident_errors.ANALYSIS,
     accuracy_vs_similarity.ANALYSIS,
+    subtrees.ANALYSIS,
     model_comparison.ANALYSIS,
 )
 

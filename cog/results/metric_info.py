@@ -53,6 +53,8 @@ class Metric:
         order: position among the others.
         short: fewer words, for the rows of overviews; "": the label.
         shows_range: whether the number is that of one repetition, and the range of all is shown instead of a deviation.
+        table: title of a table that has this number beside others, one for each data set; "": it has its own.
+        column: head of its column there, and its tick in figures.
     """
 
     group: str
@@ -67,6 +69,8 @@ class Metric:
     order: tuple = ()
     short: str = ""
     shows_range: bool = False
+    table: str = ""
+    column: str = ""
 
     @property
     def title(self) -> str:

@@ -20,9 +20,11 @@ import tiny
 import torch
 from result_folders import make_logs
 
-from cog.analysis import registry
+from cog.analysis import registry, subtrees
 from cog.commands import analyze_features
 from cog.errors import CogError
+from cog.levels import wordnet
+from cog.levels.wordnet import NounGraph
 from cog.results import analysis_records, metric_info
 from cog.runtime import signals
 
@@ -32,6 +34,7 @@ WNIDS = ("n02085620", "n02085782", "n02085936")
 FLAGS = {
     "cross": ("--trained_on", "cog_l2", "--confidence", "0"),
     "distance": ("--levels_csv", "TABLE", "--n_resamples", "50"),
+    "subtrees": ("--levels_csv", "TABLE", "--n_resamples", "50"),
     "winners": ("--against", "other_net"),
 }
 
@@ -90,6 +93,13 @@ class TestEveryAnalysis:
     @pytest.fixture(autouse=True)
     def _setting(self, world, tmp_path, monkeypatch, name):
         monkeypatch.setenv("COG_WORDNET_DIR", str(tmp_path / "no_wordnet"))  # reading WordNet takes long
+        if name == "subtrees":
+            roots = [wnid for ids in subtrees.SUBTREES.values() for wnid in ids]
+            wnids = sorted({*roots, *WNIDS})
+            parents = [(wnids.index(roots[0]),) if wnid in WNIDS else () for wnid in wnids]
+            monkeypatch.setattr(
+                wordnet, "load_wordnet", lambda _=None: NounGraph(wnids=wnids, parents=parents)
+            )
         self.output = tmp_path / "out"
         self.argv = [
             "--models_root_dir", str(world / "models"), "--model", "tiny_net", "--dataset", "cog_l1", "--device", "cpu",

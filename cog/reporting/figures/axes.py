@@ -105,6 +105,14 @@ def over_neighbors(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
     return dataclasses.replace(_over_numbers(selection, votes.get(vote, {}), "k"), variant=vote)
 
 
+def over_columns(selection: CurveSelection, keys: Sequence[Key], *, evaluation: str) -> XAxis:
+    """Return the numbers of an evaluation that stand in one table, in its order."""
+    metrics = {key: metric_info.describe(*key) for key in selection.numbers() if key[0] == evaluation}
+    columns = sorted((metric.order, metric.column, key) for key, metric in metrics.items() if metric.column)
+    places = tuple((float(x), column, None, key) for x, (_, column, key) in enumerate(columns))
+    return XAxis(places, tuple(selection.on(key for _, _, key in columns)))
+
+
 def _over_numbers(selection: CurveSelection, keys: Mapping[int, Key], label: str) -> XAxis:
     places = tuple((math.log2(n), str(n), None, keys[n]) for n in sorted(keys))
     return XAxis(places, tuple(selection.on(keys.values())), label)

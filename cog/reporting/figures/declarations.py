@@ -352,4 +352,14 @@ FIGURES = {
         missing="there is no result of accuracy against semantic distance to draw",
         notes=notes.of_correlations,
     ),
+    "subtrees": FigureSpec(
+        "subtrees",
+        "Accuracy by WordNet subtree on {datasets}",
+        (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)", name="{dataset}"),),
+        x=functools.partial(axes.over_columns, evaluation="subtrees"),
+        per_row=2,
+        caption=": means over the concepts of a subtree. Error bars: standard deviation over seeds.",
+        missing="there is no result of accuracy by subtree to draw",
+        notes=notes.of_subtrees,
+    ),
 }

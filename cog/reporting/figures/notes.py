@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cog.reporting.figures.chart import Panel, Point
-from cog.reporting.figures.curves import Curve, CurveSelection, model_label, shorten
+from cog.reporting.figures.curves import Curve, CurveSelection, Key, model_label, shorten
 from cog.reporting.figures.points import RELATIVE, SPEARMAN, dataset_label
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
@@ -63,18 +63,30 @@ def of_alignment(selection: CurveSelection, panels: Sequence[Panel]) -> list[str
     ]
 
 
+def of_subtrees(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
+    """Tell correlations of accuracy and similarity within subtrees, where there are some."""
+    within = _correlations(panels, ("subtrees", "spearman_within_subtrees", 0), "Spearman within subtrees")
+    return [*of_experiments(selection, panels), *within]
+
+
 def of_correlations(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
     """Tell correlations of accuracy and similarity with their intervals; of many, those of one's own models."""
+    return _correlations(panels, SPEARMAN, "Spearman")
+
+
+def _correlations(panels: Sequence[Panel], key: Key, words: str) -> list[str]:
     drawn = [(panel.key, series.curve) for panel in panels for series in panel.series]
     lines: dict[str, list[str]] = {}
     for dataset, curve in sorted(drawn, key=lambda place: not place[1].own):
-        names = (SPEARMAN[1], *metric_info.interval_of(SPEARMAN[1]))
-        value, *ends = (curve.scores.get((dataset, (SPEARMAN[0], name, 0))) for name in names)
+        names = (key[1], *metric_info.interval_of(key[1]))
+        value, *ends = (curve.scores.get((dataset, (key[0], name, key[2]))) for name in names)
+        if value is None:
+            continue
         numbers = [f"{end.value:.2f}" for end in (value, *ends) if end is not None]
         text = f"{numbers[0]} [{', '.join(numbers[1:])}]" if len(numbers) == 3 else numbers[0]
         text = text.replace("-", "\N{MINUS SIGN}")
         lines.setdefault(curve.label, []).append(f"{dataset_label(dataset)} {text}")
-    notes = [f"{label}: Spearman {'; '.join(parts)}." for label, parts in lines.items()]
+    notes = [f"{label}: {words} {'; '.join(parts)}." for label, parts in lines.items()]
     if len(notes) > _MOST:
         more = f"Correlations of {len(notes) - _MOST} more models are in the tables."
         notes = [*notes[:_MOST], more]

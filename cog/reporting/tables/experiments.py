@@ -88,17 +88,21 @@ def of_analyses(
         raise CogError(f"nothing to show: no result of {which} among those read; {hint}")
     hidden = {"top1", "top5"} - set(metrics)
     by_dataset: list[Key] = []
+    by_column: dict[str, list[Key]] = {}
     by_k: dict[tuple[str, str, str], list[tuple[int, Key]]] = {}
     for key in keys:
         analysis, metric, n_shot = key
         if (analysis, metric_info.companion_of(metric), n_shot) in keys or metric.split("_")[0] in hidden:
             continue
         neighbors = neighbor_metric(metric) if analysis.split("_")[0] == "knn" else None
-        if neighbors is None:
+        if table := metric_info.describe(*key).table:
+            by_column.setdefault(table, []).append(key)
+        elif neighbors is None:
             by_dataset.append(key)
         else:
             by_k.setdefault((analysis, neighbors.vote, neighbors.metric), []).append((neighbors.k, key))
-    return _view(averages, [*_by_dataset(averages, by_dataset), *_by_k(averages, by_k)], style)
+    panels = [*_by_column(averages, by_column), *_by_dataset(averages, by_dataset), *_by_k(averages, by_k)]
+    return _view(averages, panels, style)
 
 
 def of_variants(averages: Averages, wanted: Sequence[str], *, style: TableStyle) -> View:
@@ -211,6 +215,17 @@ def _by_k(
                 [Slice.of_key(f"k={k}", dataset, key) for k, key in sorted(members)],
                 metric_info.describe(*members[0][1]),
             )
+
+
+def _by_column(averages: Averages, families: Mapping[str, Sequence[Key]]) -> Iterator[ExperimentTable]:
+    """Yield a table for each data set: models by the numbers that belong into one table."""
+    for title, keys in families.items():
+        for dataset in sorted({dataset for key in keys for dataset in averages.on(key)}, key=dataset_key):
+            metrics = {key: metric_info.describe(*key) for key in keys if dataset in averages.on(key)}
+            first = next(iter(metrics.values()))
+            unit = f" ({first.unit})" if first.unit else ""
+            columns = [Slice.of_key(metric.column, dataset, key) for key, metric in metrics.items()]
+            yield ExperimentTable(f"{title}{unit}, {dataset}", columns, first)
 
 
 def _classifiers(averages: Averages, fits: Callable[[ClassifierName], bool], *metrics: str) -> list[Key]:

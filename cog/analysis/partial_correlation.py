@@ -1,0 +1,98 @@
+"""Rank correlation of two quantities with a third one held: partial, and within groups.
+
+Spearman's partial correlation is the correlation of the ranks after both are regressed on the groups (an indicator of
+each) and on the ranks of further quantities (Kendall and Stuart, 1979, chapter 27).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from cog.analysis import statistics
+
+#: A residual below this share of the sum of squares is rounding: nothing is left to correlate.
+_ROUNDING = 1e-10
+
+#: Concepts that a group needs to count in the mean correlation within groups.
+MIN_GROUP = 10
+
+
+def partial_spearman(
+    x: np.ndarray, y: np.ndarray, groups: np.ndarray, others: Sequence[np.ndarray] = ()
+) -> float:
+    """Return the rank correlation of ``x`` and ``y`` given groups and other quantities.
+
+    Args:
+        x: ``(n,)``.
+        y: ``(n,)``.
+        groups: number of the group of each point, int64 ``(n,)``.
+        others: further quantities to hold, ``(n,)`` each; constant ones have no effect.
+
+    Returns:
+        A number in [-1, 1]; NaN where one side is constant given the rest.
+    """
+    from scipy import stats
+
+    ranks = [stats.rankdata(values) for values in (x, y, *others)]
+    sizes = np.maximum(np.bincount(groups), 1)
+    # Regression on indicators is subtraction of group means; of the rest, what these leave (Frisch and Waugh, 1933).
+    a, b, *rest = (r - (np.bincount(groups, weights=r) / sizes)[groups] for r in ranks)
+    if rest:
+        design = np.stack(rest, axis=1)
+        a, b = (v - design @ np.linalg.lstsq(design, v, rcond=_ROUNDING)[0] for v in (a, b))
+    totals = [float(np.square(r - r.mean()).sum()) for r in ranks[:2]]
+    if any(v @ v <= _ROUNDING * max(total, 1.0) for v, total in zip((a, b), totals, strict=True)):
+        return math.nan
+    return float(np.clip(a @ b / math.sqrt((a @ a) * (b @ b)), -1, 1))
+
+
+def within_spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, least: int = MIN_GROUP) -> float:
+    """Return the mean of the rank correlations within groups, weighted by their sizes.
+
+    Groups of fewer than ``least`` points, and those in which one side is constant, do not count; NaN when none is left.
+    """
+    total, weight = 0.0, 0
+    for group in np.flatnonzero(np.bincount(groups) >= least):
+        inside = groups == group
+        rho = statistics.spearman(x[inside], y[inside])
+        if not math.isnan(rho):
+            n = int(inside.sum())
+            total, weight = total + n * rho, weight + n
+    return total / weight if weight else math.nan
+
+
+def intervals(
+    numbers: Callable[[np.ndarray], Sequence[float]],
+    strata: np.ndarray,
+    *,
+    n_resamples: int,
+    seed: int = 0,
+    level: float = 0.95,
+) -> list[tuple[float, float]]:
+    """Return percentile bootstrap intervals of several numbers of the same points.
+
+    Args:
+        numbers: returns the numbers of a draw: positions of its points, int64 ``(n,)``. NaN where one is undefined.
+        strata: group of each point, ``(n,)``; a resample draws as many points of a group as it has, with replacement.
+        n_resamples: number of draws; 0: no intervals.
+        seed: seed of the draws.
+        level: coverage.
+
+    Returns:
+        Both ends for each number; NaN where it is undefined.
+    """
+    rng = np.random.default_rng(seed)
+    members = [np.flatnonzero(strata == group) for group in np.unique(strata)]
+    drawn = [
+        numbers(np.concatenate([m[rng.integers(len(m), size=len(m))] for m in members]))
+        for _ in range(n_resamples)
+    ]
+    ends = []
+    for column in np.array(drawn, dtype=np.float64).T if drawn else ():
+        known = column[~np.isnan(column)]
+        low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (math.nan,) * 2
+        ends.append((float(low), float(high)))
+    return ends
