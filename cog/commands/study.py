@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from cog import constants, paths
-from cog.commands import extract_features, image_flags, logreg, print_results, slurm_flags, study_flags
+from cog.commands import (
+    extract_features,
+    image_flags,
+    logreg,
+    names,
+    print_results,
+    slurm_flags,
+    study_flags,
+)
 from cog.runtime import cli as cli_tools
 from cog.runtime import locks
 from cog.study import check, local_workers, plan, results, slurm, submit, units
@@ -47,7 +55,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     add("--check", action="store_true", help="only check all inputs, as each script's --check does")
     images = parser.add_argument_group("models and images, as for extract_features.py")
     images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
-    image_flags.add_models_file(images)
+    names.add_models_file(images)
     image_flags.add_places(images)
     add = parser.add_argument_group("on this machine").add_argument
     add(
@@ -60,6 +68,9 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     args = parser.parse_args(given[:cut])
     if args.opts:
         parser.error(f"{args.opts[0]} and other KEY VALUE pairs go behind --")
+    of_scripts = (*given[cut:], *args.extract_args, *args.logreg_args)
+    if any(word.partition("=")[0] == "--limit" for word in of_scripts):
+        parser.error("--limit is for the study as a whole: give it before --")
     return args, given[cut + 1 :]
 
 
@@ -83,6 +94,7 @@ def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
 def main(argv: Sequence[str] | None = None) -> int:
     """Submit or run the missing units, and return the exit code."""
     args, words = parse_args(argv)
+    args = names.understood(args)
     passed = split(args, words)
     args.datasets = args.datasets or list(constants.DATASETS)
     study = study_flags.select(args, passed.opts, config_file=passed.config_file)

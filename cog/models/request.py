@@ -18,7 +18,7 @@ from cog.models.preprocessing import from_mapping, to_mapping
 from cog.models.pretraining import UNKNOWN, pretraining
 from cog.models.sources import LibraryModel, find_spec, is_library_model
 from cog.models.zoo import MODELS, get_spec
-from cog.paths import ModelDir, split_model_name
+from cog.paths import ModelDir, split_model_name, without_limit
 from cog.runtime import files
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class ModelRequest:
                 self.checkpoint,
                 "cpu",
                 self.model_loader,
-                model_dir=self.model_dir.path if self.model_dir else None,
+                model_dir=self.model_dir.home if self.model_dir else None,
                 pooling=pooling,
             )
         return self._backbones[pooling]
@@ -141,7 +141,7 @@ class ModelRequest:
         Raises:
             CogError: an unknown model, or a library that is not installed.
         """
-        folder = ModelDir(self.models_root_dir, self.model).path if self.models_root_dir is not None else None
+        folder = ModelDir(self.models_root_dir, self.model).home if self.models_root_dir is not None else None
         return find_spec(self.known_as, folder)
 
     @property
@@ -197,7 +197,7 @@ class ModelRequest:
             raise CogError("nowhere to write: give --models_root_dir, or --ckpt_file with --output_dir")
         model_dir = checkpoint = None
         if self.models_root_dir is not None:
-            files.require_dir(self.models_root_dir, "--models_root_dir")
+            files.require_dir(without_limit(self.models_root_dir), "--models_root_dir")
             model_dir = ModelDir(self.models_root_dir, self.model)
             checkpoint = model_dir.checkpoint
             if not checkpoint_files(checkpoint) and checkpoint.with_suffix(".safetensors").is_file():
@@ -379,7 +379,7 @@ class ModelRequest:
             self.known_as,
             self.checkpoint,
             device,
-            model_dir=self.model_dir.path if self.model_dir else None,
+            model_dir=self.model_dir.home if self.model_dir else None,
             profile=fx.PROFILE,
             variant=fx.VARIANT,
             image_size=fx.IMAGE_CROP_SIZE,

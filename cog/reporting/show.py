@@ -27,6 +27,9 @@ TABLE_DECIMALS = 1
 FINE_DECIMALS = 2
 DECIMALS = {"csv": 4}
 
+#: Mark of tables of ``--limit``.
+LIMITED = "--limit {0}: a test of the commands on a few images, and no results."
+
 
 def read(request: ResultsRequest) -> QueryResult:
     """Read everything that is selected, and log what a reader of the numbers should know.
@@ -83,7 +86,8 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         both = runs[:2]  # averages of one place stand together
         averages = {average.metric: average for average in both if average.metric in metrics}
         digits = FINE_DECIMALS if decimals is None else decimals
-        return per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
+        text = per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
+        return text + (f"{LIMITED.format(request.limit)}\n" if request.limit else "")
     if decimals is None and not request.shows_experiments:
         decimals = DECIMALS.get(request.format, TABLE_DECIMALS if request.baseline is None else FINE_DECIMALS)
     style = TableStyle(
@@ -94,6 +98,13 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
     comparable = official.compare([*results.cells, *results.others])
     remarks = [writers.printable(remark) for remark in comparable.remarks]
+    if request.limit:
+        remarks.insert(0, LIMITED.format(request.limit))
+        view = dataclasses.replace(
+            view,
+            records=tuple({**record, "limit": request.limit} for record in view.records),
+            columns=(*view.columns, "limit"),
+        )
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)

@@ -269,6 +269,8 @@ def read_run(
         check_finished(path, [name for name, _ in entries], complete=bool(finals))
     elif stages and read_state(path, [name for name, _ in entries], complete=True).holder is None:
         problems += [Problem(path / name, LEFTOVER) for name in stages]
+    details = Details() if record is None else read_details(record)
+    paths.require_limit(path, details.settings.get("limit"))
     final = _choose_final(path, finals, record)
     logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
     logs_name = f"{final}/{LOGS_FILE}"
@@ -301,7 +303,7 @@ def read_run(
         diverged=recorded.get("diverged") is True,
         path=path,
         final_folder=final,
-        details=Details() if record is None else read_details(record),
+        details=details,
         evaluation=evaluation,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import cog.reporting.html.experiment_notices as experiment_notices
-from cog import constants
+from cog import constants, paths
 from cog.results import comparison, diagnostics, official, ranking, search_history
 from cog.results.comparison import Difference
 from cog.results.diagnostics import Evidence, Notice
@@ -184,6 +184,11 @@ def collect(results: QueryResult, *, published: Sequence[SeedAverage] = (), root
         )
     )
     notices += experiment_notices.collect(results, root=root)
+    if limit := paths.limit_of(root):
+        text = f"The numbers were made with --limit {limit}, on a few images, to test the commands."
+        notices.append(
+            Notice("problem", "", "no results", "These are no results", text, "Run without --limit.")
+        )
     baseline = _choose_baseline(own)
     facts = Facts(
         own=tuple(own),
