@@ -122,6 +122,21 @@ read_command_line() {
         fi
     done
     [[ -z "${of_flag}" ]] || extra+=("${of_flag}") # without a value: the Python script says so
+    for name in dataset datasets trained_on; do
+        [[ " ${known[*]} " != *" ${name} "* ]] || name_datasets "${name}"
+    done
+}
+
+# name_datasets VARIABLE: put names of data sets in the place of their labels (L5: cog_l5), unless all are the user's own.
+name_datasets() {
+    [[ "${!1}" == *[A-Z-]* && "${!1}" != "None" && "${images_root:-None}" == "None" ]] || return 0
+    printf -v "$1" '%s' "$(PYTHONPATH="${repository}" "${python}" -c '
+import sys
+from cog.commands.names import find_dataset
+
+root = None if sys.argv[1] == "None" else sys.argv[1]
+print(*(find_dataset(name, root=root) for name in sys.argv[2].split()))
+' "${models_root_dir:-None}" "${!1}")"
 }
 
 # Schedulers announce the end of a job by SIGTERM or SIGUSR1 to this shell. It is passed on to the Python process at

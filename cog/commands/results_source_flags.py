@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cog import constants
-from cog.commands import limits, names
+from cog.commands import limits
 from cog.results import published, query
 from cog.runtime import cli as command_line
 
@@ -19,7 +19,6 @@ def add(parser: command_line.Parser) -> None:
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
     add("--models_root_dir", metavar="DIR", help="folder of all models")
     limits.add(group)
-    names.add_models_file(group)
     add("--import", nargs="+", dest="imports", type=many(str), metavar="FILE", help="files of --export")
     add("--with_published", action="store_true", help="add the paper's results of its 31 models")
     add("--published_only", action="store_true", help="the paper's results, and no runs")

@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cog import constants, paths
-from cog.commands import (
-    extract_features,
-    image_flags,
-    logreg,
-    names,
-    print_results,
-    slurm_flags,
-    study_flags,
-)
+from cog.commands import extract_features, image_flags, logreg, names, print_results, slurm_flags, study_flags
 from cog.runtime import cli as cli_tools
 from cog.runtime import locks
 from cog.study import check, local_workers, plan, results, slurm, submit, units
@@ -68,8 +60,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     args = parser.parse_args(given[:cut])
     if args.opts:
         parser.error(f"{args.opts[0]} and other KEY VALUE pairs go behind --")
-    of_scripts = (*given[cut:], *args.extract_args, *args.logreg_args)
-    if any(word.partition("=")[0] == "--limit" for word in of_scripts):
+    if any(w.partition("=")[0] == "--limit" for w in (*given[cut:], *args.extract_args, *args.logreg_args)):
         parser.error("--limit is for the study as a whole: give it before --")
     return args, given[cut + 1 :]
 
@@ -93,8 +84,8 @@ def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Submit or run the missing units, and return the exit code."""
-    args, words = parse_args(argv)
-    args = names.understood(args)
+    parsed, words = parse_args(argv)
+    args = names.understood(parsed)
     passed = split(args, words)
     args.datasets = args.datasets or list(constants.DATASETS)
     study = study_flags.select(args, passed.opts, config_file=passed.config_file)

@@ -13,7 +13,7 @@ from cog.models.zoo import MODELS
 from cog.paths import ModelDir
 
 #: Groups that the paper puts before its labels: a-, s-, r-, d- and t-.
-_GROUP = re.compile("[asrdt]-(?=[A-Z])")
+_GROUP = re.compile("^[asrdt]-(?=[A-Z])")
 
 
 def matching(text: str, labels: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cog import config
 from cog.errors import CogError
 from cog.models import hashes, models_file
-from cog.models.formats.detect import checkpoint_files, require_checkpoint
+from cog.models.formats.detect import SHARDED_SUFFIX, checkpoint_files, require_checkpoint
 from cog.models.preprocessing import from_mapping, to_mapping
-from cog.models.pretraining import UNKNOWN, pretraining
+from cog.models.pretraining import UNKNOWN, pretraining, stated
 from cog.models.sources import LibraryModel, find_spec, is_library_model
 from cog.models.zoo import MODELS, get_spec
 from cog.paths import ModelDir, split_model_name, without_limit
@@ -200,8 +200,9 @@ class ModelRequest:
             files.require_dir(without_limit(self.models_root_dir), "--models_root_dir")
             model_dir = ModelDir(self.models_root_dir, self.model)
             checkpoint = model_dir.checkpoint
-            if not checkpoint_files(checkpoint) and checkpoint.with_suffix(".safetensors").is_file():
-                checkpoint = checkpoint.with_suffix(".safetensors")
+            others = (checkpoint.with_suffix(ending) for ending in (".safetensors", SHARDED_SUFFIX))
+            if not checkpoint_files(checkpoint):
+                checkpoint = next((other for other in others if other.is_file()), checkpoint)
         if self.ckpt_file is not None:
             checkpoint = Path(self.ckpt_file)
             require_checkpoint(checkpoint, "--ckpt_file")
@@ -345,11 +346,11 @@ class ModelRequest:
     @property
     def pretraining(self) -> str:
         """What the model has seen, as :func:`cog.models.pretraining.pretraining` tells it, by the weights' tag."""
-        if self.own is not None and self.own.pretraining is not None:
-            return self.own.pretraining
+        if self.own is not None and (said := stated(self.own)) is not None:
+            return said
         if self.model_loader is not None:
             return UNKNOWN
-        return pretraining(self.library_model.tagged if self.library_model else self.known_as)
+        return pretraining(self.library_model.tagged if self.library_model else self.spec.name)
 
     def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
         """Return one line that says what the network sees and gives."""
