@@ -195,7 +195,8 @@ def check(args: argparse.Namespace) -> int:
     """
     import torch
 
-    from cog.logreg.estimate import require_room, stays_in_file
+    from cog.features.storage import stays_in_file
+    from cog.logreg.estimate import require_room
 
     report = Report()
     cfg = train = test = None
