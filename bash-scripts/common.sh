@@ -46,11 +46,11 @@ set_image_flags() {
 
 # nearest WORD NAME...: what to do about an unknown word.
 nearest() {
-    "${python}" -c '
-import difflib, sys
+    PYTHONPATH="${repository}" "${python}" -c '
+import sys
+from cog.errors import did_you_mean
 
-near = difflib.get_close_matches(sys.argv[1].lower(), sys.argv[2:], n=1)
-print(f"; did you mean {near[0]}?" if near else "; --help lists all")
+print(did_you_mean(sys.argv[1], sys.argv[2:]) or "; --help lists all")
 ' "$@"
 }
 
@@ -65,8 +65,8 @@ require() {
 }
 
 # read_command_line NAME... -- "$@": assign name=value arguments, keep the rest in the array `extra`; of that, the KEY
-# VALUE pairs in `config_pairs`, too, and the flags that every script with an output folder has in `common_flags`;
-# `checking` tells whether --check is among them.
+# VALUE pairs in `config_pairs`, too, the flags that every script with an output folder has in `common_flags`, and
+# --limit, which print_results.py has as well, in `limit_flags`; `checking` tells whether --check is among them.
 read_command_line() {
     local known=() argument name
     while [[ $# -gt 0 && "$1" != "--" ]]; do
@@ -77,14 +77,13 @@ read_command_line() {
     extra=()
     config_pairs=()
     common_flags=()
+    limit_flags=()
     checking=""
     local is_value="" of_flag=""
     for argument in "$@"; do
         if [[ -n "${of_flag}" ]]; then
+            argument="${of_flag}=${argument}"
             of_flag=""
-            extra+=("${argument}")
-            common_flags+=("${argument}")
-            continue
         fi
         if [[ -n "${is_value}" ]]; then
             is_value=""
@@ -96,6 +95,10 @@ read_command_line() {
             is_value="yes"
             extra+=("${argument}")
             config_pairs+=("${argument}")
+            continue
+        fi
+        if [[ "${argument}" == "--device" || "${argument}" == "--config" || "${argument}" == "--limit" ]]; then
+            of_flag="${argument}"
             continue
         fi
         if [[ "${argument}" == "-h" || "${argument}" == "--help" ]]; then
@@ -110,15 +113,30 @@ read_command_line() {
         else
             extra+=("${argument}")
             case "${argument}" in
-                --device | --config)
-                    of_flag="yes"
+                --device=* | --config=* | --limit=* | --overwrite | --skip_complete | --check)
                     common_flags+=("${argument}")
                     ;;
-                --device=* | --config=* | --overwrite | --skip_complete | --check) common_flags+=("${argument}") ;;
             esac
+            [[ "${argument}" != --limit=* ]] || limit_flags+=("${argument}")
             [[ "${argument}" != "--check" ]] || checking="yes"
         fi
     done
+    [[ -z "${of_flag}" ]] || extra+=("${of_flag}") # without a value: the Python script says so
+    for name in dataset datasets trained_on; do
+        [[ " ${known[*]} " != *" ${name} "* ]] || name_datasets "${name}"
+    done
+}
+
+# name_datasets VARIABLE: put names of data sets in the place of their labels (L5: cog_l5), unless all are the user's own.
+name_datasets() {
+    [[ "${!1}" == *[A-Z-]* && "${!1}" != "None" && "${images_root:-None}" == "None" ]] || return 0
+    printf -v "$1" '%s' "$(PYTHONPATH="${repository}" "${python}" -c '
+import sys
+from cog.commands.names import find_dataset
+
+root = None if sys.argv[1] == "None" else sys.argv[1]
+print(*(find_dataset(name, root=root) for name in sys.argv[2].split()))
+' "${models_root_dir:-None}" "${!1}")"
 }
 
 # Schedulers announce the end of a job by SIGTERM or SIGUSR1 to this shell. It is passed on to the Python process at
@@ -148,7 +166,7 @@ stop_if_interrupted() {
 print_results() {
     [[ -z "${checking}" ]] || return 0
     echo "$1"
-    "${python}" "${repository}/print_results.py" "${@:2}"
+    "${python}" "${repository}/print_results.py" "${@:2}" ${limit_flags[@]+"${limit_flags[@]}"}
 }
 
 # run_step DESCRIPTION COMMAND...: announce, run, and stop everything at the first failure.
@@ -259,11 +277,11 @@ run_study() {
             *) flags+=("--${name}=${!name}") ;;
         esac
     done
-    # These three are for this script, the rest for the Python scripts.
+    # These are for the study, the rest for the Python scripts.
     local passed=()
     for argument in ${extra[@]+"${extra[@]}"}; do
         case "${argument}" in
-            --dry_run | --check | --delete_features) flags+=("${argument}") ;;
+            --dry_run | --check | --delete_features | --limit=*) flags+=("${argument}") ;;
             *) passed+=("${argument}") ;;
         esac
     done

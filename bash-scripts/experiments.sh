@@ -151,6 +151,7 @@ train() {
             --models_root_dir="${models_root_dir}" \
             --model="${model}" \
             --dataset="${dataset}" \
+            --models_file="${models_file}" \
             --seeds ${seeds} \
             --skip_complete \
             ${extra[@]+"${extra[@]}"} \
@@ -164,6 +165,7 @@ analyze() {
         "${python}" "${repository}/analyze_features.py" \
         --models_root_dir="${models_root_dir}" \
         --model="${model}" \
+        --models_file="${models_file}" \
         --analysis "$@" \
         ${common_flags[@]+"${common_flags[@]}"} \
         ${config_pairs[@]+"${config_pairs[@]}"}

@@ -28,7 +28,7 @@ from cog.constants import (
     PROFILES,
     is_unset,
 )
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean
 from cog.paths import split_model_name
 
 LOG = logging.getLogger("cog")
@@ -280,10 +280,8 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
     """Set one key, with its type kept (whole numbers become floats where a float is expected)."""
     known = flat(cfg)
     if key not in known:
-        near = [name for name in known if name.startswith(key.upper())]
-        near = near or difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "configs/default.py lists all keys"
-        raise CogError(f"unknown configuration key {key} (from {source}); {hint}")
+        hint = did_you_mean(key, known, cutoff=0.5) or "; configs/default.py lists all keys"
+        raise CogError(f"unknown configuration key {key} (from {source}){hint}")
     if value is None or (isinstance(value, str) and is_unset(value)):
         return  # `CLF.N_SHOT None`: not given
     default = known[key]

@@ -1,10 +1,19 @@
-"""Errors that a user can cause and fix.
+"""Errors that a user can cause and fix, and the words that their messages share.
 
 A ``CogError`` message is one line: what was given, what was expected, what to do. Scripts print
 that line and exit with ``exit_code``; library callers catch the exception.
 """
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+#: Names that a message lists.
+_LISTED = 6
+
+#: Letters from which the beginning of a name is taken for the name.
+_SHORTEST = 3
 
 
 class CogError(Exception):
@@ -24,3 +33,51 @@ class FailedImagesError(CogError):
     """More images could not be decoded than ``--allow_failures`` covers."""
 
     exit_code = 3
+
+
+def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the ``n`` names that an unknown word was probably meant to be, best first; none when nothing is close.
+
+    Upper and lower case are the same. A name that the word begins, or that begins the word, is close (``memory``:
+    ``mem``); so is a key with the same last part (``FT_EXTRACT.MEAN``: ``FT_EXTRACT.IMAGE_NORM.MEAN``).
+
+    Args:
+        word: what was given.
+        known: what there is.
+        n: most names.
+        cutoff: similarity (difflib) from which other names are close.
+
+    >>> nearest("memory", ["cpus", "mem", "models_root_dir"])
+    ['mem']
+    """
+    by_fold: dict[str, str] = {}
+    for name in known:
+        by_fold.setdefault(name.casefold(), name)
+    folded = word.casefold()
+
+    def begins(name: str) -> bool:
+        short, long = sorted((name, folded), key=len)
+        return len(short.strip("-")) >= _SHORTEST and long.startswith(short)
+
+    def ends_alike(name: str) -> bool:
+        return "." in folded and name.rpartition(".")[2] == folded.rpartition(".")[2]
+
+    def ranked(names: Iterable[str]) -> list[str]:
+        return difflib.get_close_matches(folded, list(names), n=n, cutoff=0.0)
+
+    close = ranked(filter(ends_alike, by_fold)) + ranked(filter(begins, by_fold))
+    close += difflib.get_close_matches(folded, list(by_fold), n=n, cutoff=cutoff)
+    return [by_fold[name] for name in dict.fromkeys(close)][:n]
+
+
+def did_you_mean(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> str:
+    """Return ``; did you mean mem?`` for an unknown word, or "" when nothing is close; see :func:`nearest`."""
+    near = nearest(word, known, n=n, cutoff=cutoff)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def some(names: Sequence[str], *, see: str = "", n: int = _LISTED) -> str:
+    """Return the first names and the number of the others: ``a, b and 12 more; see docs/models.md``."""
+    if len(names) <= n + 1:  # "and 1 more" is no shorter than the name
+        return ", ".join(names)
+    return f"{', '.join(names[:n])} and {len(names) - n} more" + (f"; see {see}" if see else "")

@@ -7,6 +7,9 @@
         <dataset>/features_<split>/X_Y.pth
         <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
         <dataset>/analysis_<name>/
+
+Below ``<models_root_dir>/limit-<N>/`` lie, in the same layout, the outputs of ``--limit N``: tests of the commands, and
+no results. Whatever is below a folder of that name was made with ``--limit N``, and nothing else was.
 """
 
 from __future__ import annotations
@@ -24,6 +27,54 @@ from cog.errors import CogError
 _EVAL_FOLDER = re.compile(r"eval_(?P<name>(?!N[0-9]+$).+?)(?:[_-]N(?P<n_shot>[0-9]+))?")
 _SEED_FOLDER = re.compile(r"seed[-_](?P<seed>[0-9]+)")
 _ANALYSIS_FOLDER = re.compile(r"analysis_(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)")
+_LIMIT_FOLDER = re.compile(r"limit-(?P<limit>[1-9][0-9]{0,8})")
+
+
+def limit_of(path: str | os.PathLike[str]) -> int:
+    """Return N of a path that is, or lies below, a folder ``limit-<N>``; 0 of all others."""
+    parts = os.path.abspath(path).split(os.sep)
+    return next(filter(None, map(parse_limit_folder, reversed(parts))), 0)
+
+
+def parse_limit_folder(folder: str) -> int:
+    """Return N of the name ``limit-<N>`` of a folder; 0 of all others."""
+    match = _LIMIT_FOLDER.fullmatch(folder)
+    return int(match["limit"]) if match else 0
+
+
+def with_limit(folder: str | os.PathLike[str], limit: int) -> Path:
+    """Return where outputs of ``--limit`` lie that would else lie in ``folder``, which may be that place already.
+
+    Raises:
+        CogError: it is that of another limit.
+    """
+    there = limit_of(folder)
+    if there not in (0, limit):
+        raise CogError(f"{folder} is the place of outputs of --limit {there}, not of --limit {limit}")
+    return Path(folder) if there else Path(folder) / f"limit-{limit}"
+
+
+def without_limit(root: str | os.PathLike[str]) -> Path:
+    """Return the root of all models of which ``root`` may be the sub-folder ``limit-<N>``."""
+    path = Path(os.path.abspath(root))
+    return path.parent if parse_limit_folder(path.name) else Path(root)
+
+
+def require_limit(path: str | os.PathLike[str], made_with: object) -> None:
+    """Refuse an output that lies elsewhere than among those of its ``--limit``: it was moved.
+
+    Args:
+        path: of the output.
+        made_with: what it says: N, or None without ``--limit``.
+
+    Raises:
+        CogError: it does not belong there.
+    """
+    there = limit_of(path)
+    if (made_with or 0) != there:
+        if made_with:
+            raise CogError(f"{path} was made with --limit {made_with}: a test of the commands, and no result")
+        raise CogError(f"{path} was made without --limit, and lies among outputs of --limit {there}")
 
 
 def split_model_name(model: str) -> tuple[str, str]:
@@ -77,9 +128,14 @@ class ModelDir:
         return self.root.joinpath(*split_model_name(self.model))
 
     @property
+    def home(self) -> Path:
+        """Folder of the checkpoint and of files beside it: :attr:`path`, but for outputs of ``--limit``."""
+        return without_limit(self.root).joinpath(*split_model_name(self.model))
+
+    @property
     def checkpoint(self) -> Path:
         """The model's ``model.ckpt``."""
-        return self.path / constants.CHECKPOINT_FILE
+        return self.home / constants.CHECKPOINT_FILE
 
     def features(self, dataset: str, split: str) -> Path:
         """Folder of the features of one split."""

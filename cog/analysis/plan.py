@@ -182,7 +182,11 @@ def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
     """Return the identity of a result: the settings, and the features by size, origin and samples."""
     identity = dict(task.settings)
     for split in task.splits:
-        identity[f"{split}_features"] = identify_features(request.features_file(split))
+        file = request.features_file(split)
+        identity[f"{split}_features"] = identify_features(file)
+        metadata = FeatureFolder(file.parent).metadata(of_output=request.output(task.name)) or {}
+        if "limit" in metadata:
+            identity["limit"] = metadata["limit"]
     return identity
 
 

@@ -40,7 +40,7 @@ class SharedFeatures:
             CogError: see :func:`cog.features.feature_files.load`.
         """
         from cog.features import feature_files
-        from cog.logreg.estimate import stays_in_file
+        from cog.features.storage import stays_in_file
 
         key = (split, normalize)
         if key not in self._loaded:

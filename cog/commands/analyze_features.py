@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 
 from cog.analysis import registry
-from cog.commands import feature_flags
+from cog.commands import feature_flags, limits, names
 from cog.runtime import cli as cli_tools
 
 
@@ -40,6 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
+    limits.add(run)
     cli_tools.add_check(run)
     registry.add_flags(parser)
     return registry.parse(parser, argv)
@@ -47,7 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
-    args = parse_args(argv)
+    args = names.understood(parse_args(argv))
 
     from cog.analysis import plan
 

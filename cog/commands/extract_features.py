@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cog import constants
-from cog.commands import image_flags
+from cog.commands import image_flags, limits, names
 from cog.runtime import cli as cli_tools
 from cog.runtime import ranks, signals
 
@@ -43,6 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
+    limits.add(run)
     cli_tools.add_check(run)
     return parser.parse_args(argv)
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = ranks.this_rank()
     log = ranks.label_log(rank)
     with ranks.rank_zero_logging(rank):
-        args = parse_args(argv)
+        args = names.understood(parse_args(argv))
     plan = make_plan(args, rank, since)
     if args.check:
         return plan.check(_try_network)

@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cog.commands import image_flags
+from cog.commands import image_flags, limits, names
 from cog.errors import CogError
 from cog.finetune import parallel, plan
 from cog.runtime import cli as cli_tools
@@ -40,6 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="train in N processes on this machine, one per GPU (default: 1). Several machines: start with torchrun",
     )
     cli_tools.add_common(run)
+    limits.add(run)
     cli_tools.add_check(run)
     return parser.parse_args(argv)
 
@@ -62,7 +63,7 @@ def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
-    args = parse_args(argv)
+    args = names.understood(parse_args(argv))
     requests = [make_request(of_dataset) for of_dataset in cli_tools.each_dataset(args, "output_dir")]
     if args.check:
         return max(map(plan.check, requests))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from cog.commands import names
 from cog.data import datasets
 from cog.data.image_sources import ImageSources
 from cog.models.request import ModelRequest
@@ -51,10 +52,11 @@ def add(parser: argparse.ArgumentParser, *, failures_help: str) -> None:
 
 
 def sources(args: argparse.Namespace) -> ImageSources:
-    """Return the values of the flags of :func:`add_places`, and of ``--strict_counts`` if it is there."""
+    """Return the values of the flags of :func:`add_places`, and of ``--strict_counts`` and ``--limit`` if there."""
     return ImageSources(
         {flag: getattr(args, flag) for flag in datasets.flags()},
         strict_counts=getattr(args, "strict_counts", False),
+        limit=getattr(args, "limit", None) or 0,
     )
 
 
@@ -91,17 +93,7 @@ def add_model(parser: argparse.ArgumentParser, *, ckpt_help: str, output_help: s
         help="a model of your own: load_my_model(init_args) -> (backbone, forward), or (backbone, forward, "
         "preprocessing); init_args has model_name, ckpt_file, model_dir",
     )
-    add_models_file(group)
-
-
-def add_models_file(group: argparse._ArgumentGroup) -> None:
-    """Add the flag of a file of the user's models."""
-    group.add_argument(
-        "--models_file",
-        metavar="MODELS.YAML",
-        help="models of your own, one entry per name: source or loader, checkpoint, preprocess, pooling, pretraining, "
-        "label, group (docs/own-models.md)",
-    )
+    names.add_models_file(group)
 
 
 def model_request(args: argparse.Namespace) -> ModelRequest:

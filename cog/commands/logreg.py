@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from cog import config
-from cog.commands import feature_flags
+from cog.commands import feature_flags, limits, names
 from cog.runtime import cli as cli_tools
 from cog.runtime import signals
 
@@ -54,6 +54,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="epochs between log lines of the final training, 0 for none (default: 10)",
     )
     cli_tools.add_common(run)
+    limits.add(run)
     cli_tools.add_check(run)
     return parser.parse_args(argv)
 
@@ -82,7 +83,7 @@ def _not_negative(text: str) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
-    args = parse_args(argv)
+    args = names.understood(parse_args(argv))
     each = cli_tools.each_dataset(args, "train_features_dir", "test_features_dir", "output_dir")
     from cog.logreg import jobs, plan
 

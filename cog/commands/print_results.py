@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cog.commands import results_source_flags, results_view_flags
+from cog.commands import names, results_source_flags, results_view_flags
 from cog.commands.results_request import output_request, results_request
 from cog.reporting import show
 from cog.reporting.request import check_outputs
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         CogError: bad arguments, or no result that can be shown.
     """
-    args = parser().parse_args(argv)
+    args = names.understood(parser().parse_args(argv))
     output = output_request(args)
     if args.check:
         return show.check(lambda: results_request(args), output)

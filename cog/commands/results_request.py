@@ -49,6 +49,7 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         ResultQuery(),
         analysis=given(args.analysis),
         variants=given(args.variants),
+        limit=getattr(args, "limit", 0),
         **{
             flag: getattr(args, flag)
             for flag in ("view", "relative_to", "drop", "rank", "baseline", "overview", "metric", "with_published",

@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cog import constants
+from cog.commands import limits
 from cog.results import published, query
 from cog.runtime import cli as command_line
 
 
 def add(parser: command_line.Parser) -> None:
     """Add the flags."""
-    add = parser.add_argument_group("where results come from").add_argument
+    group = parser.add_argument_group("where results come from")
+    add = group.add_argument
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
     add("--models_root_dir", metavar="DIR", help="folder of all models")
+    limits.add(group)
     add("--import", nargs="+", dest="imports", type=many(str), metavar="FILE", help="files of --export")
     add("--with_published", action="store_true", help="add the paper's results of its 31 models")
     add("--published_only", action="store_true", help="the paper's results, and no runs")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from cog.commands import study_flags
+from cog.commands import names, study_flags
 from cog.errors import CogError
 from cog.reporting.tables import writers
 from cog.runtime import cli as cli_tools
@@ -27,6 +27,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
     parser = cli_tools.Parser(__doc__ or "")
     study_flags.add(parser)
+    names.add_models_file(parser.add_argument_group("names"))
     parser.add_argument("--log_dir", help="log folder of submit_study.sh: shows what is in SLURM's queue")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     return parser.parse_args(argv)
@@ -34,7 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Show the state of every unit; returns the exit code."""
-    args = parse_args(argv)
+    args = names.understood(parse_args(argv))
     study = study_flags.select(args, args.opts)
     statuses = units.survey(study)
     if args.log_dir is not None:

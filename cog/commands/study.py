@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cog import constants, paths
-from cog.commands import extract_features, image_flags, logreg, print_results, slurm_flags, study_flags
+from cog.commands import extract_features, image_flags, logreg, names, print_results, slurm_flags, study_flags
 from cog.runtime import cli as cli_tools
 from cog.runtime import locks
 from cog.study import check, local_workers, plan, results, slurm, submit, units
@@ -49,7 +49,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     study_flags.add_delete_features(group)
     images = parser.add_argument_group("models and images, as for extract_features.py")
     images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
-    image_flags.add_models_file(images)
+    names.add_models_file(images)
     image_flags.add_places(images)
     add = parser.add_argument_group("on this machine").add_argument
     add(
@@ -64,6 +64,8 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
         parser.error("--delete_features is the end of the stage results, which --stages leaves out")
     if args.opts:
         parser.error(f"{args.opts[0]} and other KEY VALUE pairs go behind --")
+    if any(w.partition("=")[0] == "--limit" for w in (*given[cut:], *args.extract_args, *args.logreg_args)):
+        parser.error("--limit is for the study as a whole: give it before --")
     return args, given[cut + 1 :]
 
 
@@ -86,7 +88,8 @@ def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Submit or run the missing units, and return the exit code."""
-    args, words = parse_args(argv)
+    parsed, words = parse_args(argv)
+    args = names.understood(parsed)
     passed = split(args, words)
     args.datasets = args.datasets or list(constants.DATASETS)
     study = study_flags.select(args, passed.opts, config_file=passed.config_file)

@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog import config, constants
+from cog import config, constants, paths
+from cog.commands import limits
 from cog.errors import CogError
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
@@ -54,6 +55,7 @@ def add(parser: cli_tools.Parser) -> None:
         metavar="N",
         help=f"training images per class, 0 for all (default: 0 {' '.join(map(str, constants.SHOTS))})",
     )
+    limits.add(group)
 
 
 def add_delete_features(group: cli_tools.Parser | argparse._ArgumentGroup) -> None:
@@ -75,8 +77,9 @@ def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | 
     for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--shots")):
         if key in opts[::2]:
             raise CogError(f"{key} is one run's; give the study's with {flag}")
-    root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
-    models = units.find_models(root, args.models)
+    files.require_dir(paths.without_limit(args.models_root_dir), "--models_root_dir")
+    root = Path(os.path.abspath(args.models_root_dir))
+    models = units.find_models(paths.without_limit(root), args.models)
     cfg = config.get_cfg(config_file=config_file, opts=opts)
     return Study(
         root=root,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from cog.commands import print_results, study_flags
+from cog.commands import names, print_results, study_flags
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
 from cog.study import results
@@ -25,7 +25,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the three files; returns the exit code."""
-    args = parse_args(argv)
+    args = names.understood(parse_args(argv))
     study = study_flags.select(args, args.opts)
     log_dir = Path(os.path.abspath(files.require_dir(args.log_dir, "--log_dir")))
     results.write_results(study, log_dir, args.opts, print_results.main)

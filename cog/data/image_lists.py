@@ -6,6 +6,7 @@ class; labels are 0..C-1 in that class order.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Sequence
@@ -60,6 +61,13 @@ class ImageList:
     def counts(self) -> np.ndarray:
         """Return the number of images per class, int64 ``[C]``."""
         return np.bincount(self.labels, minlength=len(self.classes))
+
+    def first(self, n: int) -> ImageList:
+        """Return the first ``n`` images of each of the first ``n`` classes."""
+        rows = [row for label in range(n) for row in np.flatnonzero(self.labels == label)[:n]]
+        return dataclasses.replace(
+            self, files=self.files[rows], labels=self.labels[rows], classes=self.classes[:n]
+        )
 
     def digest(self) -> str:
         """Return a SHA-256 over file names and labels: equal for equal lists, wherever the root is."""

@@ -25,10 +25,12 @@ class ImageSources:
     Attributes:
         values: value of each flag of :func:`cog.data.datasets.flags` by name; None: not given.
         strict_counts: whether counts that differ from the official data are an error instead of a warning.
+        limit: ``--limit``: the first classes, and images of each, that are listed; 0: all.
     """
 
     values: Mapping[str, str | None]
     strict_counts: bool = False
+    limit: int = 0
 
     def declaration(self, dataset: str) -> datasets.Dataset:
         """Return the declaration of a data set; ``--images_root`` makes any name a data set of the user's own.
@@ -81,7 +83,7 @@ class ImageSources:
             )
         for line in differences:
             logger.warning("%s", line)
-        return images
+        return images.first(self.limit) if self.limit else images
 
 
 def count_differences(images: ImageList) -> list[str]:

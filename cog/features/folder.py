@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog import constants
+from cog import constants, paths
 from cog.data import root_layout
 from cog.errors import CogError, FailedImagesError
 from cog.features.shards import Shards
@@ -57,6 +57,7 @@ IDENTITY = (
     "save_dtype",
     "decode",
     "image_list_sha256",
+    "limit",
 )
 
 # What an entry was before it was recorded.
@@ -99,14 +100,25 @@ class FeatureFolder(OutputFolder):
         """``X_Y.pth``."""
         return self.path / constants.FEATURES_FILE
 
-    def metadata(self) -> dict[str, Any] | None:
-        """Return features.json, or None when there is none (features of the original toolkit)."""
+    def metadata(self, *, of_output: Path | None = None) -> dict[str, Any] | None:
+        """Return features.json, or None when there is none (features of the original toolkit).
+
+        Args:
+            of_output: what is made of the features; must belong to the same ``--limit`` as they do.
+        """
         path = self.path / METADATA_FILE
-        if not path.is_file():
-            return None
-        data = files.read_json(path)
-        if not isinstance(data, dict):
+        data = files.read_json(path) if path.is_file() else None
+        if not isinstance(data, dict | None):
             raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; remove the file")
+        if of_output is not None:
+            limit = (data or {}).get("limit", 0)
+            paths.require_limit(self.path, limit)
+            if paths.limit_of(of_output) != limit:
+                made = f"of --limit {limit}" if limit else "made without --limit"
+                raise CogError(
+                    f"{self.path} holds features {made}, and {of_output} does not lie among outputs of the same; name "
+                    "both by --models_root_dir and --limit"
+                )
         return data
 
     def is_complete(self) -> bool:

@@ -35,6 +35,7 @@ def extract_features(
     device: str | None = None,
     n_workers: int = 0,
     opts: Sequence[object] = (),
+    normalize: bool = False,
 ) -> FeatureSet:
     """Compute the features of images.
 
@@ -48,6 +49,7 @@ def extract_features(
         opts: ``[KEY, VALUE, ...]`` of the configuration, such as ``["FT_EXTRACT.IMAGE_CROP_SIZE", 96]``. Without them a
             model of the zoo or of a library gets its own input size, mean and standard deviation, a user's loader those
             that it declares, and other modules the protocol's.
+        normalize: scale the rows to unit length, as the protocol's classifiers see them.
 
     Returns:
         Float32 features ``(n, d)`` and int64 labels ``(n,)``, the places of the sorted class folders.
@@ -80,5 +82,5 @@ def extract_features(
             f"{len(failures)} of {len(images)} images could not be decoded, such as {images.file(row)} ({reason})"
         )
     x = torch.cat([batch.x.float() for batch in batches])
-    feature_files.check_and_normalize_(x, name, normalize=False)
+    feature_files.check_and_normalize_(x, name, normalize=normalize)
     return FeatureSet(x, torch.from_numpy(images.labels).long(), f"{name}_{images.dataset}_{images.split}")

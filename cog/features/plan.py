@@ -133,6 +133,8 @@ class ExtractionPlan:
             "n_classes": len(images.classes),
             "n_images": len(images),
         }
+        if self.sources.limit:
+            identity["limit"] = self.sources.limit
         return ExtractJob(images, self._folder(self.folders[pair].path, identity), " ".join(pair))
 
     def _folder(self, path: str | Path, identity: dict[str, Any] | None = None) -> FeatureFolder:

@@ -148,6 +148,8 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         "test_images_sha256": test.digest(),
         **model.fine_tuned(cfg),
     } | dataclasses.asdict(recipe)
+    if request.sources.limit:
+        identity["limit"] = request.sources.limit
     folder = FineTuneFolder(output, identity, overwrite=request.overwrite)
     return FineTunePlan(request, train, test, folder, recipe)
 

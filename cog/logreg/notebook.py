@@ -56,11 +56,10 @@ def evaluate(
         CogError: see :func:`cog.extract_features` and :func:`cog.logreg.protocol.run_protocol`.
     """
     normalize, pca_dim = settings.get("normalize", True), settings.get("pca_dim", 0)
+    how = {"device": device, "n_workers": n_workers, "opts": opts}
     features = [
-        _features(backbone, images, device=device, n_workers=n_workers, opts=opts) for images in (train, test)
+        _features(backbone, images, normalize=normalize and not pca_dim, **how) for images in (train, test)
     ]
-    for part in features:
-        feature_files.check_and_normalize_(part.x, part.name, normalize=normalize and not pca_dim)
     model = features[0].name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
     engine = Engine(resolve_device(device), settings.get("precision", "auto"))
     max_per_class = settings.get("max_per_class", 0)
@@ -82,12 +81,14 @@ def evaluate(
     return scores
 
 
-def _features(backbone: nn.Module | None, images: Any, **how: Any) -> FeatureSet:
-    """Return features whose memory may be rewritten."""
+def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how: Any) -> FeatureSet:
+    """Return checked features, normalized or not, whose memory may be rewritten."""
     if isinstance(images, FeatureSet):
-        return dataclasses.replace(images, x=images.x.float().clone())
+        x = images.x.float().clone()
+        feature_files.check_and_normalize_(x, images.name, normalize=normalize)
+        return dataclasses.replace(images, x=x)
     if str(images).endswith(".pth"):
-        return feature_files.load(images)
+        return feature_files.load(images, normalize=normalize)
     if backbone is None:
         raise TypeError("evaluate() needs a backbone for images; without one, give features")
-    return extract_features(backbone, images, **how)
+    return extract_features(backbone, images, normalize=normalize, **how)

@@ -52,7 +52,7 @@ def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Pa
         label = f"[seed {run_cfg.EVAL.SEED}, {run_cfg.CLF.N_SHOT or 'all'}] " if len(runs) > 1 else ""
         settings = _get_settings(args, run_cfg, label)
         output = _output_of(args, run_cfg, model_dir)
-        identity = identify(settings, train, test)
+        identity = identify(settings, train, test, output)
         metadata = {
             "model": args.model,
             "dataset": args.dataset,
@@ -161,12 +161,18 @@ def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | Non
     return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
 
 
-def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
-    """Return the facts that make two runs the same: settings and features (by size and, if known, origin)."""
+def identify(settings: Settings, train: Path, test: Path, output: Path) -> dict[str, Any]:
+    """Return the facts that make two runs the same: settings and features (by size and, if known, origin).
+
+    Raises:
+        CogError: features of ``--limit`` for an ``output`` elsewhere, or others for one among those of ``--limit``.
+    """
     identity = dataclasses.asdict(settings)
     del identity["label"]
     for split, file in (("train", train), ("test", test)):
-        metadata = FeatureFolder(file.parent).metadata() or {}
+        metadata = FeatureFolder(file.parent).metadata(of_output=output) or {}
+        if "limit" in metadata:
+            identity["limit"] = metadata["limit"]
         identity[f"{split}_features"] = {
             "bytes": file.stat().st_size,
             "checkpoint_sha256": metadata.get("checkpoint_sha256"),
@@ -189,7 +195,8 @@ def check(args: argparse.Namespace) -> int:
     """
     import torch
 
-    from cog.logreg.estimate import require_room, stays_in_file
+    from cog.features.storage import stays_in_file
+    from cog.logreg.estimate import require_room
 
     report = Report()
     cfg = train = test = None

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cog.features import feature_files
+from cog.features.storage import stays_in_file
 from cog.logreg import jobs, protocol, run_folder
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
-from cog.logreg.estimate import describe, require_room, stays_in_file
+from cog.logreg.estimate import describe, require_room
 from cog.logreg.jobs import RunClaim
 from cog.logreg.matrix import Data
 from cog.logreg.parallel import SideBySide, runs_at_once

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cog.errors import CogError
 from cog.models import model_docs, table
+from cog.models.names import find_model
 from cog.models.spec import CATEGORIES, ModelSpec
 from cog.models.zoo import MODELS, get_spec, list_models
 from cog.paths import ModelDir
@@ -79,7 +80,7 @@ def _without_separator(argv: list[str] | None) -> list[str]:
 
 def chosen(names: Sequence[str] | None) -> list[ModelSpec]:
     """Return the declarations of the named models, or of all."""
-    return [get_spec(name) for name in names] if names else list(MODELS.values())
+    return [get_spec(find_model(name)) for name in names] if names else list(MODELS.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,7 +108,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _top1(args: argparse.Namespace) -> int:
-    spec = get_spec(args.model)
+    spec = get_spec(find_model(args.model))
     files.require_dir(args.in1k_images_root, "--in1k_images_root")
     checkpoint = (
         Path(args.ckpt_file) if args.ckpt_file else ModelDir(args.models_root_dir, spec.name).checkpoint

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ import yaml
 
 from cog import config
 from cog.constants import GEOMETRIES, POOLINGS, is_model_name
-from cog.errors import CogError
+from cog.errors import CogError, nearest
 from cog.models.preprocessing import KEYS, check_keys, from_mapping
 from cog.models.spec import PRETRAINING
 
@@ -112,7 +111,7 @@ def find(path: str | os.PathLike[str], name: str) -> ModelEntry | None:
 
 def near(path: str | os.PathLike[str], name: str) -> list[str]:
     """Return the names in the file that are close to ``name``."""
-    return difflib.get_close_matches(name, list(read(path)), n=3, cutoff=0.6)
+    return nearest(name, read(path), n=3)
 
 
 def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cog.constants import INTERPOLATIONS
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 #: Keys of a user's mapping.
@@ -77,9 +76,8 @@ def check_keys(values: Mapping[Any, Any], known: Sequence[str], source: str) -> 
     """
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
-            raise CogError(f"{source}: unknown key {key!r}; {hint}")
+            hint = did_you_mean(str(key), known, cutoff=0.5) or f"; expected {', '.join(known)}"
+            raise CogError(f"{source}: unknown key {key!r}{hint}")
 
 
 def _is_count(value: Any) -> bool:

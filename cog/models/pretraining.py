@@ -9,6 +9,7 @@ import os
 import re
 
 from cog.models import models_file as own_models
+from cog.models.models_file import ModelEntry
 from cog.models.spec import PRETRAINING
 from cog.models.zoo import MODELS
 
@@ -35,12 +36,17 @@ def pretraining(name: str, models_file: str | os.PathLike[str] | None = None) ->
         CogError: an unusable file, or entry of the model.
     """
     entry = own_models.find(models_file, name) if models_file is not None else None
-    if entry is not None and entry.pretraining is not None:
-        return entry.pretraining
-    if entry is not None and entry.loader is not None:
-        return UNKNOWN
+    if entry is not None and (said := stated(entry)) is not None:
+        return said
     known_as = entry.source if entry is not None and entry.source is not None else name
     return MODELS[known_as].pretraining if known_as in MODELS else _from_tags(known_as)
+
+
+def stated(entry: ModelEntry) -> str | None:
+    """Return what an entry of the user's says a model has seen, unknown of weights of its own; None: as its source."""
+    if entry.pretraining is not None:
+        return entry.pretraining
+    return UNKNOWN if entry.loader is not None or entry.checkpoint is not None else None
 
 
 def _from_tags(name: str) -> str:

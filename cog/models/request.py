@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from cog import config
 from cog.errors import CogError
 from cog.models import hashes, models_file
-from cog.models.formats.detect import checkpoint_files, require_checkpoint
+from cog.models.formats.detect import SHARDED_SUFFIX, checkpoint_files, require_checkpoint
 from cog.models.preprocessing import from_mapping, to_mapping
-from cog.models.pretraining import UNKNOWN, pretraining
+from cog.models.pretraining import UNKNOWN, pretraining, stated
 from cog.models.sources import LibraryModel, find_spec, is_library_model
 from cog.models.zoo import MODELS, get_spec
-from cog.paths import ModelDir, split_model_name
+from cog.paths import ModelDir, split_model_name, without_limit
 from cog.runtime import files
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class ModelRequest:
                 self.checkpoint,
                 "cpu",
                 self.model_loader,
-                model_dir=self.model_dir.path if self.model_dir else None,
+                model_dir=self.model_dir.home if self.model_dir else None,
                 pooling=pooling,
             )
         return self._backbones[pooling]
@@ -141,7 +141,7 @@ class ModelRequest:
         Raises:
             CogError: an unknown model, or a library that is not installed.
         """
-        folder = ModelDir(self.models_root_dir, self.model).path if self.models_root_dir is not None else None
+        folder = ModelDir(self.models_root_dir, self.model).home if self.models_root_dir is not None else None
         return find_spec(self.known_as, folder)
 
     @property
@@ -197,11 +197,12 @@ class ModelRequest:
             raise CogError("nowhere to write: give --models_root_dir, or --ckpt_file with --output_dir")
         model_dir = checkpoint = None
         if self.models_root_dir is not None:
-            files.require_dir(self.models_root_dir, "--models_root_dir")
+            files.require_dir(without_limit(self.models_root_dir), "--models_root_dir")
             model_dir = ModelDir(self.models_root_dir, self.model)
             checkpoint = model_dir.checkpoint
-            if not checkpoint_files(checkpoint) and checkpoint.with_suffix(".safetensors").is_file():
-                checkpoint = checkpoint.with_suffix(".safetensors")
+            others = (checkpoint.with_suffix(ending) for ending in (".safetensors", SHARDED_SUFFIX))
+            if not checkpoint_files(checkpoint):
+                checkpoint = next((other for other in others if other.is_file()), checkpoint)
         if self.ckpt_file is not None:
             checkpoint = Path(self.ckpt_file)
             require_checkpoint(checkpoint, "--ckpt_file")
@@ -345,11 +346,11 @@ class ModelRequest:
     @property
     def pretraining(self) -> str:
         """What the model has seen, as :func:`cog.models.pretraining.pretraining` tells it, by the weights' tag."""
-        if self.own is not None and self.own.pretraining is not None:
-            return self.own.pretraining
+        if self.own is not None and (said := stated(self.own)) is not None:
+            return said
         if self.model_loader is not None:
             return UNKNOWN
-        return pretraining(self.library_model.tagged if self.library_model else self.known_as)
+        return pretraining(self.library_model.tagged if self.library_model else self.spec.name)
 
     def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
         """Return one line that says what the network sees and gives."""
@@ -379,7 +380,7 @@ class ModelRequest:
             self.known_as,
             self.checkpoint,
             device,
-            model_dir=self.model_dir.path if self.model_dir else None,
+            model_dir=self.model_dir.home if self.model_dir else None,
             profile=fx.PROFILE,
             variant=fx.VARIANT,
             image_size=fx.IMAGE_CROP_SIZE,

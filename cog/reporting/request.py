@@ -41,6 +41,7 @@ class ResultsRequest:
         labels: ``name`` or ``paper``.
         width: columns of the terminal; 0: any.
         per_seed: whether a single evaluation is shown seed by seed (as text).
+        limit: ``--limit`` that the results were made with, which are none; 0: they are results.
     """
 
     selection: ResultQuery
@@ -61,6 +62,7 @@ class ResultsRequest:
     labels: str = "name"
     width: int = writers.WIDTH
     per_seed: bool = False
+    limit: int = 0
 
     @property
     def shows_experiments(self) -> bool:

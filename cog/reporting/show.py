@@ -27,6 +27,9 @@ TABLE_DECIMALS = 1
 FINE_DECIMALS = 2
 DECIMALS = {"csv": 4}
 
+#: Mark of tables of ``--limit``.
+LIMITED = "--limit {0}: a test of the commands on a few images, and no results."
+
 
 def read(request: ResultsRequest, *, for_page: bool = False) -> QueryResult:
     """Read everything that is selected, and log what a reader of the numbers should know.
@@ -89,7 +92,8 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         both = runs[:2]  # averages of one place stand together
         averages = {average.metric: average for average in both if average.metric in metrics}
         digits = FINE_DECIMALS if decimals is None else decimals
-        return per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
+        text = per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
+        return text + (f"{LIMITED.format(request.limit)}\n" if request.limit else "")
     if decimals is None and not request.shows_experiments:
         decimals = DECIMALS.get(request.format, TABLE_DECIMALS if request.baseline is None else FINE_DECIMALS)
     style = TableStyle(
@@ -103,6 +107,13 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     remarks = [writers.printable(remark) for remark in comparable.remarks]
     if is_table and any(seen.MARK in label for table in view.tables for label, _ in table.rows):
         remarks.append(writers.printable(results.pretraining.footnote((a.model, a.source) for a in shown)))
+    if request.limit:
+        remarks.insert(0, LIMITED.format(request.limit))
+        view = dataclasses.replace(
+            view,
+            records=tuple({**record, "limit": request.limit} for record in view.records),
+            columns=(*view.columns, "limit"),
+        )
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)

@@ -246,7 +246,9 @@ def _model_folders(
         if not patterns:
             return
     for title in _folders(root, problems):
-        if "_" in title:  # no model's: names are split at the first underscore
+        if "_" in title or paths.parse_limit_folder(
+            title
+        ):  # no model's: names are split at the first underscore
             continue
         for architecture in _folders(root / title, problems):
             model = f"{title}_{architecture}"
@@ -440,6 +442,7 @@ def _read_analysis(folder: _Folder) -> AnalysisRecord:
         raise CogError(f"cannot be read: {error.strerror or error}") from error
     except (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise CogError(f"{RESULTS_FILE} is not the record of an analysis ({error})") from error
+    paths.require_limit(path, record.identity.get("limit"))
     if record.analysis != folder.evaluation:
         name = folder.evaluation
         raise CogError(f"{RESULTS_FILE} holds a result of {record.analysis}, the folder's name says {name}")

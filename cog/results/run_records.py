@@ -325,6 +325,8 @@ def _run(
     evaluation: str,
 ) -> Run:
     """Return the run that a record (None: of the original toolkit) and the end of its logs describe."""
+    details = _NO_DETAILS if record is None else read_details(record)
+    paths.require_limit(path, details.settings.get("limit"))
     top1, top5, n_epochs = last
     recorded = record["final"] if record is not None else {}
     for name, value in (("top1", top1), ("top5", top5)):
@@ -360,7 +362,7 @@ def _run(
         diverged=recorded.get("diverged") is True,
         path=path,
         final_folder=final,
-        details=_NO_DETAILS if record is None else read_details(record),
+        details=details,
         evaluation=evaluation,
         concepts=concepts,
     )

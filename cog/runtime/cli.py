@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import os
 import re
@@ -14,7 +13,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 from cog import __version__
 from cog.constants import is_unset
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean, some
 from cog.runtime import memory
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
@@ -35,6 +34,15 @@ class OneLineParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
         self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is none of the choices, with some of them and the nearest."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = did_you_mean(str(value), known)
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r} (choose from {some(known)}){hint}"
+            )
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
@@ -76,8 +84,7 @@ class Parser(OneLineParser):
         if word in _REMOVED_FLAGS:
             return f"; {_REMOVED_FLAGS[word]}"
         if word.startswith("-"):
-            near = difflib.get_close_matches(word, list(self._option_string_actions), n=1, cutoff=0.7)
-            return f"; did you mean {near[0]}?" if near else ""
+            return did_you_mean(word, self._option_string_actions, cutoff=0.7)
         if "." in word:
             return "; configuration keys are written in upper case, such as CLF.N_SHOT 8"
         return ""

@@ -147,11 +147,11 @@ def test_features_are_read_once_for_all_analyses(models, monkeypatch):
 
 
 def test_features_larger_than_memory_stay_in_their_file(models, monkeypatch):
-    from cog.logreg import estimate
+    from cog.features import storage
 
     analyze(models)
     first = {name: result(models, name).values for name in LABEL_FREE}
-    monkeypatch.setattr(estimate, "stays_in_file", lambda train, test: True)
+    monkeypatch.setattr(storage, "stays_in_file", lambda train, test: True)
     analyze(models, "--overwrite")
     assert {name: result(models, name).values for name in LABEL_FREE} == first
 

@@ -282,7 +282,7 @@ def test_runs_on_features_of_another_type_are_other_runs(tmp_path):
         (tmp_path / "features.json").write_text(json.dumps(made | {"checkpoint_sha256": "c"}))
         (tmp_path / "X_Y.pth").write_bytes(b"content")
         file = tmp_path / "X_Y.pth"
-        identities.append(identify(Settings(seed=1), file, file))
+        identities.append(identify(Settings(seed=1), file, file, tmp_path))
     assert identities[0] == identities[1] != identities[2] != identities[3] != identities[1]
 
 

@@ -169,3 +169,11 @@ class KillingWork(Work):
         KillingWork.n_saves += 1
         if self.n_saves == self.kill_after:
             raise Killed
+
+
+def cloud(n, dim, *, seed=0, offset=0.5):
+    """Anisotropic points off the origin; float32 ``(n, dim)``."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(dim, dim, generator=torch.Generator().manual_seed(99)) / dim**0.5
+    scales = torch.logspace(0, -1.5, dim)
+    return (torch.randn(n, dim, generator=generator) * scales) @ mixing + offset

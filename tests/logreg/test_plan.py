@@ -13,7 +13,7 @@ from classifier_runs import QUICK, Spy, command, feature_set, run_once
 
 from cog.commands import logreg
 from cog.errors import CogError
-from cog.features import feature_files
+from cog.features import storage
 from cog.features.feature_files import FeatureSet
 from cog.logreg import estimate as plan
 from cog.logreg import protocol
@@ -167,81 +167,12 @@ def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
     assert plan.Speed(data, settings, spy, largest).run(rows, settings) == pytest.approx(expected)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Memory
-
-
-@pytest.fixture
-def files(feature_folders):
-    return tuple(folder / "X_Y.pth" for folder in feature_folders)
-
-
-def limit(monkeypatch, n_bytes):
-    monkeypatch.setattr(plan, "available_memory", lambda: n_bytes)
-
-
-def test_features_that_fit_are_read(files, monkeypatch):
-    # 30 x 8 float32 each
-    for available, mapped in ((None, False), (10**9, False), (2134, False), (2132, True), (1500, True)):
-        limit(monkeypatch, available)
-        assert plan.stays_in_file(*files) is mapped
-
-
-def test_test_features_must_fit(files, monkeypatch):
-    limit(monkeypatch, 1000)
-    with pytest.raises(CogError, match=r"test/X_Y.pth takes .* kB, and 1 kB of memory are available"):
-        plan.stays_in_file(*files)
-
-
-@pytest.mark.parametrize(
-    ("convert", "reason"),
-    [
-        (lambda x: x.double(), "X is torch.float64"),
-        (lambda x: x.t().contiguous().t(), "not stored row by row"),
-    ],
-)
-def test_what_cannot_be_mapped_must_fit(files, monkeypatch, convert, reason):
-    data = torch.load(files[0], weights_only=True)
-    torch.save(data | {"X": convert(data["X"])}, files[0])
-    limit(monkeypatch, 1500)
-    with pytest.raises(CogError, match=reason):
-        plan.stays_in_file(*files)
-    limit(monkeypatch, 10**9)
-    assert plan.stays_in_file(*files) is False
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rounded_features_can_be_mapped(files, monkeypatch, dtype):
-    """They take as much memory as float32 ones when they are read."""
-    data = torch.load(files[0], weights_only=True)
-    torch.save(data | {"X": data["X"].to(dtype)}, files[0])
-    for available, mapped in ((2134, False), (2132, True)):
-        limit(monkeypatch, available)
-        assert plan.stays_in_file(*files) is mapped
-
-
-def test_old_format_cannot_be_mapped(files, monkeypatch):
-    data = torch.load(files[0], weights_only=True)
-    torch.save(data, files[0], _use_new_zipfile_serialization=False)
-    limit(monkeypatch, 1500)
-    with pytest.raises(CogError, match=r"older than torch 1\.6"):
-        plan.stays_in_file(*files)
-
-
-def test_broken_files_are_left_to_the_reader(files, monkeypatch):
-    files[0].write_bytes(b"not torch")
-    limit(monkeypatch, 10**9)
-    assert plan.stays_in_file(*files) is False
-    with pytest.raises(CogError):
-        feature_files.load(files[0])
-
-
 def test_command_plans_and_maps_with_the_same_result(feature_folders, tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO", logger="cog")
     logreg.main(command(feature_folders, tmp_path / "read"))
     assert len(re.findall(r"plan: ", caplog.text)) == 3
     assert "stay in their file" not in caplog.text
-    limit(monkeypatch, 1500)
+    monkeypatch.setattr(storage, "available_memory", lambda: 1500)
     logreg.main(command(feature_folders, tmp_path / "mapped"))
     assert "stay in their file (memory-mapped" in caplog.text
     finals = [
@@ -253,7 +184,7 @@ def test_command_plans_and_maps_with_the_same_result(feature_folders, tmp_path, 
 
 
 def test_nothing_is_written_when_features_do_not_fit(feature_folders, tmp_path, monkeypatch):
-    limit(monkeypatch, 1000)
+    monkeypatch.setattr(storage, "available_memory", lambda: 1000)
     with pytest.raises(CogError, match="memory"):
         logreg.main(command(feature_folders, tmp_path / "run"))
     assert not (tmp_path / "run").exists()

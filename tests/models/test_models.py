@@ -428,6 +428,32 @@ def test_hostile_safetensors_end_in_one_line(kind, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ({"weight_map": {"a": "../elsewhere.safetensors"}}, "names '../elsewhere.safetensors', expected files"),
+        ({"weight_map": {"a": "/etc/passwd"}}, "expected files such as"),
+        ({"weight_map": {"a": "model.pth"}}, "expected files such as"),
+        ({"weight_map": {"a": 3}}, "expected files such as"),
+        ({"weight_map": {"a": "none.safetensors"}}, "not beside it; get all parts"),
+        ({"weight_map": {}}, "has no weight_map"),
+        ({"weight_map": ["part.safetensors"]}, "has no weight_map"),
+        ([], "has no weight_map"),
+        ({"weight_map": {"a": "part.safetensors"}}, "does not hold the tensors"),
+        ({"weight_map": {"a": "part.safetensors", "b": "part.safetensors", "c": "part.safetensors"}}, "(as c)"),
+    ],
+    ids=["above", "root", "pickle", "number", "absent", "empty", "list", "no mapping", "less", "more"],
+)
+def test_hostile_indices_end_in_one_line(index, says, tmp_path):
+    save_file({"a": torch.ones(2), "b": torch.zeros(1)}, tmp_path / "part.safetensors")
+    save_file({"a": torch.ones(2)}, tmp_path.parent / "elsewhere.safetensors")
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps(index))
+    with pytest.raises(CogError) as error:
+        safetensors.read(path)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
 @pytest.mark.slow
 def test_deit_re_released_in_safetensors(tmp_path):
     original = rules.write_checkpoint("deit_small", "A", tmp_path / "original")

@@ -73,11 +73,14 @@ def test_what_the_users_file_says_comes_first(tmp_path):
         "timm_resnet50.a1_in1k: {pretraining: web}\n"
         "mine_a: {source: timm_convnext_base.fb_in22k}\n"
         "mine_b: {source: timm_convnext_base.fb_in22k, pretraining: IN-1K}\n"
+        "mine_own: {source: timm_convnext_base.fb_in22k, checkpoint: own.pth}\n"
+        "mine_same: {source: timm_convnext_base.fb_in22k, checkpoint: own.pth, pretraining: IN-21K}\n"
         "mine_c: {loader: 'net.py:load'}\n"
         "mine_d: {pretrained: x}\n"
     )
-    names = ("timm_resnet50.a1_in1k", "mine_a", "mine_b", "mine_c", "mine_e")
-    assert [pretraining(name, path) for name in names] == ["web", "IN-21K", "IN-1K", "unknown", "unknown"]
+    names = ("timm_resnet50.a1_in1k", "mine_a", "mine_b", "mine_c", "mine_e", "mine_own", "mine_same")
+    wanted = ["web", "IN-21K", "IN-1K", "unknown", "unknown", "unknown", "IN-21K"]
+    assert [pretraining(name, path) for name in names] == wanted
     with pytest.raises(CogError, match="did you mean pretraining"):
         pretraining("mine_d", path)
 

@@ -231,6 +231,28 @@ def test_features_are_those_of_transformers(kind, tmp_path):
 
 
 @needs_transformers
+def test_weights_in_several_files(tmp_path):
+    model, folder = make_transformer(tmp_path, "vit")
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="10KB")
+    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
+    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
+    assert request.checkpoint.name == "model.safetensors.index.json"
+    assert request.n_bytes == sum(path.stat().st_size for path in folder.glob("model*"))
+    x = images(32)
+    with torch.no_grad():
+        backbone = request.load(torch.device("cpu"), request.config(None, ()))
+        assert torch.equal(backbone(x), own_features(model, "vit", x))
+    before = request.description["checkpoint_sha256"]
+    part = sorted(folder.glob("model-*-of-*.safetensors"))[-1]
+    part.write_bytes(part.read_bytes()[:-4] + b"\1\2\3\4")
+    assert ModelRequest("hf_org--net", models_root_dir=str(tmp_path)).description["checkpoint_sha256"] != before
+    part.unlink()
+    with pytest.raises(CogError, match=f"names {part.name}, which is not beside it; get all parts"):
+        ModelRequest("hf_org--net", models_root_dir=str(tmp_path)).check_weights()
+
+
+@needs_transformers
 @pytest.mark.parametrize(
     ("kind", "n_prefix"), [("vit", 1), ("dinov2_with_registers", 3), ("clip", 1), ("deit", 2)]
 )

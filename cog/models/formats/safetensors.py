@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cog.errors import CogError
+from cog.models.formats.detect import SHARDED_SUFFIX, weight_map
 
 if TYPE_CHECKING:
     import torch
@@ -16,11 +17,28 @@ _MAX_HEADER = 1 << 20
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
-    """Read all tensors of a safetensors file.
+    """Read all tensors of a safetensors file, or of the files that an index names.
 
     Raises:
-        CogError: when it is damaged or holds an unknown element type.
+        CogError: when one is damaged or holds an unknown element type, or tensors that the index has elsewhere.
     """
+    if not path.name.endswith(SHARDED_SUFFIX):
+        return _read_file(path)
+    places = weight_map(path)
+    tensors: dict[str, torch.Tensor] = {}
+    for name in sorted(set(places.values())):
+        part = _read_file(path.with_name(name))
+        wanted = {tensor for tensor, place in places.items() if place == name}
+        if differing := sorted(part.keys() ^ wanted):
+            raise CogError(
+                f"{path.with_name(name)} does not hold the tensors that {path.name} says (as {differing[0][:80]}); "
+                "do these files belong together?"
+            )
+        tensors |= part
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 from abc import ABC, abstractmethod
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog.constants import CHECKPOINT_FILE
-from cog.errors import CogError
+from cog.errors import CogError, nearest
+from cog.models.names import find_model
 from cog.models.spec import ModelSpec, Preprocess, Unwrap
 from cog.models.zoo import get_spec
 from cog.paths import split_model_name
@@ -165,7 +165,7 @@ class LibraryModel(ABC):
     def unknown(self, names: Collection[str]) -> CogError:
         """Return the error for a name that is none of ``names``, with the nearest of them."""
         title = split_model_name(self.name)[0]
-        near = difflib.get_close_matches(self.architecture, names, n=3, cutoff=0.5)
+        near = nearest(self.architecture, names, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(f'{title}_{name}' for name in near)}?" if near else ""
         return CogError(f"--model {self.name!r}: {title} has no model {self.architecture!r}{hint}")
 
@@ -282,4 +282,4 @@ def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel
     """
     if is_library_model(name):
         return SOURCES[name.partition("_")[0]].model(name, folder)
-    return get_spec(name)
+    return get_spec(find_model(name))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import cog.reporting.html.experiment_notices as experiment_notices
-from cog import constants
+from cog import constants, paths
 from cog.errors import CogError
 from cog.results import comparison, diagnostics, official, ranking, search_history, seen
 from cog.results.comparison import Difference, SharedRank
@@ -229,6 +229,11 @@ def collect(
     base = _choose_baseline(own, others, baseline, results.pretraining)
     marked = [(m.name, m.source) for m in own if m.mark]
     marked += [(c.model, c.source) for c in (others or () if own else published)]
+    if limit := paths.limit_of(root):
+        text = f"The numbers were made with --limit {limit}, on a few images, to test the commands."
+        notices.append(
+            Notice("problem", "", "no results", "These are no results", text, "Run without --limit.")
+        )
     facts = Facts(
         own=tuple(own),
         published=tuple(published),

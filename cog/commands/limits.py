@@ -1,0 +1,62 @@
+"""``--limit N``: the same command on a few images, in seconds, with outputs of their own.
+
+One number ends everything that is counted: classes, images per class and split, trials, epochs. This module has the
+place of the outputs and the keys; :meth:`cog.data.image_sources.ImageSources.list_images` cuts the images.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from cog import paths
+from cog.errors import CogError
+from cog.runtime import cli as cli_tools
+
+#: Keys that become N; ``KEY VALUE`` pairs of the command line win.
+_KEYS = ("CLF.N_TRIALS", "CLF.N_EPOCHS", "FINETUNE.N_EPOCHS", "FINETUNE.BATCH_SIZE")
+
+#: Two classes, and of each an image to train on and one to hold out.
+_LEAST = 2
+
+#: Flags of folders that get a sub-folder ``limit-N``.
+_FOLDERS = ("models_root_dir", "log_dir", "figures", "diagnostics")
+
+#: Flags of other places, and of files for others to read: not with ``--limit``.
+_PLACES = ("output_dir", "train_features_dir", "test_features_dir", "classifier_dir", "export")
+
+
+def add(group: argparse._ArgumentGroup) -> None:
+    """Add the flag."""
+    group.add_argument(
+        "--limit",
+        type=cli_tools.whole_number(_LEAST),
+        metavar="N",
+        help="try the command in seconds: the first N classes, N images of each per split, N trials, N epochs. Outputs "
+        "lie in <models_root_dir>/limit-N/ and are no results",
+    )
+
+
+def apply(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags with folders and keys as ``--limit`` has them; a root ``limit-N`` stands for ``--limit N``.
+
+    Raises:
+        CogError: no ``--models_root_dir``, outputs elsewhere, or the root of another limit.
+    """
+    flags = dict(vars(args))
+    root = args.models_root_dir
+    of_place = next(
+        (paths.limit_of(place) for place in (root, flags.get("logreg_root_dir")) if place is not None), 0
+    )
+    limit = flags.pop("limit", None) or of_place
+    if not limit:
+        return argparse.Namespace(**flags)  # records of the flags are those of before there was this one
+    if root is None and not of_place:
+        raise CogError(f"--limit {limit} reads and writes below --models_root_dir; give that")
+    for flag in _PLACES:
+        if flags.get(flag) is not None:
+            raise CogError(f"--limit {limit} reads and writes below --models_root_dir; leave out --{flag}")
+    for flag in _FOLDERS:
+        if flags.get(flag) is not None:
+            flags[flag] = str(paths.with_limit(flags[flag], limit))
+    keys = [word for key in _KEYS for word in (key, str(limit))]
+    return argparse.Namespace(**flags | {"limit": limit, "opts": [*keys, *args.opts]})

@@ -1,0 +1,69 @@
+"""Names on command lines: models and data sets by the labels of tables and figures, too."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cog import constants
+from cog.commands import limits
+from cog.data import datasets
+from cog.models.names import find_model, matching
+
+#: Flags that name models, and those that name data sets.
+_MODELS = ("model", "models", "relative_to", "baseline", "compare", "against")
+_DATASETS = ("dataset", "datasets", "trained_on")
+
+
+def add_models_file(group: argparse._ArgumentGroup) -> None:
+    """Add the flag of a file of the user's models."""
+    group.add_argument(
+        "--models_file",
+        metavar="MODELS.YAML",
+        help="models of your own, one entry per name: source or loader, checkpoint, preprocess, pooling, pretraining, "
+        "label, group (docs/own-models.md)",
+    )
+
+
+def find_dataset(text: str, *, root: str | None = None) -> str:
+    """Return the name of a data set from its name or label (``L5``, ``IN-1K``); others come back as they are.
+
+    Args:
+        text: as it was given.
+        root: folder of all models: a name that has a folder there is a data set of the user's own.
+    """
+    if datasets.find(text) is not None or not constants.is_plain_name(text):
+        return text
+    found = matching(text, {name: (datasets.label(name) or "",) for name in datasets.names()})
+    if not found or (root is not None and next(Path(root).glob(f"*/*/{text}"), None) is not None):
+        return text
+    return found[0]
+
+
+def understood(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags of a command with names in the place of labels, and with what ``--limit`` stands for.
+
+    Raises:
+        CogError: a label of several models, an unusable ``--models_file``, see also :func:`cog.commands.limits.apply`.
+    """
+    root, file = getattr(args, "models_root_dir", None), getattr(args, "models_file", None)
+    named: dict[str, Any] = {
+        flag: _each(value, lambda text: find_model(text, models_file=file, root=root))
+        for flag in _MODELS
+        if (value := getattr(args, flag, None)) is not None
+    }
+    if getattr(args, "images_root", None) is None:  # with it, any name is a data set of the user's own
+        named |= {
+            flag: _each(value, lambda text: find_dataset(text, root=root))
+            for flag in _DATASETS
+            if (value := getattr(args, flag, None)) is not None
+        }
+    return limits.apply(argparse.Namespace(**vars(args) | named))
+
+
+def _each(value: Any, find: Callable[[str], str]) -> Any:
+    if isinstance(value, list):
+        return [None if text is None else find(text) for text in value]
+    return find(value)

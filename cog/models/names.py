@@ -1,0 +1,82 @@
+"""Names of models as people write them: ``DINO`` of the paper's tables, ``sup_ResNet50``, the label of an own model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from cog.constants import is_model_name
+from cog.errors import CogError, did_you_mean, some
+from cog.models import models_file as own_models
+from cog.models.zoo import MODELS
+from cog.paths import ModelDir
+
+#: Groups that the paper puts before its labels: a-, s-, r-, d- and t-.
+_GROUP = re.compile("^[asrdt]-(?=[A-Z])")
+
+
+def matching(text: str, labels: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return the names that are meant by a text: equal in letters, digits and asterisks to the name or a label of it.
+
+    Args:
+        text: as it was given.
+        labels: other words for each name.
+
+    >>> matching("l5", {"cog_l1": ("L1",), "cog_l5": ("L5",)})
+    ['cog_l5']
+    """
+    plain = _plain(text)
+    return [name for name, words in labels.items() if plain in map(_plain, (name, *words))] if plain else []
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9*]", "", text.casefold())
+
+
+def labels_of(models_file: str | os.PathLike[str] | None = None) -> dict[str, tuple[str, ...]]:
+    """Return the labels of the models of the zoo and of a file of the user's, by name.
+
+    Raises:
+        CogError: an unusable file.
+    """
+    labels: dict[str, tuple[str, ...]] = {
+        spec.name: (spec.paper.label, _GROUP.sub("", spec.paper.label)) for spec in MODELS.values()
+    }
+    for name, entry in (own_models.read(models_file) if models_file is not None else {}).items():
+        label = entry.get("label") if isinstance(entry, dict) else None
+        labels[name] = (*labels.get(name, ()), *([label] if isinstance(label, str) else []))
+    return labels
+
+
+def find_model(
+    text: str,
+    *,
+    models_file: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] | None = None,
+) -> str:
+    """Return the name of a model from a name or label; patterns and names of the user's own stay.
+
+    Args:
+        text: as it was given.
+        models_file: the user's models in one file.
+        root: folder of all models: a name that has a folder there is that.
+
+    Raises:
+        CogError: a label of several models, or neither a name nor a label.
+    """
+    labels = labels_of(models_file)
+    if text in labels or (is_model_name(text) and root is not None and ModelDir(root, text).path.is_dir()):
+        return text
+    found = matching(text, labels)
+    if len(found) > 1:
+        raise CogError(f"--model {text} may be {some(found)}; give one of these names")
+    if found:
+        return found[0]
+    if not is_model_name(text) and not re.search(r"[*?[]", text):  # a pattern
+        words = {word: name for name, others in labels.items() for word in (name, *others)}
+        raise CogError(
+            f"--model {text!r} is not a model name, expected <model_title>_<architecture_name> such as sup_resnet50 "
+            f"(letters, digits and ._+- only), or a label of the paper's such as DINO{did_you_mean(text, words)}"
+        )
+    return text

@@ -1,0 +1,87 @@
+"""Models and data sets by the labels of tables and figures."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from cog.commands import logreg, names
+from cog.data import datasets
+from cog.errors import CogError
+from cog.models.names import find_model
+from cog.models.sources import find_spec
+from cog.models.zoo import MODELS
+
+
+def test_every_model_is_known_by_name_and_label():
+    labels = [spec.paper.label for spec in MODELS.values()]
+    for name, label in zip(MODELS, labels, strict=True):
+        for text in (name, name.upper(), label, label.lower(), label.replace("-", " ")):
+            assert find_model(text) == name
+        short = label.partition("-")[2] if label[1:2] == "-" else label
+        assert find_model(short) == name  # DINO of s-DINO
+    assert find_spec("DINO").name == "dino_resnet50"
+
+
+def test_every_data_set_is_known_by_name_and_label():
+    for name in datasets.names():
+        for text in (name, datasets.label(name), datasets.label(name).lower(), name.upper()):
+            assert names.find_dataset(text) == name
+    for own in ("birds", "L9", "cog_l7", "deit_*", "../x"):
+        assert names.find_dataset(own) == own
+
+
+def test_own_names_and_patterns_stay(workshop):
+    for text in ("tiny_net", "mine_new", "timm_resnet18", "deit_*", "*"):
+        assert find_model(text, root=workshop.models) == text
+    (workshop.models / "Sup" / "ResNet50").mkdir(parents=True)
+    assert find_model("Sup_ResNet50") == "sup_resnet50"
+    assert find_model("Sup_ResNet50", root=workshop.models) == "Sup_ResNet50"
+    (workshop.models / "tiny/net/L5").mkdir()
+    assert names.find_dataset("L5", root=str(workshop.models)) == "L5"
+
+
+def test_labels_of_a_models_file(tmp_path):
+    file = tmp_path / "models.yaml"
+    file.write_text("mine_vit: {label: My ViT}\nmine_dino: {label: DINO}\nmine_bad: 3\n")
+    assert find_model("my vit", models_file=file) == "mine_vit"
+    assert find_model("mine_bad", models_file=file) == "mine_bad"  # what is wrong with it stops no other
+    with pytest.raises(
+        CogError, match="--model DINO may be dino_resnet50, mine_dino; give one of these names"
+    ):
+        find_model("DINO", models_file=file)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("DINX", "DINO"), ("resnet152x", "ResNet152"), ("barlow", "Barlow")]
+)
+def test_what_is_no_name_is_answered_by_the_nearest(text, meant):
+    with pytest.raises(CogError, match="is not a model name") as raised:
+        find_model(text)
+    assert meant.lower() in str(raised.value).rpartition("did you mean")[2].lower()
+
+
+def test_all_flags_that_name_models_and_data_sets():
+    args = argparse.Namespace(
+        model=["DINO", "deit_*", None], models=None, relative_to="ResNet50", baseline=None, compare=["CLIP", "SwAV"],
+        dataset=["L5", None], trained_on="IN-1K", models_root_dir=None, opts=[],
+    )  # fmt: skip
+    found = names.understood(args)
+    assert found.model == ["dino_resnet50", "deit_*", None]
+    assert (found.relative_to, found.baseline) == ("sup_resnet50", None)
+    assert found.compare == ["clip_resnet50", "swav_resnet50"]
+    assert (found.dataset, found.trained_on) == (["cog_l5", None], "in1k")
+    own = names.understood(argparse.Namespace(dataset=["L5"], images_root="x", models_root_dir=None, opts=[]))
+    assert own.dataset == ["L5"]
+    assert not any(hasattr(found, flag) for flag in ("limit", "models_file"))
+
+
+def test_a_command_takes_labels(workshop):
+    with pytest.raises(CogError, match="dino/resnet50/cog_l5/features_train"):
+        logreg.main(["--model", "DINO", "--dataset", "L5", "--models_root_dir", str(workshop.models)])
+    with pytest.raises(CogError, match="tiny/net/cog_l5"):
+        file = workshop.root / "models.yaml"
+        file.write_text("tiny_net: {label: Tiny}\n")
+        words = ["--model", "tiny", "--dataset", "l5", "--models_root_dir", str(workshop.models)]
+        logreg.main([*words, "--models_file", str(file)])
