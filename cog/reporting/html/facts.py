@@ -253,12 +253,13 @@ def _differences(own: Sequence[OwnModel], baseline: int | None) -> dict[tuple[in
     if baseline is None:
         return {}
     base = {cell.dataset: cell for cell in own[baseline].cells if cell.n_shot == 0}
-    differences = {}
-    for index, model in enumerate(own):
-        for cell in model.cells:
-            if index != baseline and cell.n_shot == 0 and cell.dataset in base:
-                differences[index, cell.dataset] = comparison.difference(cell, base[cell.dataset])
-    return differences
+    differences = {
+        (index, cell.dataset): comparison.difference(cell, base[cell.dataset])
+        for index, model in enumerate(own)
+        for cell in model.cells
+        if index != baseline and cell.n_shot == 0 and cell.dataset in base
+    }
+    return dict(zip(differences, comparison.judge(differences.values()), strict=True))
 
 
 def _sentences(model: OwnModel) -> list[str]:

@@ -147,7 +147,8 @@ class Number:
         deviation = "" if self.deviation is None else f"{self.deviation:.{self.decimals}f}"
         interval = ""
         if self.interval is not None:
-            interval = f"[{', '.join(format_number(end, self.decimals) for end in self.interval)}]"
+            ends = (format_number(end, self.decimals, signed=self.signed) for end in self.interval)
+            interval = f"[{', '.join(ends)}]"
         return TableEntry(text, deviation, seeds, interval)
 
 
@@ -162,6 +163,7 @@ class Quantity:
         columns: of flat records, beside those of every record.
         notes: lines below every table.
         spread_note: line below tables with deviations, or "".
+        interval_note: line below tables with intervals.
         mean_title: header of a further column with the mean of a row, by which rows are sorted; "": there is none.
         mean_decimals: digits of the mean after the point.
     """
@@ -172,6 +174,7 @@ class Quantity:
     columns: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     spread_note: str = ""
+    interval_note: str = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
     mean_title: str = ""
     mean_decimals: int = 1
 
@@ -265,7 +268,7 @@ def tabulate(
         title += f", {quantity.spread}"
         notes += [Note(quantity.spread_note)] if quantity.spread_note else []
     if any(place.number.interval for place in shown):
-        notes.append(Note("[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."))
+        notes.append(Note(quantity.interval_note))
     title += only_source(sources, paper_tables)
     if quantity.mean_title:
         # A ranking is read from the top. Rows without all columns have a mean that is not comparable.
