@@ -119,7 +119,7 @@ def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
         of,
         "{metric} accuracy (%)",
         "mean ± std over seeds",
-        ("mean", "std", "low", "high"),
+        ("mean", "std", *["low", "high"] * any(average.concepts for average in averages.shown)),
         interval_note="[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts.",
     )
 
