@@ -106,9 +106,9 @@ class Results(Sequence[Score]):
             import pandas
         except ImportError:
             raise CogError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame(
-            [dataclasses.asdict(score) for score in self], columns=[*Score.__dataclass_fields__]
-        )
+        columns = [field.name for field in dataclasses.fields(Score) if field.name != "concepts"]
+        rows = (dataclasses.replace(score, concepts=None) for score in self)
+        return pandas.DataFrame([dataclasses.asdict(row) for row in rows], columns=columns)
 
     def table(self, rows: str = "model", columns: str = "dataset", *, format: str = "text") -> str:
         """Return a table of means over seeds.

@@ -1,34 +1,35 @@
 """Statements about the difference between a model and a baseline, and how far they can be trusted.
 
-*Paired over seeds.* Runs of two models with the same seed share what the seed decides: the split for the search, the
-images drawn in few-shot, the order of training. So the difference is taken seed by seed, and the mean of these n
-differences gets a confidence interval of Student's t with n - 1 degrees of freedom, ``mean ± t * s / sqrt(n)``, s being
-their sample standard deviation (divided by n - 1). That assumes differences that are independent between seeds and
-roughly normal; with five of them neither can be checked, and the interval is as wide as that demands (t = 2.78).
+*Paired over seeds and concepts.* Runs of two models with the same seed share what the seed decides: the split for the
+search, the images drawn in few-shot, the order of training. They are tested on the same images of the same concepts.
+So the difference is taken seed by seed and concept by concept, and gets an interval over both
+(:mod:`cog.results.uncertainty`). A verdict ("higher", "lower") is given only where the interval excludes zero after
+Holm's correction for the number of comparisons shown beside each other (:func:`judge`).
 
-*Unpaired.* Where the values of single seeds are not known (published numbers) or no two seeds are common, there is only
-the difference of the means and the combined deviation ``sqrt(s1 ** 2 + s2 ** 2)`` of the two standard deviations, that
-is, how much the difference of two single runs would vary. No confidence is claimed for it.
+*No verdict* is given where right answers per concept are not known (published numbers, imported files, runs of
+earlier versions and of the original toolkit), where two models have no two seeds in common, and where they were
+tested on different images: there is the difference and the deviation over seeds, paired where seeds are common, else
+the combined one ``sqrt(s1 ** 2 + s2 ** 2)`` of two single runs. Seeds vary the classifier's training (and the images
+drawn in few-shot) alone, and a difference that all seeds agree on may rest on a handful of images.
 
-What neither covers: seeds vary the classifier's training (and the images drawn in few-shot) alone. Another
-pretraining of the same method, other test images or other concepts would vary the result as well, by how much these
-numbers cannot say. And with many comparisons, some intervals miss by chance: at 95 %, one in twenty.
+What none of these covers: another pretraining of the same method.
 """
 
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cog.results import published
+from cog.results import uncertainty
 from cog.results.relative import points
 from cog.results.scores import SeedAverage, dataset_key
 
-CONFIDENCE = 0.95
+#: Probability of any false verdict among the comparisons shown beside each other.
+ERROR_RATE = 0.05
 
 #: Half a unit of the last digit of the published means and deviations.
 PUBLISHED_ROUNDING = 0.05
@@ -50,12 +51,14 @@ class Difference:
         n_shot: training images per class, 0 = all.
         metric: ``"top1"`` or ``"top5"``.
         mean: model minus baseline in points (percent of the test images).
-        low: lower end of the confidence interval; None when unpaired, or with one common seed.
+        low: lower end of the 95 % interval over concepts and common seeds; None where it is not known.
         high: upper end.
-        deviation: paired: sample standard deviation of the differences (None for one seed); unpaired: combined
-            deviation (None when either is not known).
+        deviation: over seeds. Paired: sample standard deviation of the differences (None for one seed); unpaired:
+            combined deviation of single runs (None when either is not known).
         seeds: the common seeds; empty when unpaired.
-        rounding: how far the difference may be off because published means are rounded, in points.
+        p: two-sided p-value of its being zero; None where there is no interval.
+        p_holm: the same after Holm's correction; None before :func:`judge`.
+        unknown: why there is no interval, or no verdict; "" when there may be one.
     """
 
     model: str
@@ -70,7 +73,9 @@ class Difference:
     high: float | None
     deviation: float | None
     seeds: tuple[int, ...]
-    rounding: float = 0.0
+    p: float | None = None
+    p_holm: float | None = None
+    unknown: str = ""
 
     @property
     def paired(self) -> bool:
@@ -79,33 +84,17 @@ class Difference:
 
     @property
     def sign(self) -> int:
-        """1: the model is ahead, -1: the baseline is, 0: the numbers do not tell.
-
-        Paired: the interval excludes zero. Unpaired: the difference exceeds the combined deviation by more than
-        rounding can make.
-        """
-        if self.paired:
-            if self.low is None or self.high is None:
-                return 0
-            return (self.low > 0) - (self.high < 0)
-        if self.deviation is None or abs(self.mean) <= self.deviation + self.rounding + _BINARY:
+        """1: the model is ahead, -1: the baseline is, 0: the numbers do not tell."""
+        if self.unknown or self.p_holm is None or self.p_holm >= ERROR_RATE:
             return 0
         return 1 if self.mean > 0 else -1
 
     @property
     def reading(self) -> str:
         """The statement in words that claim no more than the numbers."""
-        if self.paired and self.low is None:
-            return "one common seed, no interval"
-        if self.deviation is None:
-            return "deviation not known"
-        if self.paired:
-            return {1: "higher", -1: "lower", 0: "not told apart"}[self.sign]
-        return {
-            1: "higher, beyond deviations",
-            -1: "lower, beyond deviations",
-            0: "within deviations",
-        }[self.sign]
+        if self.unknown:
+            return f"not told: {self.unknown}"
+        return {1: "higher", -1: "lower", 0: "not told apart"}[self.sign]
 
 
 @dataclass(frozen=True)
@@ -139,13 +128,12 @@ class Crossing:
     latest: str | None
 
 
-def difference(cell: SeedAverage, baseline: SeedAverage, *, confidence: float = CONFIDENCE) -> Difference:
-    """Compare two averages of the same metric, data set and number of shots.
+def difference(cell: SeedAverage, baseline: SeedAverage) -> Difference:
+    """Compare two averages of the same metric, data set and number of shots; :func:`judge` adds the verdict.
 
     Args:
         cell: of the model.
         baseline: of the baseline.
-        confidence: of the interval, in (0, 1).
 
     Raises:
         ValueError: when they are of different metrics, data sets or numbers of shots.
@@ -155,27 +143,31 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, confidence: float = 
     ...     seeds = (22, 37, 45)
     ...     return average(Score(model, "in1k", "logreg", 0, "top1", v, s) for v, s in zip(values, seeds))[0]
     >>> d = difference(top1("my_net", 71.0, 72.0, 73.0), top1("sup_resnet50", 70.0, 71.5, 71.5))
-    >>> d.seeds, d.mean, round(d.low, 2), round(d.high, 2), d.reading
-    ((22, 37, 45), 1.0, -0.24, 2.24, 'not told apart')
+    >>> d.seeds, d.mean, d.deviation, d.low, d.reading
+    ((22, 37, 45), 1.0, 0.5, None, 'not told: counts per concept are not known')
     """
     if (cell.metric, cell.dataset, cell.n_shot) != (baseline.metric, baseline.dataset, baseline.n_shot):
         places = (f"{a.metric} on {a.dataset}, N={a.n_shot}" for a in (cell, baseline))
         raise ValueError(" against ".join(places))
     mine, theirs = cell.values, baseline.values
     seeds = tuple(seed for seed in mine if seed in theirs)
-    low = high = deviation = None
     if seeds:
         differences = [mine[seed] - theirs[seed] for seed in seeds]
         mean = statistics.fmean(differences)
-        if len(seeds) > 1:
-            deviation = statistics.stdev(differences)
-            from scipy.special import stdtrit  # quantile of Student's t; imported late: it takes a second
-
-            quantile = float(stdtrit(len(seeds) - 1, (1 + confidence) / 2))
-            half = quantile * deviation / math.sqrt(len(seeds))
-            low, high = mean - half, mean + half
+        deviation = statistics.stdev(differences) if len(seeds) > 1 else None
     else:
         mean, deviation = points(cell, baseline)
+    estimate = None
+    if not (cell.concepts and baseline.concepts):
+        unknown = "counts per concept are not known"
+    elif not seeds:
+        unknown = "no common seed"
+    else:
+        runs = [dict(zip(a.seeds, a.concepts, strict=True)) for a in (cell, baseline)]
+        estimate = uncertainty.difference(*([by_seed[seed] for seed in seeds] for by_seed in runs))
+        unknown = "one common seed" if len(seeds) == 1 else ""
+        if estimate is None:
+            unknown = "not the same images per concept"
     return Difference(
         model=cell.model,
         source=cell.source,
@@ -185,12 +177,23 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, confidence: float = 
         n_shot=cell.n_shot,
         metric=cell.metric,
         mean=mean,
-        low=low,
-        high=high,
+        low=None if estimate is None else estimate.low,
+        high=None if estimate is None else estimate.high,
         deviation=deviation,
         seeds=seeds,
-        rounding=PUBLISHED_ROUNDING * sum(a.source in published.SOURCES.values() for a in (cell, baseline)),
+        p=None if estimate is None else estimate.p,
+        unknown=unknown,
     )
+
+
+def judge(differences: Iterable[Difference]) -> list[Difference]:
+    """Return differences that are shown beside each other with p-values corrected for their number (Holm)."""
+    items = list(differences)
+    tested = [index for index, item in enumerate(items) if item.p is not None and not item.unknown]
+    adjusted = uncertainty.holm([items[index].p or 0.0 for index in tested])
+    for index, p in zip(tested, adjusted, strict=True):
+        items[index] = dataclasses.replace(items[index], p_holm=p)
+    return items
 
 
 def within(mean: float, other_mean: float, deviation: float, *, rounding: float = PUBLISHED_ROUNDING) -> bool:

@@ -342,15 +342,17 @@ def best_own(cells: Sequence[SeedAverage], label: Mapping[tuple[str, str], str])
             by_dataset.setdefault(cell.dataset, []).append(cell)
     won: dict[str, list[str]] = {}
     close: list[str] = []
+    highest = []
     for dataset in sorted(by_dataset, key=dataset_key):
         rivals = sorted(by_dataset[dataset], key=lambda cell: -cell.value)
-        if len(rivals) < 2:
-            continue
-        first, second = (label[cell.model, cell.source] for cell in rivals[:2])
-        if comparison.difference(rivals[0], rivals[1]).sign > 0:
-            won.setdefault(first, []).append(dataset)
+        if len(rivals) > 1:
+            highest.append(comparison.difference(rivals[0], rivals[1]))
+    for item in comparison.judge(highest):
+        first, second = label[item.model, item.source], label[item.baseline, item.baseline_source]
+        if item.sign > 0:
+            won.setdefault(first, []).append(item.dataset)
         else:
-            close.append(f"{dataset} ({first}, {second})")
+            close.append(f"{item.dataset} ({first}, {second})")
     parts = [f"{model} is highest on {_several(names)}" for model, names in won.items()]
     if close:
         parts.append(f"the two highest are not told apart on {_several(close)}")

@@ -188,7 +188,13 @@ def scores(runs: Iterable[Run]) -> list[Score]:
         }
         place = run.model, run.dataset, run.evaluation, run.n_shot
         made += [
-            Score(*place, metric, getattr(run, metric), **shared, concepts=run.concepts if metric == "top1" else None)
+            Score(
+                *place,
+                metric,
+                getattr(run, metric),
+                **shared,
+                concepts=run.concepts if metric == "top1" else None,
+            )
             for metric in METRICS
         ]
     return made

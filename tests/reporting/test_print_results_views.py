@@ -8,20 +8,20 @@ import inspect
 import io
 import json
 import os
+import pickle
 import re
-import statistics
 
 import numpy as np
 import pytest
-from result_folders import make_record, make_seed_folder
+from result_folders import make_logs, make_record, make_seed_folder
 
 from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.reporting.tables import accuracies
+from cog.reporting.tables import accuracies, writers
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages
-from cog.results import exchange, published, run_records
+from cog.results import concept_counts, exchange, find, published, run_records, uncertainty
 from cog.runtime import cli
 
 SHIFTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
@@ -187,32 +187,81 @@ def test_sources_are_treated_alike(quantity, layout):
     assert shown("runs") == shown("their file") == shown("paper v2") and len(shown("runs")[1]) == 24
 
 
-def test_differences_paired_over_seeds(study, run):
-    from scipy import stats
+def add_counts(root, right):
+    """Make all runs record right answers of 40 concepts with 50 images: ``right(model, dataset, seed)``."""
+    for path in root.glob("*/*/*/eval_logreg/seed-*"):
+        model, dataset, seed = path.parts[-4], path.parts[-3], int(path.name[5:])
+        counts = [int(n) for n in right(model, dataset, seed)]
+        top1 = 100 * sum(counts) / 2000
+        logs = make_logs(top1, 99.0)
+        (path / "final-lr-10.5_wd-1e-06/logs.pkl").write_bytes(pickle.dumps(logs))
+        make_record(path, seed=seed, **concept_counts.write(counts, [50] * 40))
+        record = json.loads((path / "results.json").read_text()) | {"n_classes": 40}
+        (path / "results.json").write_text(json.dumps(record))
 
-    argv = ("--models_root_dir", study, "--compare", "mine_net", "sup_resnet50")
+
+@pytest.fixture
+def counted(study):
+    """The study with counts: mine_net is behind on in1k, level on cog_l1, and ahead on cog_l5."""
+    base = np.random.default_rng(0).integers(20, 40, 40)
+    ahead = {"in1k": -6, "cog_l1": 0, "cog_l5": 6}
+
+    def right(model, dataset, seed):
+        own = np.random.default_rng(seed + len(dataset + model)).integers(-2, 3, 40)
+        return base + own + (ahead[dataset] if model == "net" else 0)
+
+    add_counts(study, right)
+    return study
+
+
+def test_differences_paired_over_seeds_and_concepts(counted, run):
+    argv = ("--models_root_dir", counted, "--compare", "mine_net", "sup_resnet50")
     records = {row["dataset"]: row for row in json.loads(run(*argv, "--format", "json"))}
     assert list(records) == ["in1k", "cog_l1", "cog_l5"]
-    for dataset, row in records.items():
-
-        def values(model, dataset=dataset):
-            folders = sorted((study / model / dataset / "eval_logreg").iterdir())
-            return [
-                run_records.read_run(f, model="", dataset="", n_shot=0, seed=int(f.name[5:])).top1
-                for f in folders
-            ]
-
-        mine, theirs = values("mine/net"), values("sup/resnet50")
-        expected = stats.ttest_rel(mine, theirs).confidence_interval(0.95)
-        assert (row["low"], row["high"]) == pytest.approx(tuple(expected), rel=1e-9)
-        assert row["difference"] == pytest.approx(statistics.fmean(mine) - statistics.fmean(theirs))
-        assert row["paired"] is True and row["common_seeds"] == list(constants.SEEDS)
-    assert [row["reading"] for row in records.values()] == ["lower", "higher", "higher"]
+    of: dict[tuple[str, str], list[object]] = {}
+    for one in find.find_all(counted, n_shots=[0]).runs["logreg"]:
+        of.setdefault((one.model, one.dataset), []).append(one.concepts)
+    estimates = [uncertainty.difference(of["mine_net", d], of["sup_resnet50", d]) for d in records]
+    for row, estimate, p in zip(records.values(), estimates, uncertainty.holm([e.p for e in estimates])):
+        assert (row["difference"], row["low"], row["high"], row["p"]) == pytest.approx(
+            (estimate.mean, estimate.low, estimate.high, estimate.p)
+        )
+        assert row["p_holm"] == p and row["paired"] is True and row["common_seeds"] == list(constants.SEEDS)
+    assert [row["reading"] for row in records.values()] == ["lower", "not told apart", "higher"]
     out = run(*argv)
-    assert "mine_net  in1k      -1.93       [-1.96, -1.90]  5      lower" in out
-    assert "Student's t" in out and "unpaired" not in out
-    assert "mine_net  all     in1k -> cog_l1  ahead  yes\n" in out
+    assert "std over seeds" in out and "95 % interval over concepts" in out and "unpaired" not in out
+    assert "ahead  after in1k, before cog_l5" in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("fmt", writers.FORMATS)
+def test_accuracies_with_intervals(counted, run, fmt):
+    out = run("--models_root_dir", counted, "--format", fmt, "--n_shot", "all")
+    if fmt in writers.DRAWN:
+        assert "[" in out and "interval over concepts" in " ".join(out.split())
+        return
+    rows = json.loads(out) if fmt == "json" else [*csv.DictReader(io.StringIO(out))]
+    assert len(rows) == 6 and all(float(r["low"]) < float(r["mean"]) < float(r["high"]) for r in rows)
+
+
+def test_differences_in_a_table_have_intervals(counted, run):
+    rows = json.loads(run("--models_root_dir", counted, "--relative_to", "sup_resnet50", "--format", "json"))
+    there = {
+        row["dataset"]: (row["low"], row["difference"], row["high"]) for row in rows if row["low"] is not None
+    }
+    assert list(there) == ["in1k", "cog_l1", "cog_l5"] and all(a < b < c for a, b, c in there.values())
+    out = run("--models_root_dir", counted, "--relative_to", "sup_resnet50", "--n_shot", "all")
+    words = " ".join(out.split())
+    assert "± combined deviation over seeds" in words and "paired over both" in words
+
+
+def test_differences_of_seeds_alone_tell_nothing(study, run):
+    argv = ("--models_root_dir", study, "--compare", "mine_net", "sup_resnet50")
+    records = json.loads(run(*argv, "--format", "json"))
+    assert {row["reading"] for row in records} == {"not told: counts per concept are not known"}
+    assert {(row["low"], row["p_holm"], row["paired"]) for row in records} == {(None, None, True)}
+    out = run(*argv)
+    assert "mine_net  all     in1k -> cog_l1  ahead  no\n" in out and "logreg.py --overwrite" in out
 
 
 def test_differences_to_published_are_unpaired(study, run):
@@ -227,7 +276,7 @@ def test_differences_to_published_are_unpaired(study, run):
     )
     out = run(*argv, "--n_shot", "all")
     assert "minus that of clip_resnet50 [paper v2] (points)" in out
-    assert "no confidence is claimed" in " ".join(out.split()) and "Student" not in out
+    assert "combined deviation" in " ".join(out.split()) and "interval over" not in out
     records = json.loads(run(*argv, "--n_shot", "all", "--format", "json"))
     assert [row["dataset"] for row in records] == ["in1k", "cog_l1", "cog_l5"]
     for row in records:

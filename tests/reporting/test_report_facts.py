@@ -397,7 +397,9 @@ def test_results_on_other_data_are_compared_with_each_other_only():
         "not on the official data (24 classes where the benchmark has 1,000, for example)"
         in found.headline[0]
     )
-    assert found.headline[1] == "With all training images: a_net is highest on in1k and cog_l5."
+    assert found.headline[1] == (
+        "With all training images: the two highest are not told apart on in1k (a_net, b_net) and cog_l5 (a_net, b_net)."
+    )
     assert "rank" not in " ".join(found.own[0].sentences)
     assert found.baseline == 0
     assert {key: round(d.mean, 3) for key, d in found.differences.items()} == {

@@ -210,12 +210,11 @@ def test_first_places_at_all_images(paper, show):
     assert margin["cog_l5", "dino_resnet50", "all"]["difference"] == pytest.approx(0.1, abs=1e-9)
 
 
-def test_dino_is_first_on_l5_by_no_more_than_rounding(show):
-    """The printed margin of 0.1 is what two means rounded to 0.1 may differ by when they are equal."""
+def test_published_means_give_no_verdict(show):
     second = "deit_base_distilled_384"
     only = ("--dataset", "cog_l5", "--n_shot", "all", "--format", "json")
     row = read_json(show("--compare", "dino_resnet50", second, *only))
-    assert row["cog_l5", "dino_resnet50", "all"]["reading"] == "within deviations"
+    assert row["cog_l5", "dino_resnet50", "all"]["reading"].startswith("not told: counts per concept")
 
 
 def test_nat_m4_is_not_first_on_l5(show):

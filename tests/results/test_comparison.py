@@ -1,17 +1,18 @@
-"""Differences to a baseline: intervals against SciPy, wording, and where the order changes."""
+"""Differences to a baseline: pairing, verdicts, wording, and where the order changes."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
+from array import array
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from cog.results import comparison
-from cog.results.comparison import crossings, difference, within
+from cog.results import uncertainty
+from cog.results.comparison import crossings, difference, judge, within
+from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import SeedAverage
 
 
@@ -27,72 +28,82 @@ def mean_cell(model, mean, std, *, dataset="in1k", n_shot=0, source="paper v2"):
     return SeedAverage(model, dataset, "logreg", "top1", n_shot, mean, std, source=source)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 17])
-@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
-def test_interval_equals_scipys_of_paired_differences(n, confidence):
-    generator = np.random.default_rng(n)
-    mine, theirs = generator.normal(60, 1, n), generator.normal(59, 1, n)
-    found = difference(
-        paired_cell("a_b", list(mine)), paired_cell("a_c", list(theirs)), confidence=confidence
-    )
-    expected = stats.ttest_rel(mine, theirs).confidence_interval(confidence)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
-    assert found.mean == pytest.approx(np.mean(mine - theirs)) and found.seeds == tuple(range(n))
-    assert found.deviation == pytest.approx(np.std(mine - theirs, ddof=1))
-    assert found.paired and found.sign == (found.low > 0) - (found.high < 0)
-
-
-def test_the_interval_covers_the_truth_as_often_as_it_says():
-    generator = np.random.default_rng(0)
-    n_covered = 0
-    for _ in range(2000):
-        d = generator.normal(0.7, 0.3, 5)
-        found = difference(paired_cell("a_b", list(50 + d)), paired_cell("a_c", [50.0] * 5))
-        n_covered += found.low <= 0.7 <= found.high
-    assert 0.935 < n_covered / 2000 < 0.965
+def counted_cell(model, correct, *, images=50, dataset="in1k", seeds=None):
+    """An average of runs with these right answers (S, C)."""
+    correct = np.atleast_2d(correct)
+    values = 100 * correct.mean(axis=1) / images
+    cell = paired_cell(model, values.tolist(), dataset=dataset, seeds=seeds)
+    counts = (ConceptCounts(array("I", row.tolist()), images) for row in correct)
+    return dataclasses.replace(cell, concepts=tuple(counts))
 
 
 def test_pairing_is_by_seed_and_not_by_position():
     mine = paired_cell("a_b", [50.0, 60.0, 70.0], seeds=(1, 2, 3))
     theirs = paired_cell("a_c", [49.0, 59.0, 10.0], seeds=(1, 2, 9))
     found = difference(mine, theirs)
-    assert found.seeds == (1, 2) and found.mean == 1.0 and (found.low, found.high) == (1.0, 1.0)
-    assert found.reading == "higher"
-    assert difference(theirs, mine).reading == "lower"
+    assert found.seeds == (1, 2) and found.mean == 1.0 and found.deviation == 0.0
+    generator = np.random.default_rng(0)
+    a, b = generator.binomial(50, 0.6, (2, 4, 30))
+    found = difference(
+        counted_cell("a_b", a[:3], seeds=(1, 2, 3)), counted_cell("a_c", b[1:], seeds=(2, 3, 4))
+    )
+    same = difference(counted_cell("a_b", a[1:3]), counted_cell("a_c", b[1:3]))
+    assert found.seeds == (2, 3) and (found.low, found.high, found.p) == (same.low, same.high, same.p)
 
 
-def test_words_claim_no_more_than_the_numbers():
-    noisy = difference(paired_cell("a_b", [50.0, 51.0, 49.0]), paired_cell("a_c", [50.5, 49.0, 50.0]))
-    assert noisy.sign == 0 and noisy.reading == "not told apart"
-    one = difference(paired_cell("a_b", [90.0]), paired_cell("a_c", [10.0]))
-    assert (one.low, one.sign, one.reading) == (None, 0, "one common seed, no interval")
+def test_the_interval_is_over_concepts():
+    generator = np.random.default_rng(1)
+    a, b = generator.binomial(50, 0.6, (2, 1, 30))
+    found = difference(
+        counted_cell("a_b", np.repeat(a, 5, axis=0)), counted_cell("a_c", np.repeat(b, 5, axis=0))
+    )
+    expected = uncertainty.difference(*([ConceptCounts(array("I", x[0].tolist()), 50)] for x in (a, b)))
+    assert found.deviation == 0 and (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    values = 100 * (a[0] - b[0]) / 50
+    assert found.deviation < np.std(values) / np.sqrt(30) and found.mean == pytest.approx(values.mean())
 
 
-def test_unpaired_uses_the_combined_deviation():
+def test_verdicts_are_after_holms_correction():
+    generator = np.random.default_rng(2)
+    base = generator.binomial(50, 0.5, (5, 60))
+    clear, slight = base + 10, base + (generator.random((5, 60)) < 0.1)
+    items = [
+        difference(counted_cell("a_b", other, dataset=name), counted_cell("a_c", base, dataset=name))
+        for name, other in (("in1k", clear), ("cog_l1", slight), ("cog_l2", base), ("cog_l3", base - 10))
+    ]
+    assert [item.reading for item in items] == ["not told apart"] * 4, "nothing is told before judge()"
+    judged = judge(items)
+    assert [item.reading for item in judged][::3] == ["higher", "lower"] and judged[
+        2
+    ].reading == "not told apart"
+    assert [item.p_holm for item in judged] == uncertainty.holm([item.p for item in items])
+    (alone,) = judge(items[1:2])
+    assert alone.reading == "higher"
+    many = judge([items[1], *[items[2]] * 10**5])
+    assert many[0].low > 0 and many[0].reading == "not told apart"
+
+
+def test_without_counts_there_is_no_verdict():
+    sure = judge([difference(paired_cell("a_b", [90.0] * 5), paired_cell("a_c", [10.0] * 5))])[0]
+    assert (sure.mean, sure.deviation, sure.low, sure.p_holm, sure.sign) == (80.0, 0.0, None, None, 0)
+    assert sure.reading == "not told: counts per concept are not known"
+    half = judge([difference(counted_cell("a_b", [[40, 45]] * 2), paired_cell("a_c", [1.0, 1.0]))])[0]
+    assert half.reading == sure.reading
+    one = judge([difference(counted_cell("a_b", [[50] * 99]), counted_cell("a_c", [[0] * 99]))])[0]
+    assert one.low > 90 and one.reading == "not told: one common seed" and one.sign == 0
+    apart = difference(counted_cell("a_b", [[9, 9]], seeds=(1,)), counted_cell("a_c", [[9, 9]], seeds=(2,)))
+    assert not apart.paired and apart.reading == "not told: no common seed"
+    other = difference(counted_cell("a_b", [[9, 9]] * 2), counted_cell("a_c", [[9, 9]] * 2, images=49))
+    assert other.low is None and other.reading == "not told: not the same images per concept"
+
+
+def test_unpaired_differences_have_the_combined_deviation():
     mine = paired_cell("a_b", [75.0, 76.0])
     found = difference(mine, mean_cell("a_c", 74.0, 1.2))
-    assert not found.paired and found.low is None and found.seeds == ()
+    assert not found.paired and found.low is None and found.seeds == () and found.sign == 0
     assert found.mean == 1.5 and found.deviation == pytest.approx(math.sqrt(0.5**2 + 1.2**2))
-    assert found.reading == "higher, beyond deviations"
-    assert difference(mine, mean_cell("a_c", 74.5, 1.2)).reading == "within deviations"
-    assert difference(mine, mean_cell("a_c", 80.0, 1.2)).reading == "lower, beyond deviations"
-    no_common = difference(mine, paired_cell("a_c", [70.0, 70.0], seeds=(8, 9)))
-    assert not no_common.paired and no_common.sign == 1
     unknown = difference(mine, mean_cell("a_c", 10.0, None))
-    assert (unknown.sign, unknown.deviation, unknown.reading) == (0, None, "deviation not known")
-
-
-def test_rounding_of_published_means_is_no_difference():
-    for one, other in (("paper v2", "paper v2"), ("paper v1", "paper v2")):
-        found = difference(mean_cell("a_b", 75.9, 0.0, source=one), mean_cell("a_c", 75.8, 0.0, source=other))
-        assert found.sign == 0 and found.rounding == pytest.approx(0.1)
-    assert difference(mean_cell("a_b", 76.0, 0.0), mean_cell("a_c", 75.8, 0.0)).sign == 1
-    own = difference(mean_cell("a_b", 75.84, 0.0, source="lab"), mean_cell("a_c", 75.8, 0.0))
-    assert own.sign == 0 and own.rounding == 0.05
-    assert (
-        difference(mean_cell("a_b", 1.04, 0.0, source="lab"), mean_cell("a_c", 1.0, 0.0, source="lab")).sign
-        == 1
-    )
+    assert (unknown.sign, unknown.deviation) == (0, None)
 
 
 def test_within():
@@ -119,9 +130,13 @@ PLACES = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
 def over_levels(means, *, std=1.0, n_shot=0, model="a_b"):
     """Differences with these means; those within one standard deviation are not told."""
     return [
-        difference(
-            mean_cell(model, 50 + mean, std, dataset=place, n_shot=n_shot, source="lab"),
-            mean_cell("a_c", 50.0, 0.0, dataset=place, n_shot=n_shot, source="lab"),
+        dataclasses.replace(
+            difference(
+                mean_cell(model, 50 + mean, std, dataset=place, n_shot=n_shot, source="lab"),
+                mean_cell("a_c", 50.0, 0.0, dataset=place, n_shot=n_shot, source="lab"),
+            ),
+            unknown="",
+            p_holm=0.01 if abs(mean) > std else 0.9,
         )
         for place, mean in zip(PLACES, means)
     ]
@@ -186,10 +201,3 @@ def test_one_established_crossing_for_each_change_of_the_told_order():
     # To and fro where nothing is told is one crossing.
     assert found(-3, 0.5, -0.5, 0.5, 3) == [("in1k", "cog_l3", True, ("in1k", "cog_l4"))]
     assert [c[2:] for c in found(-0.5, 0.5, -0.5)] == [(True, None), (False, None)]
-
-
-def test_confidence_is_what_the_text_says():
-    assert comparison.CONFIDENCE == 0.95
-    found = difference(paired_cell("a_b", [1.0, 2, 3, 4, 5]), paired_cell("a_c", [0.0] * 5))
-    half = 2.7764451051977934 * math.sqrt(2.5 / 5)  # t as printed in tables
-    assert (found.low, found.high) == pytest.approx((3 - half, 3 + half), rel=1e-9)

@@ -382,7 +382,7 @@ def _differences(own: Sequence[OwnModel], baseline: PageBaseline | None) -> dict
                 continue
             if official.compare([cell, base]).allows(cell, base):
                 differences[index, cell.dataset] = comparison.difference(cell, base)
-    return differences
+    return dict(zip(differences, comparison.judge(differences.values()), strict=True))
 
 
 def _sentences(model: OwnModel) -> list[str]:

@@ -12,8 +12,9 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
 from cog.reporting.tables.pivot import Averages, Number, Quantity, Slice, tabulate
 from cog.reporting.tables.writers import Note, Table
-from cog.results import published
+from cog.results import comparison, published, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.relative import points
 from cog.results.scores import LOGREG, SeedAverage, dataset_key
 
 #: ``datasets``: models by data sets, one table for each number of shots (Fig. 3's data); ``shots``: models by numbers
@@ -108,11 +109,19 @@ def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
     """Show the mean accuracy and its population standard deviation over seeds, in percent."""
 
     def of(average: SeedAverage) -> Number:
-        return Number(
-            average.value, average.std, decimals, record={"mean": average.value, "std": average.std}
-        )
+        found = uncertainty.accuracy(average.concepts)
+        interval = None if found is None else (found.low, found.high)
+        low, high = interval or (None, None)
+        record = {"mean": average.value, "std": average.std, "low": low, "high": high}
+        return Number(average.value, average.std, decimals, interval=interval, record=record)
 
-    return Quantity(of, "{metric} accuracy (%)", "mean ± std over seeds", ("mean", "std"))
+    return Quantity(
+        of,
+        "{metric} accuracy (%)",
+        "mean ± std over seeds",
+        ("mean", "std", *["low", "high"] * any(average.concepts for average in averages.shown)),
+        interval_note="[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts.",
+    )
 
 
 class Baseline:
@@ -144,7 +153,7 @@ class Baseline:
 
 
 def relative_to(model: str) -> QuantityOf:
-    """Show the difference to a model in points, with the combined deviation ``sqrt(s1 ** 2 + s2 ** 2)``.
+    """Show the difference to a model in points: combined deviation ``sqrt(s1 ** 2 + s2 ** 2)`` and interval.
 
     Raises:
         CogError: when nothing is known of the model.
@@ -157,22 +166,44 @@ def relative_to(model: str) -> QuantityOf:
             base = baseline.of(average)
             if base is None:
                 return None
-            value, deviation = average.value - base.value, None
-            if base is not average and average.std is not None and base.std is not None:
-                deviation = math.hypot(average.std, base.std)
-            record = (model, base.source, value, deviation)
+            if base is average:
+                own = dict(zip(columns, (model, base.source, 0.0, None, None, None), strict=True))
+                return Number(0.0, None, decimals, signed=True, record=own)
+            value, deviation = points(average, base)
+            found = comparison.difference(average, base)
+            interval = None
+            if (
+                found.low is not None
+                and found.high is not None
+                and found.seeds == average.seeds == base.seeds
+            ):
+                interval = found.low, found.high
+            record = (model, base.source, value, deviation, *(interval or (None, None)))
             return Number(
-                value, deviation, decimals, signed=True, record=dict(zip(columns, record, strict=True))
+                value,
+                deviation,
+                decimals,
+                signed=True,
+                interval=interval,
+                record=dict(zip(columns, record, strict=True)),
             )
 
-        columns = ("baseline", "baseline_source", "difference", "combined_deviation")
+        columns = ("baseline", "baseline_source", "difference", "combined_deviation", "low", "high")
         foreign = [source for source in averages.sources if source not in baseline.sources]
         note = Note(
             f"The baseline of rows from {', '.join(foreign)} is {model} from {baseline.sources[0]}: the papers' own "
             "training and yours may differ in more than the model."
         )
         title = f"{{metric}} accuracy, difference to {model} (points)"
-        return Quantity(of, title, "± combined deviation", columns, (note,) if foreign else ())
+        return Quantity(
+            of,
+            title,
+            "± combined deviation over seeds",
+            columns,
+            (note,) if foreign else (),
+            interval_note="[ ]: 95 % interval over concepts (with their images) and seeds, paired over both, for each "
+            "difference by itself; for verdicts see --baseline.",
+        )
 
     return quantity
 

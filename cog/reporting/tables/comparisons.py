@@ -10,7 +10,15 @@ from typing import Any
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.accuracies import Baseline, average_record
-from cog.reporting.tables.layout import Row, TableStyle, View, format_number, only_source, seeds_there
+from cog.reporting.tables.layout import (
+    Row,
+    TableStyle,
+    View,
+    format_number,
+    format_p,
+    only_source,
+    seeds_there,
+)
 from cog.reporting.tables.pivot import Averages, Number, Slice, pivot
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import comparison, published
@@ -20,7 +28,7 @@ from cog.results.scores import LOGREG, RUNS, SeedAverage
 
 _DIFFERENCE_COLUMNS = (
     "model", "source", "baseline", "baseline_source", "dataset", "n_shot", "metric", "difference", "low", "high",
-    "deviation", "paired", "common_seeds", "reading",
+    "p", "p_holm", "deviation", "paired", "common_seeds", "reading",
 )  # fmt: skip
 
 _BESIDE_COLUMNS = (
@@ -28,14 +36,21 @@ _BESIDE_COLUMNS = (
     "published_std", "difference", "combined_deviation", "within",
 )  # fmt: skip
 
-_PAIRED = Note(
-    f"[ ]: {100 * comparison.CONFIDENCE:.0f} % confidence interval of the mean difference, Student's t over the common "
-    "seeds. Seeds vary the training of the classifier alone: not the pretraining, the images or the concepts. Each "
-    "interval is for its own row; among many, some miss by chance."
+_INTERVAL = Note(
+    "[ ]: 95 % interval over concepts (with their images) and the common seeds, paired over both; with one seed over "
+    "concepts alone. Another pretraining is not covered."
 )
-_UNPAIRED = Note(
-    "unpaired, ±: no common seeds are known, so the difference is only set against the combined deviation "
-    "sqrt(s1^2 + s2^2) of single runs, plus 0.05 for each published mean's rounding; no confidence is claimed."
+_HOLM = Note(
+    "higher, lower: the interval excludes 0 also after Holm's correction for the number of comparisons shown: p (Holm) "
+    "below 0.05. With one common seed nothing is said, because another seed may say otherwise."
+)
+_DEVIATION = Note(
+    "std over seeds: sample standard deviation of the differences of common seeds, which says nothing about other "
+    "concepts or images; ±: no common seeds, combined deviation sqrt(s1^2 + s2^2) of single runs."
+)
+_UNKNOWN = Note(
+    "not told, counts per concept are not known: published and imported numbers, runs of earlier versions or of the "
+    "authors' toolkit, top-5. Runs that are trained again (logreg.py --overwrite) record them for top-1."
 )
 _ESTABLISHED = Note(
     "established: the readings above tell the order on both sides; `after A, before B` where only data sets further "
@@ -69,22 +84,22 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
             (:mod:`cog.results.official`).
     """
     baseline = Baseline(averages, model)
+    pairs = [
+        (average, base)
+        for metric in metrics
+        for n_shot in averages.n_shots
+        for average in _accuracies(averages, metric, n_shot)
+        if (base := baseline.of(average)) is not None and base is not average
+    ]
+    items = comparison.judge(comparison.difference(*pair) for pair in pairs)
     tables: list[Table] = []
-    items: list[Difference] = []
     for metric in metrics:
-        of_metric: list[Difference] = []
+        of_metric = [item for item in items if item.metric == metric]
         for n_shot in averages.n_shots:
-            with_shots = [
-                comparison.difference(average, base)
-                for average in _accuracies(averages, metric, n_shot)
-                if (base := baseline.of(average)) is not None and base is not average
-            ]
-            if with_shots:
+            if with_shots := [item for item in of_metric if item.n_shot == n_shot]:
                 tables.append(_differences_table(with_shots, style))
-                of_metric += with_shots
         if of_metric:
             tables.append(_crossings_table(comparison.crossings(of_metric), model, metric, averages, style))
-        items += of_metric
     if not items:
         raise CogError(
             averages.comparable.refused
@@ -100,16 +115,18 @@ def _differences_table(items: Sequence[Difference], style: TableStyle) -> Table:
     rows: list[tuple[str, tuple[TableEntry, ...]]] = []
     previous = None
     for item in items:
-        spread = "-" if item.paired else "?"
+        interval = deviation = "-"
         if item.low is not None and item.high is not None:
-            spread = f"[{', '.join(format_number(end, d, signed=True) for end in (item.low, item.high))}]"
-        elif not item.paired and item.deviation is not None:
-            spread = f"± {item.deviation:.{d}f}"
+            interval = f"[{', '.join(format_number(end, d, signed=True) for end in (item.low, item.high))}]"
+        if item.deviation is not None:
+            deviation = f"{'' if item.paired else '± '}{item.deviation:.{d}f}"
         row = Row(item.model, item.source)
         texts = (
             item.dataset,
             format_number(item.mean, d, signed=True),
-            spread,
+            interval,
+            "-" if item.p_holm is None else format_p(item.p_holm),
+            deviation,
             str(len(item.seeds)) if item.paired else "unpaired",
             item.reading,
         )
@@ -117,14 +134,16 @@ def _differences_table(items: Sequence[Difference], style: TableStyle) -> Table:
         rows.append((label, tuple(map(TableEntry, texts))))
         previous = row
     baseline = printable(style.label(Row(first.baseline, first.baseline_source), sources=sources))
-    notes = {item.paired: _PAIRED if item.paired else _UNPAIRED for item in items}
+    notes = [_INTERVAL, _HOLM] if any(item.low is not None for item in items) else []
+    notes += [_DEVIATION] if any(item.deviation is not None for item in items) else []
+    notes += [_UNKNOWN] if any(item.unknown and item.low is None for item in items) else []
     title = f"{METRIC_LABELS[first.metric]} accuracy minus that of {baseline} (points)"
     return Table(
         f"{title}, {shots_label(first.n_shot)}{only_source(sources)}",
-        ("data set", "difference", "interval or ±", "seeds", "reading"),
+        ("data set", "difference", "95 % interval", "p (Holm)", "std over seeds", "seeds", "reading"),
         tuple(rows),
-        tuple(notes[paired] for paired in sorted(notes, reverse=True)),
-        words=frozenset({0, 2, 3, 4}),
+        tuple(notes),
+        words=frozenset({0, 2, 3, 4, 5, 6}),
     )
 
 

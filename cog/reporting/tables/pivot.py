@@ -150,7 +150,8 @@ class Number:
         deviation = "" if self.deviation is None else f"{self.deviation:.{self.decimals}f}"
         interval = ""
         if self.interval is not None:
-            interval = f"[{', '.join(format_number(end, self.decimals) for end in self.interval)}]"
+            ends = (format_number(end, self.decimals, signed=self.signed) for end in self.interval)
+            interval = f"[{', '.join(ends)}]"
         return TableEntry(text, deviation, seeds, interval)
 
 
