@@ -19,6 +19,7 @@ from typing import Any
 
 from cog import constants, paths
 from cog.errors import CogError
+from cog.results import ties
 from cog.results.scores import (
     Counts,
     Score,
@@ -76,6 +77,7 @@ class Details:
         rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
         n_trials: trials of the search that were recorded.
         n_trials_diverged: how many of them diverged.
+        n_trials_tied: how many are about as good as the best one (:mod:`cog.results.ties`).
         best_trial: number of the trial whose pair was used; None without a search.
         best_val_top1: its accuracy on the held-out part, in percent.
         seconds: durations of ``search`` and ``final``.
@@ -96,6 +98,7 @@ class Details:
     rows: Mapping[str, int] = field(default_factory=dict)
     n_trials: int = 0
     n_trials_diverged: int = 0
+    n_trials_tied: int = 0
     best_trial: int | None = None
     best_val_top1: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -444,6 +447,7 @@ def read_details(record: Mapping[str, Any]) -> Details:
         feature_dim=whole(record.get("feature_dim")),
         rows={key: n for key, n in _mapping(record.get("rows")).items() if whole(n) is not None},
         n_trials=len(trials),
+        n_trials_tied=len(ties.tied([_val_top1(trial) for trial in trials])),
         n_trials_diverged=sum(trial.get("diverged") is True for trial in trials),
         best_trial=best_trial,
         best_val_top1=number(by_number.get(best_trial, {}).get("val_top1")),
@@ -459,6 +463,11 @@ def read_details(record: Mapping[str, Any]) -> Details:
         precision=text(record.get("precision")),
         finished=text(record.get("finished")),
     )
+
+
+def _val_top1(trial: Mapping[str, Any]) -> float:
+    value = None if trial.get("diverged") is True else number(trial.get("val_top1"))
+    return math.nan if value is None else value
 
 
 def _mapping(value: Any) -> dict[str, Any]:
