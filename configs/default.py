@@ -76,6 +76,9 @@ _C.CLF.MLP_HIDDEN = 2048
 _C.CLF.MLP_LAYERS = 2
 # First principal components of the training features that the classifier sees; 0: the features as they are.
 _C.CLF.PCA_DIM = 0
+# l2-normalization (NORM_FTS) with PCA_DIM: "after", of the components, or "before", of the features, whose components
+# then stay as they are. The paper's first version does not say.
+_C.CLF.PCA_NORM = "after"
 # At most this many training images per class, a choice that is the same for every seed; 0: all.
 _C.CLF.MAX_PER_CLASS = 0
 # Samples per SGD step.
@@ -88,7 +91,7 @@ _C.CLF.N_TRIALS = 30
 _C.CLF.N_SHOT = 0
 # Fraction of each class held out of the training set to score trials.
 _C.CLF.VAL_PERC = 0.2
-# l2-normalise features (with PCA_DIM: what is left of them).
+# l2-normalise features (with PCA_DIM: see PCA_NORM).
 _C.CLF.NORM_FTS = True
 # Search intervals, both log-uniform.
 _C.CLF.LR_INTV = (1e-1, 1e2)
@@ -102,6 +105,9 @@ _C.CLF.PRECISION = "auto"
 _C.CLF.SEARCH = "sequential"
 # Trials that a batched search draws at once; more than 5 was measured to cost accuracy.
 _C.CLF.TRIALS_PER_ROUND = 5
+# Which of the trials with the highest validation accuracy is taken: the "first", as Optuna does, or the one with the
+# lowest validation "loss".
+_C.CLF.TIE_BREAK = "first"
 # The only value that is left; earlier versions had another one.
 _C.CLF.SOLVER = "sgd"
 # Likewise.

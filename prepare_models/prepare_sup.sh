@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches the checkpoints of sup_resnet50, sup_resnet152, sup_inception-v3, sup_vgg19.
+# Fetches the checkpoints of sup_resnet50, sup_resnet152, sup_inception-v3, sup_vgg19, sup_alexnet, sup_vgg16.
 #   bash prepare_models/prepare_sup.sh <models_root_dir> [--dry_run]
 # Written from the declarations in cog/models/zoo.py by `python -m cog.models docs --write`.
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }

@@ -218,14 +218,16 @@ class SavedClassifier:
     Attributes:
         layers: weight float32 ``(out, in)`` and bias ``(out,)`` of each layer, in order.
         activation: activation between layers, ``"relu"`` or ``"none"``.
-        normalize: whether features are l2-normalized.
+        normalize: whether the input of the layers is l2-normalized.
         projection: ``mean`` ``(D,)`` and ``components`` ``(d, D)`` of principal components, or None.
+        normalizes_before: whether features are l2-normalized before they are projected.
     """
 
     layers: list[tuple[torch.Tensor, torch.Tensor]]
     activation: str
     normalize: bool
     projection: tuple[torch.Tensor, torch.Tensor] | None
+    normalizes_before: bool = False
 
     @property
     def n_classes(self) -> int:
@@ -246,6 +248,7 @@ class SavedClassifier:
             None
             if self.projection is None
             else (self.projection[0].to(device), self.projection[1].to(device)),
+            self.normalizes_before,
         )
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
@@ -255,6 +258,8 @@ class SavedClassifier:
         from cog.features import feature_files
 
         if self.projection is not None:
+            if self.normalizes_before:
+                x = feature_files.unit_rows(x)
             x = (x - self.projection[0]) @ self.projection[1].T
         if self.normalize:
             x = feature_files.unit_rows(x)
@@ -309,9 +314,12 @@ def load_classifier(run: SavedRun, *, normalize: bool) -> SavedClassifier:
     if run_archive.is_file(run.folder / PCA_FILE):
         tensors = load_torch(run.folder / PCA_FILE)
         projection = (tensors["mean"].float(), tensors["components"].float())
+    normalize = recorded if isinstance(recorded, bool) else normalize
+    before = normalize and projection is not None and settings.get("CLF.PCA_NORM") == "before"
     return SavedClassifier(
         layers,
         "none" if settings.get("CLF.TYPE") == "mlp_noact" else "relu",
-        recorded if isinstance(recorded, bool) else normalize,
+        normalize and not before,
         projection,
+        before,
     )

@@ -18,7 +18,7 @@ from cog.runtime import files
 logger = logging.getLogger(__name__)
 
 #: Flags of which one at most is given: each is a view of its own.
-_VIEWS = ("relative_to", "drop", "rank", "baseline", "analysis", "variants", "overview")
+_VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "analysis", "variants", "overview")
 
 
 def output_request(args: argparse.Namespace) -> OutputRequest:
@@ -45,6 +45,8 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         if given(args.model) or args.baseline:
             raise CogError("--compare MODEL BASELINE stands for --model and --baseline; leave those out")
         args = argparse.Namespace(**vars(args) | {"model": [args.compare[0]], "baseline": args.compare[1]})
+    if args.claims and not (args.models_root_dir or args.logreg_root_dir or given(args.imports)):
+        args = argparse.Namespace(**vars(args) | {"published_only": True})
     request = ResultsRequest(
         ResultQuery(),
         analysis=given(args.analysis),
@@ -52,8 +54,8 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         limit=getattr(args, "limit", 0),
         **{
             flag: getattr(args, flag)
-            for flag in ("view", "relative_to", "drop", "rank", "baseline", "overview", "metric", "with_published",
-                         "paper", "format", "decimals", "labels", "width", "allow_mixed_epochs")
+            for flag in ("view", "relative_to", "drop", "rank", "baseline", "claims", "overview", "metric",
+                         "with_published", "paper", "format", "decimals", "labels", "width", "allow_mixed_epochs")
         },
     )  # fmt: skip
     chosen = [flag for flag in _VIEWS if getattr(request, flag)]
@@ -67,8 +69,8 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         chosen.insert(0, "view")
     if len(chosen) > 1:
         raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
-    if args.metric in ("top5", "both") and (args.overview or request.variants):
-        flag = "overview" if args.overview else "variants"
+    if args.metric in ("top5", "both") and (args.overview or args.claims or request.variants):
+        flag = "overview" if args.overview else "claims" if args.claims else "variants"
         raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
     return dataclasses.replace(request, selection=_select(args, request))
 
@@ -94,6 +96,7 @@ def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
         baseline=args.relative_to or args.baseline,
         # With another evaluation than the protocol's, that one alone is exported, drawn and reported.
         experiments=request.shows_experiments
+        or request.claims
         or (evaluation == scores.LOGREG and any((args.export, args.figures, args.report))),
     )
     if args.published_only:

@@ -35,6 +35,11 @@ def add(parser: command_line.Parser) -> None:
         metavar=("MODEL", "BASELINE"),
         help="the same as --model MODEL --baseline BASELINE",
     )
+    add(
+        "--claims",
+        action="store_true",
+        help="statements of the paper, decided by the published numbers and by the results read; alone: the former",
+    )
     add("--metric", choices=(*labels.METRIC_LABELS, "both"), help="default: top1 in tables, else both")
 
     add = parser.add_argument_group("other experiments").add_argument

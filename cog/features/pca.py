@@ -3,8 +3,8 @@
 The first version of the paper fits scikit-learn's PCA to the training features of each data set and trains on the first
 32 to 1024 components (its section 4.4). Here they come from the covariance: one pass over the rows, whose products are
 summed in float64 around the mean of the first rows (so that a large common offset cancels nothing), then the
-eigenvectors of a ``(D, D)`` matrix. Features are not l2-normalized before; their projections are afterwards, if
-``CLF.NORM_FTS`` is set: the classifier sees the scale that its learning rates are made for.
+eigenvectors of a ``(D, D)`` matrix. With ``CLF.NORM_FTS`` the projections are l2-normalized afterwards, so that the
+classifier sees the scale that its learning rates are made for (``CLF.PCA_NORM after``), or the features before.
 """
 
 from __future__ import annotations
@@ -79,12 +79,19 @@ class Pca:
 
 
 @torch.no_grad()
-def fit(x: torch.Tensor, *, rows: torch.Tensor | None = None, device: torch.device | None = None) -> Pca:
+def fit(
+    x: torch.Tensor,
+    *,
+    rows: torch.Tensor | None = None,
+    norms: torch.Tensor | None = None,
+    device: torch.device | None = None,
+) -> Pca:
     """Find the principal components of the rows of ``x``.
 
     Args:
         x: float32 ``(n, D)`` on the CPU, in memory or mapped from a file; only read.
         rows: int64, the rows to fit to; None: all.
+        norms: divisors of all rows of ``x``, ``(n, 1)``; None: none.
         device: device of the computation; it needs float64.
     """
     device = device or torch.device("cpu")
@@ -98,7 +105,7 @@ def fit(x: torch.Tensor, *, rows: torch.Tensor | None = None, device: torch.devi
     sums = torch.zeros(dim, dtype=torch.float64, device=device)
     shift: torch.Tensor | None = None
     for start in range(0, n_rows, _CHUNK):
-        chunk = _take(x, rows, start).to(device, torch.float64)
+        chunk = _take(x, rows, start, norms).to(device, torch.float64)
         if shift is None:
             shift = chunk.mean(0)
         chunk -= shift
@@ -126,6 +133,7 @@ def project(
     dim: int,
     *,
     rows: torch.Tensor | None = None,
+    norms: torch.Tensor | None = None,
     in_place: bool = False,
     device: torch.device | None = None,
 ) -> torch.Tensor:
@@ -136,6 +144,7 @@ def project(
         pca: from :func:`fit`.
         dim: at most D.
         rows: int64, ascending, the rows to project; None: all.
+        norms: see :func:`fit`.
         in_place: put the result at the beginning of the memory of ``x``, whose values are lost.
         device: device of the computation.
     """
@@ -147,17 +156,24 @@ def project(
     out = x.view(-1)[: n_rows * dim].view(n_rows, dim) if in_place else torch.empty(n_rows, dim)
     with exact_float32():
         for start in range(0, n_rows, _CHUNK):
-            chunk = _take(x, rows, start).to(device, torch.float64).sub_(mean).float()
+            chunk = _take(x, rows, start, norms).to(device, torch.float64).sub_(mean).float()
             out[start : start + _CHUNK] = chunk @ basis
     return out
 
 
-def _take(x: torch.Tensor, rows: torch.Tensor | None, start: int) -> torch.Tensor:
-    return x[start : start + _CHUNK] if rows is None else x[rows[start : start + _CHUNK]]
+def _take(x: torch.Tensor, rows: torch.Tensor | None, start: int, norms: torch.Tensor | None) -> torch.Tensor:
+    part = slice(start, start + _CHUNK) if rows is None else rows[start : start + _CHUNK]
+    return x[part] if norms is None else x[part].float() / norms[part]
 
 
 def timed_fit(
-    x: torch.Tensor, dim: int, *, rows: torch.Tensor | None, device: torch.device, source: str
+    x: torch.Tensor,
+    dim: int,
+    *,
+    rows: torch.Tensor | None,
+    norms: torch.Tensor | None = None,
+    device: torch.device,
+    source: str,
 ) -> Pca:
     """Fit, refuse components that do not exist, and log the share of the variance.
 
@@ -169,7 +185,7 @@ def timed_fit(
             f"CLF.PCA_DIM {dim}: {source} has {x.shape[1]} dimensions; set at most that, or 0 for all of it"
         )
     start = time.monotonic()
-    pca = fit(x, rows=rows, device=device)
+    pca = fit(x, rows=rows, norms=norms, device=device)
     if pca.rank < dim:
         extent = f"vary in {pca.rank} directions only; set at most {pca.rank}"
         if pca.rank == 0:

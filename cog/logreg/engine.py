@@ -200,6 +200,13 @@ class Engine:
             logits = [classifier.logits for classifier in classifiers]
             return metrics.top1_of_many(data.features, data.targets, rows, logits)
 
+    @torch.no_grad()
+    def losses(self, data: Data, rows: torch.Tensor, classifiers: Sequence[TrainedClassifier]) -> list[float]:
+        """Return the mean cross-entropy of each classifier on training ``rows``, from float32 logits."""
+        with self._computing(), products(self.device, "fp32"):
+            logits = [classifier.logits for classifier in classifiers]
+            return metrics.mean_losses(data.features, data.targets, rows, logits)
+
     def make_learner(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> Learner:
         """Return the classifiers at the beginning of their training."""
         kind = _learner(len(spec.rows), settings, data.features.dim)

@@ -155,6 +155,19 @@ def top1_of_many(
     return [100 * count / len(rows) for count in hits.tolist()]
 
 
+def mean_losses(
+    features: FeatureMatrix, y: torch.Tensor, rows: torch.Tensor, classifiers: Sequence[Logits]
+) -> list[float]:
+    """Return the mean cross-entropy (nats) of several classifiers on the same rows, see :func:`top1_of_many`."""
+    sums = [new_sums(y.device) for _ in classifiers]
+    for start, stop, new in _chunks(len(rows), y.device):
+        part = rows[start:stop].to(features.index_device)
+        x, labels = features.exact(part), y[part.to(y.device)][new - start :]
+        for total, logits_of in zip(sums, classifiers, strict=True):
+            add_batch(total, logits_of(x)[new - start :], labels)
+    return [to_evaluation(total, len(rows)).loss for total in sums]
+
+
 def _chunks(n: int, device: torch.device) -> list[tuple[int, int, int]]:
     """Return start, stop and the first new row of chunks of one size; the last one begins in the one before it."""
     size = min(n, CPU_CHUNK if device.type == "cpu" else GPU_CHUNK)

@@ -55,17 +55,17 @@ def evaluate(
     Raises:
         CogError: see :func:`cog.extract_features` and :func:`cog.logreg.protocol.run_protocol`.
     """
-    normalize, pca_dim = settings.get("normalize", True), settings.get("pca_dim", 0)
+    first = Settings(seed=0, **settings)
+    normalize, pca_dim = first.normalizes_features, first.pca_dim
     how = {"device": device, "n_workers": n_workers, "opts": opts}
-    features = [
-        _features(backbone, images, normalize=normalize and not pca_dim, **how) for images in (train, test)
-    ]
+    features = [_features(backbone, images, normalize=normalize, **how) for images in (train, test)]
     model = features[0].name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
     engine = Engine(resolve_device(device), settings.get("precision", "auto"))
-    max_per_class = settings.get("max_per_class", 0)
+    max_per_class = first.max_per_class
     data = prepare(
-        features[0], features[1], engine, max_per_class=max_per_class, pca_dim=pca_dim, normalize=normalize
-    )
+        features[0], features[1], engine,
+        max_per_class=max_per_class, pca_dim=pca_dim, normalize=first.normalize and not normalize,
+    )  # fmt: skip
     scores = []
     for n_shot in (n_shots,) if isinstance(n_shots, int) else n_shots:
         for seed in seeds:

@@ -128,6 +128,8 @@ def _get_settings(args: argparse.Namespace, cfg: CfgNode, label: str) -> Setting
     values = {key.lower(): value for key, value in cfg.CLF.items() if key.lower() in names}
     # A setting without a part in a run keeps its default: another value of it does not make another run.
     unused = ["mlp_hidden", "mlp_layers"] if cfg.CLF.TYPE == "logreg" else []
+    unused += ["pca_norm"] if not (cfg.CLF.PCA_DIM and cfg.CLF.NORM_FTS) else []
+    unused += ["tie_break"] if not cfg.CLF.N_TRIALS else []
     unused += ["trials_per_round"] if cfg.CLF.SEARCH != "batched" else []
     return Settings(
         seed=cfg.EVAL.SEED,

@@ -40,13 +40,12 @@ def prepare(
     """Put features into the form in which the engine reads them.
 
     Args:
-        train: training features, float32 ``(n, d)``; with ``pca_dim`` not normalized, else as wanted. **Taken over**:
-            their memory may be rewritten.
+        train: training features, float32 ``(n, d)``, normalized or not. **Taken over**: their memory may be rewritten.
         test: test features ``(m, d)``, likewise.
         engine: engine that will train on them.
         max_per_class: ``CLF.MAX_PER_CLASS``; 0 keeps all training images.
         pca_dim: ``CLF.PCA_DIM``; 0 keeps the features.
-        normalize: ``CLF.NORM_FTS``, for principal components.
+        normalize: whether to l2-normalize the principal components.
 
     Raises:
         CogError: features that do not fit together, more components than there are, features in a file whose part does
@@ -71,7 +70,9 @@ def prepare(
         n, dim = train.x.shape
         action = f"computing the principal components of {train.name} ({n} x {dim})"
         with exhaustion_explained(action, "set CLF.PCA_DIM 0"):
-            components = pca.timed_fit(train.x, pca_dim, rows=rows, device=engine.device, source=train.name)
+            components = pca.timed_fit(
+                train.x, pca_dim, rows=rows, norms=train.norms, device=engine.device, source=train.name
+            )
             train = _project(train, rows, components, pca_dim, engine.device, normalize)
             test = _project(test, None, components, pca_dim, engine.device, normalize)
         preparation["pca"] = components.as_dict(pca_dim) | {"normalized": normalize}
@@ -110,7 +111,9 @@ def _project(
     y = features.y if rows is None else features.y[rows]
     if not in_place:
         _require_room(features, len(y), dim)
-    x = pca.project(features.x, components, dim, rows=rows, in_place=in_place, device=device)
+    x = pca.project(
+        features.x, components, dim, rows=rows, norms=features.norms, in_place=in_place, device=device
+    )
     if in_place and 4 * dim <= features.x.shape[1]:
         x = x.clone()  # gives back the rest
     feature_files.check_and_normalize_(x, f"the principal components of {features.name}", normalize=normalize)

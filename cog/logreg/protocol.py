@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,13 +86,14 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
                 # Trials of a search share initial weights and order, so they differ by lr and wd alone.
                 spec = _train_spec(settings, train_rows, pairs, stage="search")
                 classifiers = engine.fit(data, spec, settings, work=work)
-                search.tell(_validate(data, engine, val_rows, classifiers))
+                search.tell(_validate(data, engine, val_rows, classifiers, settings))
                 work.forget_training()
                 progress.update(len(search.trials) - progress.done)
         lr, wd = search.best.lr, search.best.wd
         logger.info(
-            "%sbest: lr %.6g, wd %.6g, validation top-1 %.2f", settings.label, lr, wd, search.best.val_top1
-        )
+            "%sbest: lr %.6g, wd %.6g, validation top-1 %.2f (%s)",
+            settings.label, lr, wd, search.best.val_top1, search.describe_ties(),
+        )  # fmt: skip
     assert lr is not None and wd is not None
     rows = _draw_few_shot(data, settings, all_rows, stage="final")
     spec = _train_spec(settings, rows, [(lr, wd)], stage="final")
@@ -131,14 +133,21 @@ def _train_spec(
 
 
 def _validate(
-    data: Data, engine: Engine, rows: torch.Tensor, classifiers: list[TrainedClassifier]
+    data: Data,
+    engine: Engine,
+    rows: torch.Tensor,
+    classifiers: list[TrainedClassifier],
+    settings: Settings,
 ) -> list[Result]:
     start = time.monotonic()
     scores = engine.top1(data, rows, classifiers)
+    losses: Sequence[float | None] = [None] * len(scores)
+    if settings.tie_break == "loss":
+        losses = engine.losses(data, rows, classifiers)
     share = (time.monotonic() - start) / len(classifiers)
     return [
-        Result(score, classifier.diverged, classifier.seconds + share)
-        for score, classifier in zip(scores, classifiers, strict=True)
+        Result(score, classifier.diverged, classifier.seconds + share, loss)
+        for score, classifier, loss in zip(scores, classifiers, losses, strict=True)
     ]
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cog.errors import CogError
 from cog.logreg.settings import Settings
 from cog.results import concept_counts
+from cog.results.ties import TIE_POINTS
 from cog.runtime import files, run_archive, safe_load
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from cog.logreg.matrix import Data
     from cog.logreg.protocol import RunResult
+    from cog.logreg.search import Search
 
 RESULTS_FILE = "results.json"
 
@@ -266,6 +268,12 @@ def _counts_per_class(
     return entries
 
 
+def _ties(search: Search) -> dict[str, Any]:
+    """Return the record of the trials that are about as good as the best one."""
+    rates = [trial.lr for trial in search.tied]
+    return {"points": TIE_POINTS, "n_trials": len(rates), "lr": [min(rates), max(rates)]}
+
+
 def write(
     stage: Path, result: RunResult, data: Data, plan: RunPlan, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -318,7 +326,8 @@ def write(
         "rows": dataclasses.asdict(result.rows),
         "final": final,
         "best_trial": None if search is None else search.best.number,
-        "trials": [dataclasses.asdict(trial) for trial in trials],
+        "trials": [trial.as_dict() for trial in trials],
+        "ties": None if search is None else _ties(search),
         "seconds": {
             "search": round(sum(trial.seconds for trial in trials), 3),
             "final": round(classifier.seconds, 3),

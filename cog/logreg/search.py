@@ -10,8 +10,10 @@ process that was killed, is cut off before the next one is written. Reading pars
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog.errors import CogError
+from cog.results import ties
 
 if TYPE_CHECKING:
     import optuna
@@ -41,11 +44,13 @@ class Result:
         val_top1: accuracy on the held-out part in percent; counts as 0 when training diverged.
         diverged: whether a weight was no longer finite.
         seconds: duration; of trials that were trained together, each one's share.
+        val_loss: mean cross-entropy on the held-out part; None where ``tie_break`` does not ask for it.
     """
 
     val_top1: float
     diverged: bool
     seconds: float
+    val_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Trial:
         diverged: as of the result.
         seconds: as of the result.
         pruned: always False; earlier versions could stop trials early, and readers look for it.
+        val_loss: as of the result.
     """
 
     number: int
@@ -69,6 +75,14 @@ class Trial:
     diverged: bool
     seconds: float
     pruned: bool = False
+    val_loss: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record for results.json; a loss that nobody asked for is no part of it."""
+        record = dataclasses.asdict(self)
+        if self.val_loss is None:
+            del record["val_loss"]
+        return record
 
 
 @contextlib.contextmanager
@@ -136,8 +150,28 @@ class Search:
 
     @property
     def best(self) -> Trial:
-        """The trial with the highest validation accuracy, the first of equals (as Optuna does)."""
-        return max(self.trials, key=lambda trial: (not trial.diverged, trial.val_top1, -trial.number))
+        """The trial with the highest validation accuracy; of equals the first (as Optuna does), or by its loss."""
+
+        def rank(trial: Trial) -> tuple[float, ...]:
+            loss = math.inf if trial.val_loss is None or math.isnan(trial.val_loss) else trial.val_loss
+            by_loss = self._settings.tie_break == "loss"
+            return not trial.diverged, trial.val_top1, -loss if by_loss else 0.0, -trial.number
+
+        return max(self.trials, key=rank)
+
+    @property
+    def tied(self) -> list[Trial]:
+        """The trials that are about as good as the best one."""
+        scores = [math.nan if trial.diverged else trial.val_top1 for trial in self.trials]
+        return [self.trials[position] for position in ties.tied(scores)]
+
+    def describe_ties(self) -> str:
+        """Return how many trials are about as good, and the learning rates among which the choice says nothing."""
+        rates = sorted(trial.lr for trial in self.tied)
+        text = ties.say(len(rates), len(self.trials))
+        if len(rates) > 1:
+            text += f": learning rates from {rates[0]:.3g} to {rates[-1]:.3g} are as good"
+        return text
 
     def ask(self) -> list[tuple[float, float]]:
         """Return pairs of learning rate and weight decay to train together; none when the search is over.
@@ -207,7 +241,8 @@ class Search:
         # A diverged trial counts as 0 %: the sampler learns to stay away. A failed one would be ignored.
         val_top1 = 0.0 if result.diverged else result.val_top1
         seconds = round(result.seconds, 3)
-        self.trials.append(Trial(number, params["lr"], params["wd"], val_top1, result.diverged, seconds))
+        trial = Trial(number, params["lr"], params["wd"], val_top1, result.diverged, seconds)
+        self.trials.append(dataclasses.replace(trial, val_loss=result.val_loss))
         if len(self.trials) - self._n_told == len(self._round):
             for asked, trial in zip(self._round, self.trials[self._n_told :], strict=True):
                 asked.set_user_attr("diverged", trial.diverged)
@@ -268,11 +303,14 @@ class TrialJournal:
         """
         import optuna
 
+        attributes: dict[str, Any] = {"diverged": trial.diverged, "seconds": trial.seconds}
+        if trial.val_loss is not None:
+            attributes["val_loss"] = trial.val_loss
         frozen = optuna.trial.create_trial(
             value=trial.val_top1,
             params={"lr": trial.lr, "wd": trial.wd},
             distributions=self._space,
-            user_attrs={"diverged": trial.diverged, "seconds": trial.seconds},
+            user_attrs=attributes,
         )
         with self._write_errors_explained():
             self._study = self._study or self._open()
@@ -314,9 +352,11 @@ def _as_trial(frozen: optuna.trial.FrozenTrial) -> Trial:
         raise ValueError("a trial that is not finished")
     attributes, params = frozen.user_attrs, frozen.params
     diverged, seconds = bool(attributes["diverged"]), float(attributes["seconds"])
+    loss = attributes.get("val_loss")
     return Trial(
-        frozen.number, float(params["lr"]), float(params["wd"]), float(frozen.value), diverged, seconds
-    )
+        frozen.number, float(params["lr"]), float(params["wd"]), float(frozen.value), diverged, seconds,
+        val_loss=None if loss is None else float(loss),
+    )  # fmt: skip
 
 
 def _repair(path: Path) -> None:

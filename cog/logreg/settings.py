@@ -34,6 +34,8 @@ class Settings:
         mlp_hidden: units of each hidden layer of an MLP.
         mlp_layers: hidden layers of an MLP.
         pca_dim: principal components that the features were replaced by; 0: none.
+        pca_norm: whether components (``"after"``) or the features before (``"before"``) were normalized.
+        tie_break: which of equally accurate trials is taken, the ``"first"`` or the one with the least ``"loss"``.
         max_per_class: training images per class that were kept before anything else; 0: all.
         label: how log lines name this run among others; not part of the protocol.
     """
@@ -59,6 +61,8 @@ class Settings:
     mlp_hidden: int = 2048
     mlp_layers: int = 2
     pca_dim: int = 0
+    pca_norm: str = "after"
+    tie_break: str = "first"
     max_per_class: int = 0
     label: str = ""
 
@@ -73,6 +77,11 @@ class Settings:
             raise CogError("CLF.N_TRIALS 0 means no search: give both --lr and --wd")
         if self.n_trials and fixed:
             raise CogError("--lr and --wd replace the search: add CLF.N_TRIALS 0, or leave them out")
+
+    @property
+    def normalizes_features(self) -> bool:
+        """Whether the features themselves are l2-normalized, and not (or only) their components."""
+        return self.normalize and (not self.pca_dim or self.pca_norm == "before")
 
     @property
     def has_relu(self) -> bool:

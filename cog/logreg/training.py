@@ -60,12 +60,12 @@ def train_all(
     engine = Engine(resolve_device(device_name), clf.PRECISION)
     jobs.begin(claims, device=engine.device.type, precision=engine.precision)
     with exhaustion_explained("preparing the training", _LESS_MEMORY):
-        normalize = clf.NORM_FTS and not clf.PCA_DIM  # then done to the components
+        normalize = settings[0].normalizes_features
         mapped = stays_in_file(train, test)
         data = prepare(
             feature_files.load(train, normalize=normalize, mapped=mapped),
             feature_files.load(test, normalize=normalize),
-            engine, max_per_class=clf.MAX_PER_CLASS, pca_dim=clf.PCA_DIM, normalize=clf.NORM_FTS,
+            engine, max_per_class=clf.MAX_PER_CLASS, pca_dim=clf.PCA_DIM, normalize=clf.NORM_FTS and not normalize,
         )  # fmt: skip
         require_room(settings[0], data.features.n, data.features.dim, len(data.labels), engine.device)
         at_once, alone = runs_at_once(data, settings, engine)

@@ -18,7 +18,15 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 #: Groups of the paper's result tables (Table 1), and models released later, which its tables do not have.
-CATEGORIES = ("reference", "architecture", "self-supervision", "regularization", "web-data", "later")
+CATEGORIES = (
+    "reference",
+    "architecture",
+    "self-supervision",
+    "regularization",
+    "web-data",
+    "first-version",
+    "later",
+)
 
 
 #: What a model may have seen in pretraining: whether the concepts of the levels were unseen follows from it.

@@ -812,6 +812,40 @@ register(
     )
 )
 
+# ---- of the paper's first version alone -----------------------------------------------------------------
+# Of its supplement's Fig. 11, which has no numbers. torchvision's V1 weights; their file names hold the hashes.
+for _name, _label, _title, _constructor, _parameters, _file, _hash, _timm_name, _top1 in (
+    (
+        "sup_alexnet", "AlexNet", "One weird trick for parallelizing convolutional neural networks", "alexnet",
+        57_003_840, "alexnet-owt-7be5be79.pth", "7be5be79", None, 56.522,
+    ),
+    (
+        "sup_vgg16", "VGG-16", "Very Deep Convolutional Networks for Large-Scale Image Recognition", "vgg16_bn",
+        134_268_992, "vgg16_bn-6c64b313.pth", "6c64b313", "vgg16_bn.tv_in1k", 73.36,
+    ),
+):  # fmt: skip
+    register(
+        ModelSpec(
+            _name,
+            Paper(_label, "first-version", _title),
+            Network(
+                f"torchvision.models:{_constructor}",
+                feature_dim=4096,
+                parameters=_parameters,
+                head=("classifier.6",),
+            ),
+            layouts=(Unwrap(), Unwrap(rename="cog.models.rename:vgg_timm")) if _timm_name else (Unwrap(),),
+            release=Release(
+                "prepare_sup.sh",
+                (CheckpointSource(_TORCH + _file, _hash), *([_timm(_timm_name)] if _timm_name else [])),
+                "BSD-3-Clause",
+                Published(_top1),
+            ),
+            note=f"in the paper's first version alone; {'with batch normalization; ' if _timm_name else ''}the feature "
+            "is the last hidden layer (fc7) after its ReLU",
+        )
+    )
+
 # ---- later models of the same authors, on IN-1K alone -----------------------------------------------
 _TREX = "No Reason for No Supervision: Improved Generalization in Supervised Models"
 for _name, _label, _file, _top1 in (

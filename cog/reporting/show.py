@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cog.errors import CogError
 from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
-from cog.reporting.tables import accuracies, comparisons, experiments, per_seed, writers
+from cog.reporting.tables import accuracies, claims, comparisons, experiments, per_seed, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
 from cog.results import exchange, labels, official, published, query, seen
@@ -102,6 +102,11 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         with_source=selected.paper is not None or bool(selected.imports),
         pretraining=results.pretraining if is_table and on_levels else None,
     )
+    if request.claims:
+        view = claims.of_claims([*results.cells, *results.measures])
+        if is_table:
+            return writers.draw(view.tables, request.format, width=request.width)
+        return writers.flat(view.records, view.columns, request.format, decimals=decimals)
     view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
     comparable = official.compare([*results.cells, *results.others])
     remarks = [writers.printable(remark) for remark in comparable.remarks]

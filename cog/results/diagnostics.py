@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cog import constants
+from cog.results import ties
 from cog.results.labels import dataset_label, shots_title
 from cog.results.official import Match, Verdict
 from cog.results.run_records import Problem, Run
@@ -111,6 +112,7 @@ def collect(evidence: Evidence) -> list[Notice]:
             *_counts(model, counts_of.get(model, {})),
             *_missing(model, cells, evidence.root),
             *_diverged(model, runs),
+            *_ties(model, runs),
             *_chance(model, cells, runs),
             *_edges(model, runs),
             *_protocol(model, runs),
@@ -198,6 +200,12 @@ _KINDS = {
         "warning", "trials that diverged", "{n} of the searches diverged",
         "In some runs this was more than half, which leaves few trials to choose from.",
         "Lower the upper end of CLF.LR_INTV for these runs.",
+    ),
+    "ties": _Kind(
+        "note", "searches that end in a tie", "At least half of the trials are equally good in {n}",
+        "The held-out images do not tell these trials apart (within 0.1 points): which learning rate and weight decay "
+        "is taken is arbitrary. Accuracies hardly depend on it; confidences and the scale of the weights do.",
+        'Do not interpret the chosen values. For a choice that the held-out part does make: CLF.TIE_BREAK loss.',
     ),
     "chance": _Kind(
         "warning", "accuracy no better than guessing", "Accuracy no better than guessing",
@@ -417,6 +425,16 @@ def _diverged(model: str, runs: Sequence[Run]) -> list[Notice]:
             n=f"{lost:,} of {sum(run.details.n_trials for run in runs):,} trials",
         ),
     ]
+
+
+def _ties(model: str, runs: Sequence[Run]) -> list[Notice]:
+    searched = [run for run in runs if run.details.n_trials > 1]
+    items = [
+        f"{_run(run)}: {ties.say(run.details.n_trials_tied, run.details.n_trials)}"
+        for run in searched
+        if 2 * run.details.n_trials_tied >= run.details.n_trials
+    ]
+    return _notices("ties", model, items, n=f"{len(items)} of {_amount(len(searched), 'run')}")
 
 
 def _chance(model: str, cells: Sequence[SeedAverage], runs: Sequence[Run]) -> list[Notice]:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.results import concept_counts
+from cog.results import concept_counts, ties
 from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import (
     Counts,
@@ -56,11 +56,12 @@ _PLAIN = frozenset({type(None), str, bool, int})
 #: Of results.json, what :func:`read_details` and tables need (without the trials: :data:`_COUNTED`).
 _SUMMARIZED = (
     "status", "seed", "n_shot", "final", "identity", "train_features", "test_features", "n_classes", "feature_dim",
-    "rows", "best_trial", "seconds", "versions", "device", "finished",
+    "rows", "best_trial", "seconds", "versions", "device", "precision",
+    "finished",
 )  # fmt: skip
 
 #: What is told of the trials.
-_COUNTED = ("n_trials", "n_trials_diverged", "best_val_top1")
+_COUNTED = ("n_trials", "n_trials_tied", "n_trials_diverged", "best_val_top1")
 
 _Value = TypeVar("_Value")
 _KEPT: dict[str, Any] = {}
@@ -92,6 +93,7 @@ class Details:
         rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
         n_trials: trials of the search that were recorded.
         n_trials_diverged: how many of them diverged.
+        n_trials_tied: how many are about as good as the best one (:mod:`cog.results.ties`).
         best_trial: number of the trial whose pair was used; None without a search.
         best_val_top1: its accuracy on the held-out part, in percent.
         seconds: durations of ``search`` and ``final``.
@@ -112,6 +114,7 @@ class Details:
     rows: Mapping[str, int] = field(default_factory=dict)
     n_trials: int = 0
     n_trials_diverged: int = 0
+    n_trials_tied: int = 0
     best_trial: int | None = None
     best_val_top1: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -567,6 +570,9 @@ def read_details(record: Mapping[str, Any]) -> Details:
         feature_dim=whole(record.get("feature_dim")),
         rows=_shared({key: n for key, n in _mapping(record.get("rows")).items() if whole(n) is not None}),
         n_trials=len(trials) or whole(record.get("n_trials")) or 0,
+        n_trials_tied=len(ties.tied([_val_top1(trial) for trial in trials]))
+        or whole(record.get("n_trials_tied"))
+        or 0,
         n_trials_diverged=sum(trial.get("diverged") is True for trial in trials)
         or whole(record.get("n_trials_diverged"))
         or 0,
@@ -593,6 +599,11 @@ def _shared(value: _Value) -> _Value:
     if len(_KEPT) >= _MOST_KEPT:
         _KEPT.clear()
     return _KEPT.setdefault(repr(value), value)
+
+
+def _val_top1(trial: Mapping[str, Any]) -> float:
+    value = None if trial.get("diverged") is True else number(trial.get("val_top1"))
+    return math.nan if value is None else value
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -55,7 +55,10 @@ def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]
             n_bytes += _delete(path)
             deleted.append(path)
     if deleted:
-        print(f"deleted the features of {len(deleted)} splits, {machine_checks.size(n_bytes)} in all", flush=True)
+        print(
+            f"deleted the features of {len(deleted)} splits, {machine_checks.size(n_bytes)} in all",
+            flush=True,
+        )
     return deleted
 
 

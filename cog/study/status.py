@@ -12,7 +12,13 @@ from cog.study.units import ExtractionUnit, Status, Study, TrainingUnit, Unit
 #: Keys of the records.
 COLUMNS = ("kind", "model", "dataset", "split", "n_shot", "seed", "state", "detail", "folder")
 
-_LETTERS = {units.DELETED: "d", units.RUNNING: "r", units.QUEUED: "q", units.FAILED: "f", units.INTERRUPTED: "i"}
+_LETTERS = {
+    units.DELETED: "d",
+    units.RUNNING: "r",
+    units.QUEUED: "q",
+    units.FAILED: "f",
+    units.INTERRUPTED: "i",
+}
 
 #: States that say too little alone.
 _WORDS = {units.DELETED: "features deleted"}

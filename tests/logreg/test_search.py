@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 
 import optuna
 import pytest
+import torch
 from classifier_runs import command, logs_of, search
 
 from cog.commands import logreg
+from cog.features import feature_files
+from cog.logreg import protocol
 from cog.logreg import search as tune
+from cog.logreg.engine import Engine
+from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
+from cog.runtime import random_streams
 
 LR, WD = (1e-1, 1e2), (1e-12, 1e-4)
 
@@ -73,6 +80,69 @@ def test_suggestions_of_a_round_do_not_wait_for_its_results():
     other = search(worse_late, n_trials=20, search="batched")[0].trials
     assert [(t.lr, t.wd) for t in other][:15] == pairs[1][:15]
     assert [(t.lr, t.wd) for t in other][15:] != pairs[1][15:]
+
+
+def flat(lr, wd):
+    """As good wherever the learning rate is above 1, by accuracy; by loss at 10."""
+    return (50.0 if lr > 1 else 49.8), False
+
+
+def test_ties_are_counted_and_named():
+    found = search(flat, n_trials=20)[0]
+    good = [trial.lr for trial in found.trials if trial.lr > 1]
+    assert 2 < len(good) < 20 and [trial.lr for trial in found.tied] == good
+    assert found.describe_ties() == (
+        f"{len(good)} of 20 trials within 0.1 points: "
+        f"learning rates from {min(good):.3g} to {max(good):.3g} are as good"
+    )
+    assert found.best is found.tied[0]
+
+
+def test_a_diverged_trial_is_no_tie():
+    found = search(lambda lr, wd: (0.0, lr > 10), n_trials=10)[0]
+    assert [trial.lr for trial in found.tied] == [trial.lr for trial in found.trials if trial.lr <= 10]
+
+
+def test_ties_are_broken_by_the_loss_where_it_is_asked_for():
+    def outcome(lr, wd):
+        return *flat(lr, wd), 0.0, abs(math.log(lr / 10))
+
+    found = {}
+    for rule in ("first", "loss"):
+        one = tune.Search(Settings(seed=1, n_trials=20, lr_interval=LR, wd_interval=WD, tie_break=rule))
+        while pairs := one.ask():
+            one.tell([tune.Result(*outcome(*pair)) for pair in pairs])
+        found[rule] = one
+    first, loss = (found[rule].best for rule in ("first", "loss"))
+    assert [t.lr for t in found["first"].trials] == [t.lr for t in found["loss"].trials], (
+        "the search is the same"
+    )
+    assert first.val_top1 == loss.val_top1 and first.number < loss.number
+    assert loss.lr == min((t.lr for t in found["loss"].tied), key=lambda lr: abs(math.log(lr / 10)))
+
+
+def test_the_validation_loss_is_that_of_the_held_out_part(feature_folders, tmp_path):
+    """... by plain PyTorch, from a trial trained alone; without the option nothing of it is computed or recorded."""
+    pairs = ["CLF.TIE_BREAK", "loss", "CLF.N_TRIALS", "2"]
+    logreg.main(command(feature_folders, tmp_path / "out", *pairs))
+    record = json.loads((tmp_path / "out/results.json").read_text())
+    train = feature_files.load(feature_folders[0], normalize=True)
+    settings = Settings(seed=22, n_trials=2, n_epochs=4, tie_break="loss")
+    rng = random_streams.numpy_rng(22, "split")
+    rows, held_out = feature_files.split_train_val(train.y, val_frac=0.2, rng=rng)
+    engine = Engine(torch.device("cpu"), "fp32")
+    data = prepare(train, feature_files.load(feature_folders[1], normalize=True), engine)
+    for trial in record["trials"]:
+        spec = protocol._train_spec(settings, rows, [(trial["lr"], trial["wd"])], stage="search")
+        (classifier,) = engine.fit(data, spec, settings)
+        logits = torch.nn.functional.linear(train.x[held_out], classifier.weight, classifier.bias)
+        expected = torch.nn.functional.cross_entropy(logits, train.y[held_out])
+        assert trial["val_loss"] == pytest.approx(expected.item(), rel=1e-4)
+    ties = record["ties"]
+    assert ties["points"] == 0.1 and 1 <= ties["n_trials"] <= 2 and ties["lr"][0] <= ties["lr"][1]
+    logreg.main(command(feature_folders, tmp_path / "plain", "CLF.N_TRIALS", "2"))
+    plain = json.loads((tmp_path / "plain/results.json").read_text())
+    assert "val_loss" not in plain["trials"][0] and plain["trials"][0]["lr"] == record["trials"][0]["lr"]
 
 
 @pytest.mark.parametrize("mode", ["sequential", "batched"])

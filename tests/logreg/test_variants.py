@@ -19,6 +19,7 @@ from classifier_runs import (
 )
 
 from cog import config, paths
+from cog.analysis import saved_runs
 from cog.commands import extract_features, logreg, print_results
 from cog.errors import CogError
 from cog.features import feature_files, pca
@@ -78,6 +79,41 @@ def test_accuracy_equals_that_on_scikit_learns_projection(tmp_path, normalize, m
     ]
     assert scores[0] == scores[1]
     assert 30 < scores[0][-1] < 100
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_components_of_normalized_features(tmp_path, mapped):
+    """CLF.PCA_NORM before: scikit-learn's components of unit rows, as they are."""
+    train, test = labelled(40, 8, 24, 0), labelled(20, 8, 24, 1)
+    tiny.write_features(tmp_path, train.x, train.y)
+    units = [torch.nn.functional.normalize(one.x.double()).numpy() for one in (train, test)]
+    oracle = sklearn.decomposition.PCA(6, svd_solver="full").fit(units[0])
+    made = prepare(
+        feature_files.load(tmp_path, normalize=True, mapped=mapped),
+        FeatureSet(torch.nn.functional.normalize(test.x), test.y, test.name),
+        Engine(CPU), pca_dim=6, normalize=False,
+    )  # fmt: skip
+    for found, rows in zip((made.features, made.test), units, strict=True):
+        expected = torch.from_numpy(oracle.transform(rows)).float()
+        torch.testing.assert_close(rows_of(found), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_on_components_of_normalized_features(feature_folders, tmp_path):
+    """The saved run gives the recorded accuracy; it is another run than the default, which earlier records name not."""
+    pairs = ["CLF.PCA_DIM", "3", *SMALL]
+    logreg.main(command(feature_folders, tmp_path / "out", *pairs, "CLF.PCA_NORM", "before"))
+    run = saved_runs.read_run(tmp_path / "out", model="a_b", dataset="c", n_shot=None, seed=22)
+    test = feature_files.load(feature_folders[1])
+    predicted = saved_runs.load_classifier(run, normalize=True).logits(test.x).argmax(1)
+    assert 100 * (predicted == test.y).double().mean().item() == pytest.approx(run.top1)
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["identity"]["pca_norm"] == "before" and results["pca"]["normalized"] is False
+    with pytest.raises(CogError, match="pca_norm: before -> after"):
+        logreg.main(command(feature_folders, tmp_path / "out", *pairs))
+    logreg.main(command(feature_folders, tmp_path / "whole", *SMALL))
+    logreg.main(
+        command(feature_folders, tmp_path / "whole", *SMALL, "CLF.PCA_NORM", "before")
+    )  # has no part in it
 
 
 def test_a_saved_run_can_be_applied_to_new_features(feature_folders, tmp_path):
@@ -246,6 +282,11 @@ Y = torch.arange(4).repeat_interleave(6)
             "1 of 24 rows of X hold NaN",
         ),
         (cloud(24, 8), ["CLF.PCA_DIM", "-1"], "CLF.PCA_DIM = -1 is not valid"),
+        (
+            cloud(24, 8),
+            ["CLF.PCA_NORM", "never"],
+            "CLF.PCA_NORM = 'never' is not valid, expected after or before",
+        ),
         (cloud(24, 8), ["CLF.PCA_DIM", "2.5"], "CLF.PCA_DIM = 2.5"),
         (cloud(24, 8), ["CLF.MAX_PER_CLASS", "-3"], "CLF.MAX_PER_CLASS = -3 is not valid"),
         (cloud(24, 8), ["CLF.MAX_PER_CLASS", "1"], "every class has a single training image"),

@@ -36,7 +36,14 @@ from cog.models.zoo import MODELS, get_spec
 
 #: Scripts and models as users of the original toolkit know them.
 SCRIPTS = {
-    "prepare_sup.sh": {"sup_resnet50", "sup_resnet152", "sup_inception-v3", "sup_vgg19"},
+    "prepare_sup.sh": {
+        "sup_resnet50",
+        "sup_resnet152",
+        "sup_inception-v3",
+        "sup_vgg19",
+        "sup_alexnet",
+        "sup_vgg16",
+    },
     "prepare_deit.sh": {"deit_small", "deit_small_distilled", "deit_base_distilled_384"},
     "prepare_nat.sh": {"nat_m4"},
     "prepare_efficientnet.sh": {"efficientnet_b1", "efficientnet_b4"},
@@ -68,7 +75,8 @@ SCRIPTS = {
 def test_the_models_of_the_paper():
     counts = {category: len(cog.list_models(category)) for category in CATEGORIES}
     assert counts == {
-        "reference": 1, "architecture": 10, "self-supervision": 10, "regularization": 6, "web-data": 4, "later": 2,
+        "reference": 1, "architecture": 10, "self-supervision": 10, "regularization": 6, "web-data": 4,
+        "first-version": 2, "later": 2,
     }  # fmt: skip
     assert {
         name: {s.name for s in specs} for name, specs in model_docs.families(list(MODELS.values())).items()
@@ -88,6 +96,7 @@ class TestEveryModel:
             "self-supervision": "s-",
             "regularization": "r-",
             "later": "t-ReX",
+            "first-version": ("AlexNet", "VGG-16"),
         }
         assert spec.paper.label.startswith(prefixes.get(spec.paper.category, "d-"))
         for source in spec.release.sources:
@@ -103,7 +112,7 @@ class TestEveryModel:
         count = sum(parameter.numel() for parameter in network.parameters())
         assert count == spec.network.parameters
         if spec.paper.parameters is None:
-            assert name == "clip_resnet50" or spec.paper.category == "later"
+            assert name == "clip_resnet50" or spec.paper.category in ("later", "first-version")
         elif round(count / 1e6, 1) != spec.paper.parameters:
             # The paper counts the auxiliary classifier, which features do not use; the row says so.
             assert name == "sup_inception-v3" and str(spec.paper.parameters) in spec.note
@@ -431,7 +440,10 @@ def test_hostile_safetensors_end_in_one_line(kind, tmp_path):
 @pytest.mark.parametrize(
     ("index", "says"),
     [
-        ({"weight_map": {"a": "../elsewhere.safetensors"}}, "names '../elsewhere.safetensors', expected files"),
+        (
+            {"weight_map": {"a": "../elsewhere.safetensors"}},
+            "names '../elsewhere.safetensors', expected files",
+        ),
         ({"weight_map": {"a": "/etc/passwd"}}, "expected files such as"),
         ({"weight_map": {"a": "model.pth"}}, "expected files such as"),
         ({"weight_map": {"a": 3}}, "expected files such as"),
@@ -440,7 +452,10 @@ def test_hostile_safetensors_end_in_one_line(kind, tmp_path):
         ({"weight_map": ["part.safetensors"]}, "has no weight_map"),
         ([], "has no weight_map"),
         ({"weight_map": {"a": "part.safetensors"}}, "does not hold the tensors"),
-        ({"weight_map": {"a": "part.safetensors", "b": "part.safetensors", "c": "part.safetensors"}}, "(as c)"),
+        (
+            {"weight_map": {"a": "part.safetensors", "b": "part.safetensors", "c": "part.safetensors"}},
+            "(as c)",
+        ),
     ],
     ids=["above", "root", "pickle", "number", "absent", "empty", "list", "no mapping", "less", "more"],
 )

@@ -115,7 +115,8 @@ def test_variants(name, variant, suffix, files):
 
 
 def test_the_goldens_cover_the_declared_models():
-    assert set(rules.load_index()) == MODELS.keys() - set(list_models("later"))
+    others = {*list_models("later"), *list_models("first-version")}
+    assert set(rules.load_index()) == MODELS.keys() - others
 
 
 @pytest.mark.slow
@@ -129,6 +130,34 @@ def test_later_models_are_bare_resnets(name, tmp_path):
     x = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.equal(cog.load_backbone(name, tmp_path / "model.ckpt")(x), network(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "constructor"),
+    [("sup_alexnet", "alexnet"), pytest.param("sup_vgg16", "vgg16_bn", marks=pytest.mark.slow)],
+)
+def test_models_of_the_first_version_are_torchvisions(name, constructor, tmp_path):
+    """The feature is what torchvision's last layer gets, 4096 numbers after a ReLU, from its own state dict."""
+    with torch.device("meta"):
+        network = getattr(torchvision.models, constructor)().eval()
+    network = network.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for key, tensor in network.state_dict().items():
+            if tensor.is_floating_point():
+                scale = tensor[0].numel() ** -0.5 if tensor.ndim > 1 else 1.0
+                tensor.uniform_(0.0 if tensor.ndim == 1 else -scale, scale, generator=generator)
+            else:
+                tensor.zero_()
+    torch.save(network.state_dict(), tmp_path / "model.ckpt")
+    found = {}
+    network.classifier[6].register_forward_pre_hook(lambda _, inputs: found.update(expected=inputs[0]))
+    x = torch.rand(1, 3, 224, 224, generator=generator)
+    with torch.no_grad():
+        network(x)
+        features = cog.load_backbone(name, tmp_path / "model.ckpt")(x)
+    assert features.shape == (1, 4096) and (features >= 0).all() and features.std() > 0
+    assert torch.equal(features, found["expected"])
 
 
 # ---- typical mistakes: each changes the features by as much as tests/golden/README.md says --------------------

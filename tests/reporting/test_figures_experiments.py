@@ -55,6 +55,9 @@ def test_figures_of_the_first_version(paper):
         "v1_fig5": 1, "v1_fig8": 12, "v1_fig9": 3, "mlp": 2,
     }  # fmt: skip
     assert [panel.title for panel in paper["v1_fig9"].panels()] == ["AMI", "NMI", "ARI"]
+    fig4 = rows_of(paper["fig4"])
+    assert {row["dataset"] for row in fig4} == {"in1k", "cog_l1", "cog_l5"}
+    assert {row["n_shot"] for row in fig4} == {"0", "1", "2", "4", "8", "16", "32", "64", "128"}
     assert paper["v1_fig8"].grid[0][0].tick_labels == ("32", "64", "128", "256", "512", "1024", "all")
     assert (
         paper["v1_fig8"].grid[0][0].ticks == (5, 6, 7, 8, 9, 10, 11)

@@ -292,6 +292,13 @@ def test_mixed_epochs_settings_and_versions():
     }  # fmt: skip
 
 
+def test_searches_that_end_in_a_tie():
+    runs = [make_run(n_shot=n, n_trials_tied=tied) for n, tied in ((0, 30), (1, 15), (2, 14))]
+    (notice,) = [notice for notice in collect(runs) if notice.kind == "searches that end in a tie"]
+    assert notice.title == "At least half of the trials are equally good in 2 of 3 runs"
+    assert notice.items[0] == "IN-1K, all images, seed 22: 30 of 30 trials within 0.1 points"
+
+
 def test_mixed_precision_is_what_was_used_and_not_what_was_asked_for():
     """Few-shot runs in the span of their rows are fp32 under any setting: nothing to tell."""
     runs = [

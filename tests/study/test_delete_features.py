@@ -50,7 +50,8 @@ def test_what_is_done_goes_and_is_listed(study, capsys, caplog):
 
 
 @pytest.mark.parametrize(
-    "unfinished", ["in1k/eval_mlp/seed-22/.resume", "cog_l1/analysis_cross/.resume", "in1k/features_other/.resume"]
+    "unfinished",
+    ["in1k/eval_mlp/seed-22/.resume", "cog_l1/analysis_cross/.resume", "in1k/features_other/.resume"],
 )
 def test_what_something_unfinished_needs_stays(study, unfinished):
     """Runs of other studies on the data set, and analyses of the model, whatever data set they are filed under."""
@@ -87,7 +88,18 @@ def test_status_says_deleted(study, capsys):
     delete.delete_features(study, units.survey(study))
     text = status.draw(study, units.survey(study))
     assert "features: 2 done, 6 features deleted of 8" in text
-    root = ["--models_root_dir", str(study.root), "--seeds", "1", "2", "--shots", "0", "8", "--format", "json"]
+    root = [
+        "--models_root_dir",
+        str(study.root),
+        "--seeds",
+        "1",
+        "2",
+        "--shots",
+        "0",
+        "8",
+        "--format",
+        "json",
+    ]
     root += ["--datasets", "in1k", "cog_l1"]
     capsys.readouterr()
     status_command.main(root)

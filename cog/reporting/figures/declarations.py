@@ -27,6 +27,9 @@ _MAX_IN_FIG4 = 12
 
 _FIG4_DATASETS = ("cog_l1", "cog_l3", "cog_l5")
 
+# Fig. 4 of the first version, which begins with one image.
+_V1_FIG4_DATASETS = ("in1k", "cog_l1", "cog_l5")
+
 
 @dataclass(frozen=True)
 class PanelSpec:
@@ -109,15 +112,20 @@ class FigureSpec:
 
 
 def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Keep one's own models and eight of the paper, three levels, and, as in Sec. 4.2.2, two images and more."""
+    """Keep one's own models and eight of the paper, three levels, and, as in Sec. 4.2.2, two images and more.
+
+    With numbers of the first version: its three data sets, from one image on.
+    """
     curves = selection.curves
+    is_v1 = published.SOURCES["v1"] in {curve.source for curve in curves}
+    usual = _V1_FIG4_DATASETS if is_v1 else _FIG4_DATASETS
     if sum(not curve.own for curve in curves) > _MAX_IN_FIG4:
         keep = {model for model, row in published.MODELS.items() if row.in_fig4} | {selection.baseline}
         curves = tuple(curve for curve in curves if curve.own or curve.model in keep)
     there = {dataset for curve in curves for dataset, _ in curve.scores}
-    datasets = there & {*(selection.datasets or _FIG4_DATASETS)} or there
+    datasets = there & {*(selection.datasets or usual)} or there
     shots = {key[2] for curve in curves for dataset, key in curve.scores if dataset in datasets}
-    if selection.shots is None and len(shots - {0, 1}) > 1:
+    if selection.shots is None and not is_v1 and len(shots - {0, 1}) > 1:
         shots -= {1}
     curves = tuple(
         dataclasses.replace(

@@ -1,0 +1,74 @@
+"""The table of the paper's statements: what published numbers, and own runs, say of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cog.reporting.tables.layout import View
+from cog.reporting.tables.writers import Note, Table, TableEntry, printable
+from cog.results import claims, published
+from cog.results.claims import Finding, Numbers
+from cog.results.scores import RUNS, SeedAverage
+
+#: Columns of flat records.
+COLUMNS = (
+    "claim", "section", "text", "source", "verdict", "n_holds", "n_cases", "lowest", "highest", "unit",
+    "exceptions",
+)  # fmt: skip
+
+# Exceptions that are named in tables; records have all.
+_MOST_EXCEPTIONS = 6
+
+_NOTE = (
+    "Verdicts compare means; their uncertainty takes no part. holds with exceptions: it does not in at most half of "
+    "the cases; does not hold: in more. Evidence: cases in which it holds; lowest and highest value."
+)
+
+
+def of_claims(averages: Sequence[SeedAverage]) -> View:
+    """Show the statements by the published numbers, and by each other source.
+
+    Args:
+        averages: of any sources; published ones are left out.
+    """
+    papers = set(published.SOURCES.values())
+    others = {
+        a.source: "own runs" if a.source == RUNS else a.source for a in averages if a.source not in papers
+    }
+    findings = {"published": claims.judge_published()}
+    for source, name in others.items():
+        findings[name] = claims.judge_all(Numbers(a for a in averages if a.source == source))
+    tables = tuple(_table(name, some) for name, some in findings.items())
+    records = tuple(_record(name, finding) for name, some in findings.items() for finding in some)
+    return View(tables, COLUMNS, records)
+
+
+def _table(source: str, findings: Sequence[Finding]) -> Table:
+    numbers = "published numbers" if source == "published" else source
+    rows = tuple(
+        (
+            finding.claim.text,
+            tuple(TableEntry(text) for text in (finding.claim.section, finding.verdict, finding.evidence)),
+        )
+        for finding in findings
+    )
+    exceptions = tuple(
+        (finding.claim.text, _shorten(finding.exceptions)) for finding in findings if finding.exceptions
+    )
+    notes = (Note(_NOTE), *([Note("Exceptions", exceptions)] if exceptions else []))
+    title = f"statements of the paper by {printable(numbers)}"
+    return Table(title, ("where", "verdict", "evidence"), rows, notes, "statement", frozenset({0, 1, 2}))
+
+
+def _shorten(exceptions: Sequence[str]) -> str:
+    shown = ", ".join(map(printable, exceptions[:_MOST_EXCEPTIONS]))
+    return shown + (f" and {len(exceptions) - _MOST_EXCEPTIONS} more" * (len(exceptions) > _MOST_EXCEPTIONS))
+
+
+def _record(source: str, finding: Finding) -> dict[str, object]:
+    claim, (lowest, highest) = finding.claim, finding.span or (None, None)
+    return {
+        "claim": claim.name, "section": claim.section, "text": claim.text, "source": source,
+        "verdict": finding.verdict, "n_holds": finding.n_holds, "n_cases": finding.n_cases, "lowest": lowest,
+        "highest": highest, "unit": claim.unit, "exceptions": finding.exceptions,
+    }  # fmt: skip

@@ -1,0 +1,158 @@
+"""The paper's statements against the papers' files, by plain arithmetic; and by numbers of one's own."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+
+import pytest
+from experiment_records import write_runs
+
+from cog.commands import print_results
+from cog.errors import CogError
+from cog.results import claims
+from cog.results.claims import EXCEPTIONS, FAILS, HOLDS, OPEN, Numbers
+from cog.results.scores import SeedAverage
+
+DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
+PUBLISHED = {finding.claim.name: finding for finding in claims.judge_published()}
+
+
+@pytest.fixture(scope="module")
+def v2(shared_dir):
+    """Mean and deviation by model, data set and shots ("all" or a number), from the papers' own file."""
+    path = shared_dir / "paper/cog_v2_top1.csv"
+    if not path.is_file():
+        pytest.skip("needs the papers' tables: would compare the verdicts with them")
+    with open(path, newline="") as handle:
+        return {
+            (row["model"], row["dataset"], row["n_shot"]): (float(row["mean"]), float(row["std"]))
+            for row in csv.DictReader(handle)
+        }
+
+
+def test_accuracy_falls_with_one_exception(v2):
+    models = {model for model, *_ in v2}
+    rises = [
+        (model, near, far)
+        for model in models
+        for near, far in itertools.pairwise(DATASETS)
+        if v2[model, far, "all"] >= v2[model, near, "all"]
+    ]
+    found = PUBLISHED["distance"]
+    assert rises == [("clip_resnet50", "cog_l3", "cog_l4")]
+    assert (found.verdict, found.n_holds, found.n_cases) == (EXCEPTIONS, 5 * len(models) - 1, 5 * len(models))
+    assert found.exceptions == ("clip_resnet50, L3 to L4 +0.5",)
+
+
+def test_gaps_to_the_base_and_between_pairs(v2):
+    def gap(model, base, dataset, n="all"):
+        return v2[model, dataset, str(n)][0] - v2[base, dataset, str(n)][0]
+
+    base = claims.BASE
+    shots = [1, 2, 4, 8, 16, 32, 64, 128]
+    mixing = ("relabel_resnet50", "cutmix_resnet50", "mixup_resnet50", "manifold-mixup_resnet50")
+    transformers = ("t2tvit_t14", "deit_small", "deit_small_distilled", "deit_base_distilled_384")
+    expected = {
+        "label mixing hurts far": [-gap(m, base, d) for m in mixing for d in DATASETS[1:]],
+        "few-shot EfficientNet": [
+            gap("efficientnet_b4", base, d, n) for d in DATASETS[1:] for n in (*shots, "all")
+        ],
+        "few-shot distillation": [
+            gap(*pair, d, n)
+            for pair in (("deit_small_distilled", "deit_small"), ("mealv2_resnet50", base))
+            for d in DATASETS[1:]
+            for n in shots
+        ],
+        "few-shot transformers": [gap(m, base, "cog_l5", n) for m in transformers for n in shots],
+        "transformers lose": [gap(m, base, "in1k") - gap(m, base, "cog_l5") for m in transformers],
+    }
+    for name, gaps in expected.items():
+        found = PUBLISHED[name]
+        assert (found.n_holds, found.n_cases) == (sum(g > 1e-9 for g in gaps), len(gaps)), name
+        assert max(map(abs, found.span)) == pytest.approx(max(map(abs, gaps))), name
+    by = [gap(m, base, "cog_l5", n) for m in transformers for n in shots]
+    assert PUBLISHED["few-shot transformers by"].n_holds == sum(3 <= round(g, 1) <= 4 for g in by)
+    assert PUBLISHED["few-shot transformers by"].verdict == FAILS
+
+
+def test_deviations_and_the_overall_top(v2):
+    small = sum(std <= 0.2 for _, std in v2.values())
+    assert (PUBLISHED["deviation"].n_holds, PUBLISHED["deviation"].n_cases) == (small, len(v2))
+    means = {m: sum(v2[m, d, "all"][0] for d in DATASETS) / 6 for m, *_ in v2}
+    top = means.pop("deit_base_distilled_384")
+    found = PUBLISHED["top overall"]
+    assert (found.n_holds, found.n_cases) == (sum(top > mean for mean in means.values()), len(means))
+    assert found.span == pytest.approx((top - max(means.values()), top - min(means.values())))
+
+
+def test_where_a_model_is_above_all_others(v2):
+    shots = [1, 2, 4, 8, 16, 32, 64, 128]
+    models = {model for model, *_ in v2} - {"nat_m4"}
+    leads = [
+        v2["nat_m4", d, str(n)][0] - max(v2[m, d, str(n)][0] for m in models)
+        for d in DATASETS[3:]
+        for n in shots
+    ]
+    found = PUBLISHED["few-shot NAT"]
+    assert (found.n_holds, found.n_cases) == (sum(lead > -1e-9 for lead in leads), 24)
+    assert found.span == pytest.approx((min(leads), max(leads)))
+
+
+def test_statements_of_the_first_version(shared_dir):
+    path = shared_dir / "paper/cog_v1_table2_logreg_top1.csv"
+    if not path.is_file():
+        pytest.skip("needs the papers' tables: would compare the verdicts with them")
+    with open(path, newline="") as handle:
+        top1 = {(row["model"], row["dataset"]): float(row["top1"]) for row in csv.DictReader(handle)}
+    losses = [100 * (1 - top1[m, "cog_l5"] / top1[m, "in1k"]) for m in {model for model, _ in top1}]
+    assert PUBLISHED["loss"].span == pytest.approx((min(losses), max(losses)))
+    assert PUBLISHED["loss"].n_holds == sum(25 <= loss <= 35.05 for loss in losses)
+    assert PUBLISHED["half of the components"].n_holds == 1  # IN-1K: 75.8 both
+
+
+def test_what_numbers_cannot_tell():
+    assert PUBLISHED["faces"].verdict == OPEN and PUBLISHED["faces"].evidence == "no such numbers"
+    assert {finding.verdict for finding in claims.judge_all(Numbers([]))} == {OPEN}
+    assert len({claim.name for claim in claims.CLAIMS}) == len(claims.CLAIMS) >= 12
+
+
+def own(values, model="my_net", **place):
+    return [
+        SeedAverage(model, dataset, "logreg", "top1", 0, value, **place)
+        for dataset, value in zip(DATASETS, values, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ((70, 60, 50, 40, 30, 20), HOLDS),
+        ((70, 60, 50, 50, 30, 20), EXCEPTIONS),
+        ((70, 60, 61, 62, 63, 20), FAILS),
+        ((70,), OPEN),
+    ],
+)
+def test_verdicts_of_ones_own_numbers(values, verdict):
+    by_name = {finding.claim.name: finding for finding in claims.judge_all(Numbers(own(values)))}
+    assert by_name["distance"].verdict == verdict
+    assert by_name["web data"].verdict == OPEN, "no model of the paper is among them"
+
+
+def test_the_command(tmp_path, capsys):
+    print_results.main(["--claims"])
+    out = capsys.readouterr().out
+    assert out.count("statements of the paper by") == 1 and "clip_resnet50, L3 to L4 +0.5" in out
+    for dataset, top1 in zip(DATASETS, (70.0, 60.0, 50.0, 55.0, 30.0, 20.0), strict=True):
+        write_runs(tmp_path, "my_net", dataset, "logreg", {22: top1, 37: top1 + 1})
+    print_results.main(["--claims", "--models_root_dir", str(tmp_path), "--format", "json"])
+    records = {(r["source"], r["claim"]): r for r in json.loads(capsys.readouterr().out)}
+    assert {source for source, _ in records} == {"published", "own runs"}
+    distance = records["own runs", "distance"]
+    assert (distance["verdict"], distance["n_holds"], distance["n_cases"]) == (EXCEPTIONS, 4, 5)
+    assert distance["exceptions"] == ["my_net, L2 to L3 +5.0"]
+    assert records["own runs", "deviation"]["verdict"] == FAILS  # 0.5 each
+    for flags in (["--claims", "--rank"], ["--claims", "--metric", "top5"]):
+        with pytest.raises(CogError, match="--claims"):
+            print_results.main(flags)
