@@ -184,15 +184,6 @@ _BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}")
 
 #: The figures by name, in the order in which they are drawn.
 FIGURES = {
-    "levels": _protocol(
-        "levels",
-        "{Metric} accuracy on {datasets}, {shots}",
-        (PanelSpec(name="absolute"),),
-        axes.over_levels,
-        ": own models among the published ones" + _OVER_SEEDS,
-        narrow=_among_published,
-        on_page=False,
-    ),
     "fig3": _protocol(
         "fig3_levels",
         "{Metric} accuracy on {datasets}, {shots}",
@@ -351,5 +342,14 @@ FIGURES = {
         caption=": means over concepts of similar similarity. Error bars: standard error over these concepts.",
         missing="there is no result of accuracy against semantic distance to draw",
         notes=notes.of_correlations,
+    ),
+    "levels": _protocol(
+        "levels",
+        "{Metric} accuracy on {datasets}, {shots}",
+        (PanelSpec(name="absolute"),),
+        axes.over_levels,
+        ": own models among the published ones" + _OVER_SEEDS,
+        narrow=_among_published,
+        on_page=False,
     ),
 }

@@ -80,7 +80,9 @@ def draw(
                 pretraining=pretraining,
             ):  # fmt: skip
                 # The page says once what the mark means.
-                chart = dataclasses.replace(chart, notes=tuple(n for n in chart.notes if not n.startswith(MARK)))
+                chart = dataclasses.replace(
+                    chart, notes=tuple(n for n in chart.notes if not n.startswith(MARK))
+                )
                 svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
                 pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single, name=which))
         except CogError as error:  # too few results for this one
