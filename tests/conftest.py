@@ -184,3 +184,9 @@ def feature_folders(tmp_path) -> tuple[Path, Path]:
         tiny.write_features(tmp_path / "features_train", seed=0, name="tiny_net_birds_train"),
         tiny.write_features(tmp_path / "features_test", seed=1, name="tiny_net_birds_test"),
     )
+
+
+@pytest.fixture
+def seen_in1k_alone(monkeypatch):
+    """No model may have seen the levels in pretraining, so that tables and figures have neither mark nor footnote."""
+    monkeypatch.setattr("cog.results.seen.pretraining", lambda *_: "IN-1K")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import shutil
+import sys
 from pathlib import Path
 
 from cog import config, paths
 from cog.commands.results_source_flags import given
 from cog.errors import CogError
 from cog.reporting.request import OutputRequest, ResultsRequest
+from cog.reporting.tables import writers
 from cog.results import find, scores
 from cog.results.query import ResultQuery
 from cog.runtime import files
@@ -55,8 +58,9 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         **{
             flag: getattr(args, flag)
             for flag in ("view", "relative_to", "drop", "rank", "baseline", "claims", "overview", "metric",
-                         "with_published", "paper", "format", "decimals", "labels", "width", "allow_mixed_epochs")
+                         "with_published", "paper", "format", "decimals", "labels", "allow_mixed_epochs")
         },
+        width=_width(args),
     )  # fmt: skip
     chosen = [flag for flag in _VIEWS if getattr(request, flag)]
     views = [
@@ -73,6 +77,12 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         flag = "overview" if args.overview else "claims" if args.claims else "variants"
         raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
     return dataclasses.replace(request, selection=_select(args, request))
+
+
+def _width(args: argparse.Namespace) -> int:
+    if args.width is not None or args.output is not None or not sys.stdout.isatty():
+        return writers.WIDTH if args.width is None else args.width
+    return shutil.get_terminal_size((writers.WIDTH, 0)).columns
 
 
 def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:

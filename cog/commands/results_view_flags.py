@@ -74,9 +74,9 @@ def add(parser: command_line.Parser) -> None:
     add(
         "--width",
         type=command_line.whole_number(0),
-        default=writers.WIDTH,
         metavar="N",
-        help="columns of the terminal; wider text tables continue below; 0: any width (default: %(default)s)",
+        help="columns of text tables; wider ones continue below; 0: any width (default: the terminal's, "
+        f"{writers.WIDTH} in files and pipes)",
     )
     add("--output", metavar="FILE", help="write there instead of to standard output")
     add("--overwrite", action="store_true", help="let files be replaced")

@@ -33,6 +33,9 @@ from cog.results.scores import SeedAverage
 from cog.runtime import cli
 from cog.runtime.output_folder import INTERRUPTED
 
+pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
+
+
 SEEDS = (22, 37, 45)
 
 

@@ -9,13 +9,18 @@ import os
 import re
 
 import pytest
+from report_runs import forty_models
 
 from cog.errors import CogError
 from cog.reporting import figures
 from cog.reporting.figures import chart as charts
 from cog.reporting.figures import style
 from cog.results import published
+from cog.results.run_records import summarise
 from cog.results.scores import SeedAverage
+
+pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
+
 
 DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
 SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
@@ -282,7 +287,7 @@ def test_missing_points_interrupt_the_line():
 
 def test_one_shot_setting_and_few_shot_only():
     made = figures.charts(own_cells("my_net", shots=[8]), [])
-    assert [chart.stem for chart in made] == ["fig3_levels_N8", "drop_from_in1k_N8"]
+    assert [chart.stem for chart in made] == ["fig3_levels_N8", "drop_from_in1k_N8", "levels_N8"]
     assert "8 training images per class" in made[0].title
     made = figures.charts(own_cells("my_net", shots=[8]), [], which=["fig4"])
     assert {row["n_shot"] for row in rows_of(made[0])} == {"8"}
@@ -314,7 +319,7 @@ def test_names_of_all_kinds():
     (chart,) = figures.charts(cells, which=["fig3"])
     labels = [curve.label for curve in chart.curves()]
     assert len(set(labels)) == 5
-    assert all(len(label) <= 32 and label.isprintable() for label in labels)
+    assert all(len(label) <= 64 and label.isprintable() for label in labels)
     assert "(unnamed)" in labels
     assert {row["model"] for row in rows_of(chart)} >= {long, long + "b"}
     twice = own_cells("my_net") + own_cells("my_net", source="lab A")
@@ -334,13 +339,31 @@ def test_styles_are_the_papers(tables):
 
 
 def test_curves_can_be_told_apart_without_colour():
-    """Marker and dashes differ within every category, and among 24 models of one's own."""
+    """Marker and dashes differ within every category, and among the models of one's own that are named."""
     for category in CATEGORIES:
         members = [name for name, row in published.MODELS.items() if row.category == category]
         looks = [(style.published_style(name).marker, style.published_style(name).dashes) for name in members]
         assert len(set(looks)) == len(members)
-    looks = [(s.marker, s.dashes) for s in map(style.own_style, range(24))]
-    assert len(set(looks)) == 24
+    looks = [style.own_style(position) for position in range(84)]
+    assert len({look.marker for look in looks[: style.MANY]}) == style.MANY
+    assert len({look.color for look in looks[: style.MANY]}) == style.MANY
+    assert len({(look.color, look.marker) for look in looks}) == 84
+
+
+def test_of_many_models_the_highest_on_the_levels_are_named():
+    cells = summarise([run for run in forty_models(seeds=(22, 37)) if run.n_shot == 0])
+    (chart,) = figures.charts(cells, published.accuracies(), which=["levels"])
+    own = {curve.model: curve for curve in chart.curves() if curve.own}
+    assert len(own) == 40
+    means = {
+        m: sum(c.value for c in cells if c.model == m and c.metric == "top1" and c.dataset != "in1k")
+        for m in own
+    }
+    best = sorted(means, key=means.__getitem__)[-style.MANY :]
+    assert {model for model, curve in own.items() if curve.named} == set(best)
+    assert {curve.style for curve in own.values() if not curve.named} == {style.GRAY_OWN}
+    assert [curve.model for curve in chart.curves() if not curve.own and curve.named] == ["sup_resnet50"]
+    assert all(curve.label == model for model, curve in own.items())  # in full
 
 
 # ---- errors -------------------------------------------------------------------------------------------

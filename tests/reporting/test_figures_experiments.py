@@ -16,6 +16,8 @@ from cog.results import published, relative, scores
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.scores import SeedAverage
 
+pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
+
 
 @pytest.fixture(scope="module")
 def paper():

@@ -51,7 +51,8 @@ def shown(root, capsys, *flags):
 def test_what_is_declared_is_in_tables(root, declared, capsys):
     text = shown(root, capsys, "--analysis", "depth")
     assert "mean depth (layers)" in text
-    assert re.search(r"a_b +3\.1 +2\.5", text) and re.search(r"c_d +7\.2 +6\.0", text)
+    assert re.search(r"a_b † +3\.1 +2\.5", text) and re.search(r"c_d † +7\.2 +6\.0", text)
+    assert text.count("† pretraining may have held") == 1
     rows = csv.DictReader(shown(root, capsys, "--analysis", "depth", "--format", "csv").splitlines())
     found = {(row["model"], row["dataset"]): float(row["value"]) for row in rows if row["quantity"] == "mean"}
     assert found == VALUES

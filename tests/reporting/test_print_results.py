@@ -21,6 +21,9 @@ from cog.results import run_records
 from cog.results.scores import SeedAverage
 from cog.runtime import cli
 
+pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
+
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SEEDS = (22, 37, 45, 77, 93)
 
@@ -359,9 +362,12 @@ def script(*argv, **kwargs):
 
 
 def test_the_script_itself(study):
-    done = script("--models_root_dir", study, env={"PYTHONIOENCODING": "utf-8"})
+    file = study.parent / "models.yaml"
+    file.write_text("net_big: {pretraining: IN-1K}\nnet_small_v2: {pretraining: IN-1K}\n")
+    words = ("--models_root_dir", study, "--models_file", file)
+    done = script(*words, env={"PYTHONIOENCODING": "utf-8"})
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT, b"")
-    done = script("--models_root_dir", study, env={"PYTHONIOENCODING": "ascii"})
+    done = script(*words, env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT.replace("±", "+-"), b"")
     done = script("--models_root_dir", study / "nowhere")
     assert done.returncode == 2 and done.stdout == b"" and done.stderr.count(b"\n") == 1

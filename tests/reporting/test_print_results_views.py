@@ -24,6 +24,9 @@ from cog.reporting.tables.pivot import Averages
 from cog.results import concept_counts, exchange, find, published, run_records, uncertainty
 from cog.runtime import cli
 
+pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
+
+
 SHIFTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
 #: Accuracy of sup_resnet50 as run here; the published: 75.8, 67.9 and 52.0.
 OURS = {"in1k": 75.9, "cog_l1": 67.85, "cog_l5": 45.0}

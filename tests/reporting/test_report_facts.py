@@ -7,14 +7,16 @@ import json
 import math
 
 import pytest
-from report_runs import make_cell, make_found, make_run, published_cell
+from report_runs import forty_models, make_cell, make_found, make_run, published_cell
 
 from cog import constants
+from cog.errors import CogError
 from cog.reporting.html import facts, score_tables
 from cog.results import diagnostics, official, published, ranking, run_records, search_history
 from cog.results.official import Match
-from cog.results.run_records import Problem
+from cog.results.run_records import Problem, summarise
 from cog.results.scores import of_metric
+from cog.results.seen import Pretraining
 
 PAPER = published.accuracies()
 LABELS = {name: model.label for name, model in published.MODELS.items()}
@@ -385,8 +387,8 @@ def test_the_most_severe_comes_first():
 
 
 # ---- all together -----------------------------------------------------------------------------------
-def report_facts(runs, *, published_cells=PAPER, **more):
-    return facts.collect(make_found(runs, **more), published=published_cells)
+def report_facts(runs, *, published_cells=PAPER, baseline=None, **more):
+    return facts.collect(make_found(runs, **more), published=published_cells, baseline=baseline)
 
 
 def test_results_on_other_data_are_compared_with_each_other_only():
@@ -408,7 +410,7 @@ def test_results_on_other_data_are_compared_with_each_other_only():
         "With all training images: the two highest are not told apart on in1k (a_net, b_net) and cog_l5 (a_net, b_net)."
     )
     assert "rank" not in " ".join(found.own[0].sentences)
-    assert found.baseline == 0
+    assert found.baseline.index == 0
     assert {key: round(d.mean, 3) for key, d in found.differences.items()} == {
         (1, "in1k"): -40.0,
         (1, "cog_l5"): -40.0,
@@ -464,7 +466,48 @@ def test_own_runs_of_a_published_model_and_imports_are_told_apart():
 def test_best_model_on_unseen_concepts():
     cells = _study({}, model="a_net") + _study(dict.fromkeys(constants.COG_LEVELS, 3.0), model="b_net")
     [text] = report_facts([], cells=cells).headline
-    assert text.startswith("Of 2 models, b_net stands best on unseen concepts: mean rank")
+    assert text.startswith("Of 2 models, b_net † has the highest mean over L1 to L5")
+    assert "best on unseen" not in text and text.endswith(
+        "None of them is known to have seen nothing beyond IN-1K."
+    )
+    [text] = report_facts([], cells=cells, pretraining=Pretraining({"a_net": "IN-1K"})).headline
+    assert text.startswith("Of 2 models, b_net † has the highest mean")
+    assert "Alone in having seen only IN-1K, a_net is best on unseen concepts" in text
+    stated = Pretraining({"a_net": "web", "b_net": "web"}, {"a_net": "IN-1K", "b_net": "IN-1K"})
+    found = report_facts([], cells=cells, pretraining=stated)
+    assert found.headline[0].startswith("Of 2 models, b_net is best on unseen concepts: mean ")
+    assert (
+        found.footnote.startswith("† ")
+        and "a_net" not in found.footnote
+        and "clip_resnet50" in found.footnote
+    )
+
+
+def test_forty_models_are_ranked_among_all_and_compared_with_the_best_published():
+    cells = summarise(forty_models(seeds=(22, 37)))
+    found = report_facts([], cells=cells)
+    assert len(found.standings) == 40
+    means = [standing.mean for standing in found.standings]
+    assert means == sorted(means, reverse=True)
+    everything = means + [
+        sum(
+            c.value
+            for c in published.accuracies()
+            if c.model == name and c.n_shot == 0 and c.dataset != "in1k"
+        )
+        / 5
+        for name in published.MODELS
+    ]
+    for standing in found.standings:
+        higher = sum(round(other, 1) > round(standing.mean, 1) for other in everything)
+        assert (standing.rank, standing.of) == (1 + higher, 71)
+        assert standing.published.n_ranked == 32 and standing.published.rank <= standing.rank
+        assert all(place.of == 71 for place in standing.among_all.values())
+    # of the published models that saw nothing beyond IN-1K the highest mean over the levels
+    assert found.baseline.label == "DeiT-B-distilled (published)"
+    assert report_facts([], cells=cells, baseline="my_net").baseline.label == "my_net †"
+    with pytest.raises(CogError, match="--baseline nobody_net: no result of it on the page"):
+        report_facts([], cells=cells, baseline="nobody_net")
 
 
 # ---- sortable tables --------------------------------------------------------------------------------
@@ -490,10 +533,13 @@ def test_a_table_for_every_number_of_shots_and_every_data_set():
     assert [*views] == ["top1-n0", "top1-n8", "top5-n0", "top1-d0", "top1-d1", "top1-d2"]
     assert views["top1-n0"].titles == ["Model", "IN-1K", "L1", "L5", "mean of levels"]
     # A mean over some of the levels does not compare: such models come last.
-    assert numbers_of(views["top1-n0"]) == [("my_net", [70.0, 60.0, 40.0]), ("ResNet50", [71.0, 61.0, None])]
+    assert numbers_of(views["top1-n0"]) == [
+        ("my_net †", [70.0, 60.0, 40.0]),
+        ("ResNet50", [71.0, 61.0, None]),
+    ]
     assert [line.mean for line in views["top1-n0"].lines] == [50.0, None]
     assert views["top1-n8"].titles == ["Model", "IN-1K"] and not views["top1-n8"].has_mean
-    assert numbers_of(views["top5-n0"]) == [("my_net", [90.0])]
+    assert numbers_of(views["top5-n0"]) == [("my_net †", [90.0])]
     assert views["top1-d0"].titles == ["Model", "N = 8", "all"]
     assert numbers_of(views["top1-d0"]) == [("ResNet50", [31.0, 71.0]), ("my_net", [30.0, 70.0])], (
         "the highest first"

@@ -18,6 +18,9 @@ from cog.results import published
 from cog.results.scores import SeedAverage
 from cog.runtime.csv_text import csv_text
 
+pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
+
+
 SHOTS = ("1", "2", "4", "8", "16", "32", "64", "128", "all")
 DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
 TABLE_LABELS = {model.table_label: name for name, model in published.MODELS.items()}

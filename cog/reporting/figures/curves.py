@@ -13,6 +13,7 @@ from typing import Any
 import cog.reporting.figures.style as style
 from cog import constants
 from cog.errors import CogError
+from cog.reporting.tables import writers
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
 from cog.results import published, seen
@@ -297,12 +298,9 @@ def model_label(model: str) -> str:
     return row.label if row is not None else shorten(printable(model))
 
 
-def shorten(text: str, length: int = _LABEL_LENGTH, *, head: float = 0.6) -> str:
-    """Cut the middle out of a text that is too long for a legend; ``head`` is the part kept of its beginning."""
-    if len(text) <= length:
-        return text
-    first = int((length - 1) * head)
-    return f"{text[:first]}…{text[len(text) - (length - 1 - first) :]}"
+def shorten(text: str, length: int = _LABEL_LENGTH) -> str:
+    """Cut the middle out of a text that is too long for a legend."""
+    return writers.shorten(text, length)
 
 
 def _unique(name: str, suffix: str, taken: set[str]) -> str:

@@ -192,15 +192,6 @@ _BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}")
 
 #: The figures by name, in the order in which they are drawn.
 FIGURES = {
-    "levels": _protocol(
-        "levels",
-        "{Metric} accuracy on {datasets}, {shots}",
-        (PanelSpec(name="absolute"),),
-        axes.over_levels,
-        ": own models among the published ones" + _OVER_SEEDS,
-        narrow=_among_published,
-        on_page=False,
-    ),
     "fig3": _protocol(
         "fig3_levels",
         "{Metric} accuracy on {datasets}, {shots}",
@@ -369,5 +360,14 @@ FIGURES = {
         caption=": means over the concepts of a subtree. Error bars: standard deviation over seeds.",
         missing="there is no result of accuracy by subtree to draw",
         notes=notes.of_subtrees,
+    ),
+    "levels": _protocol(
+        "levels",
+        "{Metric} accuracy on {datasets}, {shots}",
+        (PanelSpec(name="absolute"),),
+        axes.over_levels,
+        ": own models among the published ones" + _OVER_SEEDS,
+        narrow=_among_published,
+        on_page=False,
     ),
 }

@@ -274,8 +274,9 @@ def tabulate(
         notes.append(Note(quantity.interval_note))
     title += only_source(sources, paper_tables)
     if quantity.mean_title:
-        # A ranking is read from the top. Rows without all columns have a mean that is not comparable.
-        grid.sort(key=lambda line: (None in line[1], line[2]))
+        # A ranking is read from the top. Rows without all columns have a mean that is not comparable; of equal mean
+        # ranks the higher mean score is first.
+        grid.sort(key=lambda line: (None in line[1], line[2], -sum(p.average.value for p in line[1] if p)))
         headers.append(quantity.mean_title)
     rows = []
     for row, places, mean in grid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,9 @@ _LATEX_ESCAPES = {
     **{character: "\\" + character for character in "&%$#_{}"},
 }
 _GAP = "  "
+
+# Labels are cut where not even one column fits beside them, but not to less than this.
+_SHORTEST = 16
 
 
 @dataclass(frozen=True)
@@ -160,9 +164,14 @@ def _text(table: Table, width: int) -> list[str]:
     lines = _wrap(table.title, width)
     if not table.columns:
         return lines
-    labels = ["", *(printable(label) for label, _ in table.rows)]
-    label_width = max(map(len, labels))
     columns = [_text_column(table, index) for index in range(len(table.columns))]
+    room = (
+        width - len(_GAP) - max(len(text) for column in columns for text in column)
+        if width > 0
+        else sys.maxsize
+    )
+    labels = ["", *(shorten(printable(label), max(_SHORTEST, room)) for label, _ in table.rows)]
+    label_width = max(map(len, labels))
     for block in _blocks(columns, label_width, width):
         sizes = [label_width, *(max(map(len, column)) for column in block)]
         lines.append("")
@@ -174,6 +183,12 @@ def _text(table: Table, width: int) -> list[str]:
         for place, remark in note.items:
             lines += _wrap(f"  {place}: {remark}", width, indent=4)
     return lines
+
+
+def shorten(text: str, length: int) -> str:
+    """Cut the middle out of a text that is too long."""
+    first = (length - 1) * 3 // 5
+    return text if len(text) <= length else f"{text[:first]}…{text[len(text) - (length - 1 - first) :]}"
 
 
 def _text_column(table: Table, index: int) -> list[str]:

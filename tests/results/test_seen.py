@@ -1,0 +1,38 @@
+"""Which models may have seen the levels in pretraining."""
+
+from __future__ import annotations
+
+import pytest
+
+from cog.errors import CogError
+from cog.results import published, seen
+from cog.results.seen import Pretraining
+
+
+def test_the_papers_own_web_models_are_marked():
+    marked = [name for name in published.MODELS if Pretraining().mark(name, "paper v2")]
+    assert marked == ["ssup_resnet50", "swsup_resnet50", "mopro_resnet50", "clip_resnet50"]
+
+
+def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_path):
+    file = tmp_path / "models.yaml"
+    file.write_text("my_net: {pretraining: IN-1K}\nclip_resnet50: {pretraining: IN-1K}\n")
+    recorded = {"my_net": "web", "other_net": "IN-21K", "odd_net": "<b>", "none_net": None}
+    known = seen.read(recorded, file)
+    assert [known.of(name) for name in ("my_net", "other_net", "odd_net", "none_net", "timm_a.in1k")] == [
+        "IN-1K", "IN-21K", "unknown", "unknown", "IN-1K"
+    ]  # fmt: skip
+    assert known.of("clip_resnet50", "paper v2") == "web", "the paper's numbers are of the paper's weights"
+    assert known.of("other_net", "friend.json") == "unknown", "recorded beside the runs, not in the file"
+    with pytest.raises(CogError, match="does not exist"):
+        seen.read({}, tmp_path / "none.yaml")
+
+
+def test_the_footnote_names_a_few_models_of_each_kind():
+    known = Pretraining({f"a_{i}": "web" for i in range(5)} | {"b_1": "IN-21K", "c_1": "IN-1K"})
+    text = known.footnote(
+        [(f"a_{i}", "runs") for i in range(5)] + [("b_1", "runs"), ("c_1", "runs"), ("d_1", "runs")]
+    )
+    assert "(IN-21K: b_1; web: a_0, a_1, a_2 and 2 more; not stated: d_1)" in text
+    assert "--seen_wnids" in text and "--models_file" in text
+    assert known.footnote([("c_1", "runs")]) == ""
