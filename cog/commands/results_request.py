@@ -18,7 +18,7 @@ from cog.runtime import files
 logger = logging.getLogger(__name__)
 
 #: Flags of which one at most is given: each is a view of its own.
-_VIEWS = ("relative_to", "drop", "rank", "baseline", "analysis", "variants", "overview")
+_VIEWS = ("relative_to", "drop", "rank", "baseline", "power", "analysis", "variants", "overview")
 
 
 def output_request(args: argparse.Namespace) -> OutputRequest:
@@ -51,8 +51,8 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         variants=given(args.variants),
         **{
             flag: getattr(args, flag)
-            for flag in ("view", "relative_to", "drop", "rank", "baseline", "overview", "metric", "with_published",
-                         "paper", "format", "decimals", "labels", "width", "allow_mixed_epochs")
+            for flag in ("view", "relative_to", "drop", "rank", "baseline", "power", "overview", "metric",
+                         "with_published", "paper", "format", "decimals", "labels", "width", "allow_mixed_epochs")
         },
     )  # fmt: skip
     chosen = [flag for flag in _VIEWS if getattr(request, flag)]
@@ -66,8 +66,8 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         chosen.insert(0, "view")
     if len(chosen) > 1:
         raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
-    if args.metric in ("top5", "both") and (args.overview or request.variants):
-        flag = "overview" if args.overview else "variants"
+    if args.metric in ("top5", "both") and (args.overview or request.variants or args.power):
+        flag = "power" if args.power else "overview" if args.overview else "variants"
         raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
     return dataclasses.replace(request, selection=_select(args, request))
 

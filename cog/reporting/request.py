@@ -19,8 +19,8 @@ _FOLDERS = ("figures", "diagnostics")
 class ResultsRequest:
     """Results to read, tables to show and their form; fields are called as the flags of ``print_results.py``.
 
-    At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``analysis``, ``variants`` and ``overview``
-    is set.
+    At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``power``, ``analysis``, ``variants`` and
+    ``overview`` is set.
 
     Attributes:
         selection: which results are read.
@@ -30,6 +30,7 @@ class ResultsRequest:
         drop: change since the model's own accuracy on in1k.
         rank: ranks among the models shown.
         baseline: model that every other one is compared with.
+        power: the smallest differences that could be told.
         analysis: names of analyses.
         variants: other classifiers beside the protocol's.
         overview: the main numbers of all experiments.
@@ -50,6 +51,7 @@ class ResultsRequest:
     drop: bool = False
     rank: bool = False
     baseline: str | None = None
+    power: bool = False
     analysis: list[str] | None = None
     variants: list[str] | None = None
     overview: bool = False
