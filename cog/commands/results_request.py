@@ -21,7 +21,7 @@ from cog.runtime import files
 logger = logging.getLogger(__name__)
 
 #: Flags of which one at most is given: each is a view of its own.
-_VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "analysis", "variants", "overview")
+_VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "power", "analysis", "variants", "overview")
 
 
 def output_request(args: argparse.Namespace) -> OutputRequest:
@@ -57,7 +57,7 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         limit=getattr(args, "limit", 0),
         **{
             flag: getattr(args, flag)
-            for flag in ("view", "relative_to", "drop", "rank", "baseline", "claims", "overview", "metric",
+            for flag in ("view", "relative_to", "drop", "rank", "baseline", "claims", "power", "overview", "metric",
                          "with_published", "paper", "format", "decimals", "labels", "allow_mixed_epochs")
         },
         width=_width(args),
@@ -73,8 +73,14 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         chosen.insert(0, "view")
     if len(chosen) > 1:
         raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
-    if args.metric in ("top5", "both") and (args.overview or args.claims or request.variants):
-        flag = "overview" if args.overview else "claims" if args.claims else "variants"
+    top1_only = {
+        "overview": args.overview,
+        "claims": args.claims,
+        "power": args.power,
+        "variants": request.variants,
+    }
+    if args.metric in ("top5", "both") and any(top1_only.values()):
+        flag = next(flag for flag, given in top1_only.items() if given)
         raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
     return dataclasses.replace(request, selection=_select(args, request))
 

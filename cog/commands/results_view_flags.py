@@ -26,8 +26,8 @@ def add(parser: command_line.Parser) -> None:
     add(
         "--baseline",
         metavar="MODEL",
-        help="state the difference of every model to this one: paired over seeds, with a 95%% confidence interval, "
-        "where seeds are known; and where their order changes over the levels",
+        help="state the difference of every model to this one, with a 95%% interval over concepts and seeds, what can "
+        "be told after Holm's correction for all of them, and where their order changes over the levels",
     )
     add(
         "--compare",
@@ -39,6 +39,12 @@ def add(parser: command_line.Parser) -> None:
         "--claims",
         action="store_true",
         help="statements of the paper, decided by the published numbers and by the results read; alone: the former",
+    )
+    add(
+        "--power",
+        action="store_true",
+        help="the smallest difference that these seeds, and 5, 10 or 20, would show on each data set and number of "
+        "shots, and how many seeds a difference of one point needs; from own runs of two models or more",
     )
     add("--metric", choices=(*labels.METRIC_LABELS, "both"), help="default: top1 in tables, else both")
 

@@ -16,7 +16,9 @@ from cog.features.notebook import OWN_NETWORK, extract_features
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.protocol import run_protocol
+from cog.logreg.run_folder import counts_per_class
 from cog.logreg.settings import Settings
+from cog.results import concept_counts
 from cog.results.scores import Score
 from cog.runtime.device import exact_float32, resolve_device
 
@@ -50,7 +52,8 @@ def evaluate(
         **settings: other fields of :class:`cog.logreg.settings.Settings`, such as ``n_trials``.
 
     Returns:
-        Top-1 and top-5 accuracies in percent, of each run; :func:`cog.results.scores.average` gives means.
+        Top-1 and top-5 accuracies in percent, of each run; :func:`cog.results.scores.average` gives means,
+        :func:`cog.results.uncertainty.accuracy` intervals from the ``concepts`` of a mean.
 
     Raises:
         CogError: see :func:`cog.extract_features` and :func:`cog.logreg.protocol.run_protocol`.
@@ -71,12 +74,25 @@ def evaluate(
         for seed in seeds:
             run = Settings(seed=seed, n_shot=n_shot, **settings)
             with exact_float32():
-                logs = run_protocol(data, run, engine).classifier.logs
-            assert logs is not None
+                trained = run_protocol(data, run, engine).classifier
+            logs, predictions = trained.logs, trained.predictions
+            assert logs is not None and predictions is not None
+            top1, n_classes = logs["test/top1"][-1], trained.sizes[-1]
+            counts = counts_per_class(predictions, data.test_y, n_classes, top1=top1)
+            concepts = concept_counts.read(counts, n_classes=n_classes, top1=top1)
             evaluation = variant_name(run.classifier, pca_dim=pca_dim, max_per_class=max_per_class)
             scores += [
-                Score(model, dataset, evaluation, n_shot, metric, logs[f"test/{metric}"][-1], seed)
-                for metric in ("top1", "top5")
+                Score(
+                    model,
+                    dataset,
+                    evaluation,
+                    n_shot,
+                    metric,
+                    logs[f"test/{metric}"][-1],
+                    seed,
+                    concepts=known,
+                )
+                for metric, known in (("top1", concepts), ("top5", None))
             ]
     return scores
 

@@ -244,11 +244,11 @@ def write_final(
         "test_top1": logs["test/top1"][-1],
         "test_top5": logs["test/top5"][-1],
         "diverged": diverged,
-        **_counts_per_class(predictions, labels, n_classes, top1=logs["test/top1"][-1]),
+        **counts_per_class(predictions, labels, n_classes, top1=logs["test/top1"][-1]),
     }
 
 
-def _counts_per_class(
+def counts_per_class(
     predictions: torch.Tensor, labels: torch.Tensor, n_classes: int, *, top1: float
 ) -> dict[str, Any]:
     """Return right answers and images of each class; nothing when they contradict the accuracy.

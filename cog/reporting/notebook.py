@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cog.errors import CogError
-from cog.reporting.tables.pivot import own_number
+from cog.reporting.tables.pivot import Number, own_number
 from cog.reporting.tables.writers import DRAWN, Table, draw
-from cog.results import query, scores
+from cog.results import query, scores, uncertainty
 from cog.results.labels import shots_label
 from cog.results.run_records import Problem
 from cog.results.scores import RUNS, Score, SeedAverage
@@ -111,7 +111,7 @@ class Results(Sequence[Score]):
         return pandas.DataFrame([dataclasses.asdict(row) for row in rows], columns=columns)
 
     def table(self, rows: str = "model", columns: str = "dataset", *, format: str = "text") -> str:
-        """Return a table of means over seeds.
+        """Return a table of means over seeds; in brackets 95 % intervals over concepts and seeds.
 
         Args:
             rows: one of ``FIELDS``.
@@ -143,10 +143,17 @@ class Results(Sequence[Score]):
         title += f" [{source[0]}]" if len(source) == 1 and source != [RUNS] else ""
         labels, header = (tuple(_label(field, value) for value in names[field]) for field in (rows, columns))
         entries = (
-            tuple(None if average is None else own_number(average).entry() for average in line)
-            for line in grid
+            tuple(None if average is None else _number(average).entry() for average in line) for line in grid
         )
         return draw([Table(title, header, tuple(zip(labels, entries, strict=True)), corner=rows)], format)
+
+
+def _number(average: SeedAverage) -> Number:
+    """Return the number of an average with its interval over concepts, where that is known."""
+    found = uncertainty.accuracy(average.concepts)
+    return dataclasses.replace(
+        own_number(average), interval=None if found is None else (found.low, found.high)
+    )
 
 
 def _value(average: SeedAverage, field: str) -> Any:

@@ -19,7 +19,7 @@ _FOLDERS = ("figures", "diagnostics")
 class ResultsRequest:
     """Results to read, tables to show and their form; fields are called as the flags of ``print_results.py``.
 
-    At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``claims``, ``analysis``, ``variants`` and
+    At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``claims``, ``power``, ``analysis``, ``variants`` and
     ``overview`` is set.
 
     Attributes:
@@ -31,6 +31,7 @@ class ResultsRequest:
         rank: ranks among the models shown.
         baseline: model that every other one is compared with.
         claims: statements of the paper.
+        power: the smallest differences that could be told.
         analysis: names of analyses.
         variants: other classifiers beside the protocol's.
         overview: the main numbers of all experiments.
@@ -53,6 +54,7 @@ class ResultsRequest:
     rank: bool = False
     baseline: str | None = None
     claims: bool = False
+    power: bool = False
     analysis: list[str] | None = None
     variants: list[str] | None = None
     overview: bool = False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cog.errors import CogError
 from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
-from cog.reporting.tables import accuracies, claims, comparisons, experiments, per_seed, writers
+from cog.reporting.tables import accuracies, claims, comparisons, experiments, per_seed, power, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
 from cog.results import exchange, labels, official, published, query, seen
@@ -152,6 +152,8 @@ def _accuracies(
     )
     if request.baseline:
         return comparisons.differences(averages, request.baseline, metrics=metrics, style=style)
+    if request.power:
+        return power.smallest_differences(averages, style)
     quantity: accuracies.QuantityOf = accuracies.accuracy
     if request.relative_to:
         quantity = accuracies.relative_to(request.relative_to)

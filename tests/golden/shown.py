@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import lzma
+import math
 import re
 import sys
 import tempfile
@@ -25,6 +26,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
 from experiment_records import folder_of, write_record
 from result_folders import make_logs, make_seed_folder
 
+from cog.results import concept_counts
 from golden import previous_root
 
 FILE = Path(__file__).resolve().parent / "shown.json.xz"
@@ -37,6 +39,17 @@ FORMATS = ("text", "markdown", "csv", "latex", "json")
 # --- the root
 
 
+def _counts(top1):
+    """Return right answers of 100 images of each of 1,000 concepts that make an accuracy, in percent, exact to 0.001."""
+    right = [min(100, max(0, round(top1 + 25 * math.sin(k * k)))) for k in range(1000)]
+    k = 0
+    while missing := round(1000 * top1) - sum(right):
+        if 0 <= right[k % 1000] + (step := 1 if missing > 0 else -1) <= 100:
+            right[k % 1000] += step
+        k += 1
+    return concept_counts.write(right, [100] * 1000)
+
+
 def _write_run(root, model, dataset, n_shot, seed, *, evaluation="logreg", places=1000, **final):
     """Write a run of this toolkit whose numbers follow from what it is of."""
     number = sum(
@@ -46,6 +59,8 @@ def _write_run(root, model, dataset, n_shot, seed, *, evaluation="logreg", place
     top1 = 40 + number % 300 / 10 - 3 * level + (0 if n_shot == 0 else -20) + (seed * 7919 % 101) / 200
     name = f"eval_{evaluation}" + (f"_N{n_shot}" if n_shot else "")
     path = folder_of(root, model, dataset) / name / f"seed-{seed}"
+    # Earlier versions did not record right answers per concept.
+    counted = evaluation == "logreg" and places == 1000 and model != "my_other-net_x10"
     logs = make_logs(top1, min(100.0, top1 + 12), n_epochs=final.pop("n_epochs", 100))
     folder = "final-lr-10.5_wd-1e-06"
     make_seed_folder(path, logs=logs, final=folder)
@@ -60,7 +75,7 @@ def _write_run(root, model, dataset, n_shot, seed, *, evaluation="logreg", place
         "status": "complete", "model": model, "dataset": dataset, "seed": seed, "n_shot": n_shot,
         "final": {
             "folder": folder, "lr": 10.5, "wd": 1e-6, "test_top1": top1, "test_top5": min(100.0, top1 + 12),
-            "diverged": False, **final,
+            "diverged": False, **final, **(_counts(top1) if counted else {}),
         },
         "identity": {
             "seed": seed, "n_trials": 30, "n_epochs": 100, "batch_size": 1024, "momentum": 0.9, "val_frac": 0.2,

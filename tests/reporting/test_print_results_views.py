@@ -452,3 +452,28 @@ def test_nothing_heavy_is_imported_for_tables(study):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_power(counted, run):
+    argv = ("--models_root_dir", counted, "--power")
+    rows = json.loads(run(*argv, "--format", "json"))
+    assert [row["dataset"] for row in rows] == ["in1k", "cog_l1", "cog_l5"]
+    by_model: dict[str, list[object]] = {}
+    for one in find.find_all(counted, n_shots=[0], datasets=["in1k"]).runs["logreg"]:
+        by_model.setdefault(one.model, []).append(one.concepts)
+    spread = uncertainty.spread([tuple(by_model.values())])
+    first = rows[0]
+    assert (first["n_concepts"], first["n_models"], first["n_seeds"], first["n_images"]) == (40, 2, 5, 2000)
+    assert first["smallest_difference"] == first["smallest_difference_5_seeds"]
+    assert first["smallest_difference_20_seeds"] == uncertainty.smallest_difference(spread, 20)
+    assert first["smallest_difference_20_seeds"] < first["smallest_difference"]
+    assert first["seeds_for_one_point"] == uncertainty.seeds_needed(spread, 1.0)
+    out = run(*argv)
+    assert "seeds for 1 point" in out and max(map(len, out.splitlines())) <= 100
+
+
+def test_power_needs_counts(study, run):
+    with pytest.raises(CogError, match="right answers per concept"):
+        run("--models_root_dir", study, "--power")
+    with pytest.raises(CogError, match="--power and --overview"):
+        run("--models_root_dir", study, "--power", "--overview")

@@ -13,8 +13,8 @@ from cog.runtime.csv_text import csv_text
 #: Columns of the CSV file beside every figure: one row per point.
 CSV_COLUMNS = (
     "figure", "panel", "model", "label", "group", "source", "dataset", "n_shot", "metric", "quantity", "unit", "value",
-    "std", "score", "score_std", "n_seeds", "missing_seeds", "reference", "reference_source", "reference_score",
-    "reference_std",
+    "std", "low", "high", "score", "score_std", "n_seeds", "missing_seeds", "reference", "reference_source",
+    "reference_score", "reference_std",
 )  # fmt: skip
 
 
@@ -29,6 +29,8 @@ class Point:
             (that of the reference is not in it); NaN where unknown.
         cell: the score behind it.
         reference: the score it is compared with, if any.
+        low: lower end of the 95 % interval over concepts and seeds, in the panel's unit; NaN where unknown.
+        high: its upper end.
     """
 
     x: float
@@ -36,6 +38,8 @@ class Point:
     std: float
     cell: SeedAverage
     reference: SeedAverage | None = None
+    low: float = math.nan
+    high: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,8 @@ class Chart:
         metric = cell.metric if self.of_protocol else f"{cell.evaluation}/{cell.metric}"
         return (
             self.figure, panel.key, cell.model, curve.label, curve.group, cell.source, cell.dataset, str(cell.n_shot),
-            metric, panel.quantity, panel.unit, *map(_number, (point.value, point.std, cell.value, cell.std)),
+            metric, panel.quantity, panel.unit,
+            *map(_number, (point.value, point.std, point.low, point.high, cell.value, cell.std)),
             str(len(cell.seeds) or ""), " ".join(map(str, cell.missing_seeds)),
             *((f"{other.model} {other.dataset}", other.source) if other is not None else ("", "")),
             *map(_number, (other.value, other.std) if other is not None else (None, None)),

@@ -20,7 +20,9 @@ from cog.reporting.figures.curves import BASELINE, Curve, CurveSelection, Key
 from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
 from cog.results import published, relative
 
-_OVER_SEEDS = ". Error bars: standard deviation over seeds."
+_OVER_SEEDS = (
+    ". Error bars: standard deviation over seeds; paler, where known: 95 % interval over concepts and seeds."
+)
 
 # Above this many models of the paper Fig. 4 shows only its eight.
 _MAX_IN_FIG4 = 12

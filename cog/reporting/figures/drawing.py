@@ -266,6 +266,13 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
                 [part for _, y, half in bars for part in (y - half, y + half, math.nan)],
                 color=look.color, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}.bar",
             )  # fmt: skip
+        ends = [(p.x, p.low, p.high) for p in series.points if p.low < p.high]
+        if ends:
+            axes.plot(
+                [part for at, _, _ in ends for part in (at, at, math.nan)],
+                [part for _, low, high in ends for part in (low, high, math.nan)],
+                color=look.color, linewidth=0.5, alpha=0.45, zorder=zorder - 2e-4, gid=f"{gid}.interval",
+            )  # fmt: skip
         axes.plot(x, value, zorder=zorder, gid=gid, **line_arguments(look, scale=scale))
 
 

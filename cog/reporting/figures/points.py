@@ -10,8 +10,10 @@ from cog import constants
 from cog.reporting.figures.chart import Point, std_of
 from cog.reporting.figures.curves import Curve, CurveSelection, Key, shorten
 from cog.reporting.tables.writers import printable
-from cog.results import labels
-from cog.results.scores import RUNS
+from cog.results import comparison, labels, uncertainty
+from cog.results.comparison import Difference
+from cog.results.scores import RUNS, SeedAverage
+from cog.results.uncertainty import Estimate
 from cog.runtime.json_fields import number
 
 #: What is drawn of scores: themselves, differences to the baseline, or changes from the model's own IN-1K score.
@@ -51,8 +53,20 @@ def at_places(
             else:
                 other = None
         if quantity == ABSOLUTE or other is not None:
-            points.append(Point(x, value, std, score, other))
+            points.append(Point(x, value, std, score, other, *_interval(score, other, quantity)))
     return points
+
+
+def _interval(score: SeedAverage, other: SeedAverage | None, quantity: str) -> tuple[float, float]:
+    """Return the ends of the interval over concepts and seeds of a score or difference; NaN where it is not known."""
+    found: Estimate | Difference | None = None
+    if quantity == ABSOLUTE:
+        found = uncertainty.accuracy(score.concepts)
+    elif quantity == RELATIVE and other is not None and other.model != score.model:
+        found = comparison.difference(score, other)
+    if found is None or found.low is None or found.high is None:
+        return math.nan, math.nan
+    return found.low, found.high
 
 
 def pairs(selection: CurveSelection, curve: Curve, _: str | None, *, x_key: Key, y_key: Key) -> list[Point]:
