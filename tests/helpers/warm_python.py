@@ -1,4 +1,4 @@
-"""A Python that has imported PyTorch already, for scripts that tests start by the hundred.
+"""A Python that has imported PyTorch and what else takes long already, for scripts that tests start by the hundred.
 
 Most of a short command's time goes to ``import torch``. :func:`started` starts a server that has it imported and writes
 a program that is used like ``python``: it hands its command line, environment, folder and standard streams to the
@@ -61,8 +61,10 @@ def started(folder: Path) -> Iterator[str]:
 
 def serve(address: str, launcher: str) -> NoReturn:
     """Fork a process for every request, for ever."""
+    import matplotlib.backends.backend_agg  # noqa: F401
     import optuna  # noqa: F401
-    import torch  # noqa: F401
+    import sklearn.metrics  # noqa: F401
+    import torch._dynamo  # noqa: F401  (optimizers import it)
     import torchvision  # noqa: F401
 
     listening = socket.socket(socket.AF_UNIX)
