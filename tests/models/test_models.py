@@ -431,7 +431,10 @@ def test_hostile_safetensors_end_in_one_line(kind, tmp_path):
 @pytest.mark.parametrize(
     ("index", "says"),
     [
-        ({"weight_map": {"a": "../elsewhere.safetensors"}}, "names '../elsewhere.safetensors', expected files"),
+        (
+            {"weight_map": {"a": "../elsewhere.safetensors"}},
+            "names '../elsewhere.safetensors', expected files",
+        ),
         ({"weight_map": {"a": "/etc/passwd"}}, "expected files such as"),
         ({"weight_map": {"a": "model.pth"}}, "expected files such as"),
         ({"weight_map": {"a": 3}}, "expected files such as"),
@@ -440,7 +443,10 @@ def test_hostile_safetensors_end_in_one_line(kind, tmp_path):
         ({"weight_map": ["part.safetensors"]}, "has no weight_map"),
         ([], "has no weight_map"),
         ({"weight_map": {"a": "part.safetensors"}}, "does not hold the tensors"),
-        ({"weight_map": {"a": "part.safetensors", "b": "part.safetensors", "c": "part.safetensors"}}, "(as c)"),
+        (
+            {"weight_map": {"a": "part.safetensors", "b": "part.safetensors", "c": "part.safetensors"}},
+            "(as c)",
+        ),
     ],
     ids=["above", "root", "pickle", "number", "absent", "empty", "list", "no mapping", "less", "more"],
 )

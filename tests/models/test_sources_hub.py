@@ -246,7 +246,9 @@ def test_weights_in_several_files(tmp_path):
     before = request.description["checkpoint_sha256"]
     part = sorted(folder.glob("model-*-of-*.safetensors"))[-1]
     part.write_bytes(part.read_bytes()[:-4] + b"\1\2\3\4")
-    assert ModelRequest("hf_org--net", models_root_dir=str(tmp_path)).description["checkpoint_sha256"] != before
+    assert (
+        ModelRequest("hf_org--net", models_root_dir=str(tmp_path)).description["checkpoint_sha256"] != before
+    )
     part.unlink()
     with pytest.raises(CogError, match=f"names {part.name}, which is not beside it; get all parts"):
         ModelRequest("hf_org--net", models_root_dir=str(tmp_path)).check_weights()
