@@ -35,6 +35,11 @@ class FailedImagesError(CogError):
     exit_code = 3
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's error, or the name of its type when it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
     """Return the ``n`` names that an unknown word was probably meant to be, best first; none when nothing is close.
 

@@ -49,8 +49,9 @@ def understood(args: argparse.Namespace) -> argparse.Namespace:
         CogError: a label of several models, an unusable ``--models_file``, see also :func:`cog.commands.limits.apply`.
     """
     root, file = getattr(args, "models_root_dir", None), getattr(args, "models_file", None)
+    has_loader = getattr(args, "model_loader", None) is not None
     named: dict[str, Any] = {
-        flag: _each(value, lambda text: find_model(text, models_file=file, root=root))
+        flag: _each(value, lambda text: find_model(text, models_file=file, root=root, has_loader=has_loader))
         for flag in _MODELS
         if (value := getattr(args, flag, None)) is not None
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cog.data import datasets
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean
 from cog.paths import check_dataset_name
 from cog.runtime import files
 
@@ -44,8 +44,9 @@ class ImageSources:
         declared = datasets.find(dataset)
         if declared is None:
             raise CogError(
-                f"--dataset {dataset} is not one of {', '.join(datasets.names())}; for a data set of your own give "
-                f"--{datasets.OWN.root} DIR with DIR/{datasets.OWN.layout}"
+                f"--dataset {dataset} is not one of {', '.join(datasets.names())}"
+                f"{did_you_mean(dataset, datasets.names())}; for a data set of your own give --{datasets.OWN.root} DIR "
+                f"with DIR/{datasets.OWN.layout}"
             )
         return declared
 

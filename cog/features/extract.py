@@ -16,7 +16,7 @@ from torch import nn
 from cog.data.image_lists import ImageList
 from cog.data.loader import Batch, Decoder, batches
 from cog.data.pixels import normalizer, to_input
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.runtime import memory
 from cog.runtime.device import allow_tf32, exact_float32
 
@@ -246,11 +246,10 @@ class Extractor:
                 # A network with x.view(...) inside cannot work on this layout; it gets the usual one.
                 self._use(torch.contiguous_format)
                 return self._forward(pixels)
-            first = (str(error).strip().splitlines() or [""])[0]
             hint = "; does it work without FT_EXTRACT.COMPILE?" if self._compiled else ""
             raise CogError(
                 f"model {self._name} failed on a batch of shape {shape}: "
-                f"{type(error).__name__}: {first}{hint}"
+                f"{type(error).__name__}: {first_line(error)}{hint}"
             ) from error
         if self._width not in (None, y.shape[1]):
             raise CogError(

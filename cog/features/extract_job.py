@@ -116,7 +116,7 @@ def _manifest(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, le
     unit_rows = min(plan.cfg.FT_EXTRACT.SHARD_ROWS, max(_LEAST_UNIT_ROWS, n_rows // _UNITS))
     return shards.Manifest(
         work=secrets.token_hex(8),
-        identity={key: job.identity[key] for key in IDENTITY if key in job.identity}
+        identity={key: value for key, value in job.folder.identity.items() if key in IDENTITY}
         | work_versions(plan, device=extractor.device, rows_per_pass=per_pass),
         n_rows=n_rows,
         unit_rows=-(-unit_rows // per_pass) * per_pass,

@@ -50,11 +50,6 @@ class ExtractJob:
     folder: FeatureFolder
     label: str
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The part of features.json that says which features these are."""
-        return self.folder.identity
-
 
 @dataclass(frozen=True, eq=False)
 class ExtractionPlan:
@@ -326,7 +321,7 @@ def _check_unfinished(report: Report, job: ExtractJob, work: shards.Shards) -> N
         CogError: when it was made differently.
     """
     # The device and the images per pass are part of it, too, but are not known without taking a GPU.
-    changed = job.folder.check_unfinished(job.identity)
+    changed = job.folder.check_unfinished(job.folder.identity)
     work.scan()
     text = f"{job.label}: {work.n_done():,} of {work.manifest.n_rows:,} images are done in {work.path}"
     if changed:

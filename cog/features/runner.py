@@ -81,7 +81,7 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     _, rows_per_pass = pass_sizes(device, crop=fx.IMAGE_CROP_SIZE, batch_size=fx.BATCH_SIZE)
     for job in jobs if plan.rank.leads else ():
         versions = extract_job.work_versions(plan, device=device, rows_per_pass=rows_per_pass)
-        job.folder.check_unfinished(job.identity, versions)
+        job.folder.check_unfinished(job.folder.identity, versions)
     return _extractor(plan, device, n_workers=n_workers)
 
 

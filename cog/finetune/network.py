@@ -7,7 +7,7 @@ import logging
 import torch
 from torch import nn
 
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.finetune.recipe import FineTuneRecipe
 from cog.models.backbone import Backbone
 
@@ -79,7 +79,7 @@ def build(
     buffers = {name: buffer.clone() for name, buffer in backbone.named_buffers()}
     backbone.requires_grad_(True)
     backbone.network.train()
-    failure: Exception | None = None
+    failure = Exception()
     for memory_format in (torch.channels_last, torch.contiguous_format):
         backbone.to(memory_format=memory_format)
         try:
@@ -91,10 +91,9 @@ def build(
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             failure = error  # x.view(...) inside cannot work on the first layout
     else:
-        first = (str(failure).strip().splitlines() or [""])[0]
         raise CogError(
             f"model {backbone.name} cannot be trained on images of {recipe.crop} x {recipe.crop}: "
-            f"{type(failure).__name__}: {first}"
+            f"{type(failure).__name__}: {first_line(failure)}"
         ) from failure
     unused = [name for name, parameter in parameters.items() if parameter.grad is None]
     if len(unused) == len(parameters):

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.runtime import launch as launcher
 from cog.runtime import ranks
 from cog.runtime.ranks import Rank
@@ -114,8 +114,9 @@ class Group:
             told = always or re.search(r"gloo|NCCL|[Cc]onnection|peer", str(error))
             if self.size == 1 or not told:
                 raise
-            first = (str(error).strip().splitlines() or [""])[0]
-            raise LostProcessError(f"lost the connection to another process ({first[:200]})") from error
+            raise LostProcessError(
+                f"lost the connection to another process ({first_line(error)[:200]})"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -138,8 +139,9 @@ def joined(rank: Rank, device: Any) -> Iterator[Group]:
     try:
         dist.init_process_group(backend, rank=rank.number, world_size=rank.size, **options)
     except (RuntimeError, ValueError) as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise CogError(f"process {rank.number} of {rank.size} cannot join the others: {first}") from error
+        raise CogError(
+            f"process {rank.number} of {rank.size} cannot join the others: {first_line(error)}"
+        ) from error
     try:
         yield Group(rank, device)
     finally:

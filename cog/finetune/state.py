@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.runtime import files
 from cog.runtime.safe_load import load_torch
 
@@ -119,8 +119,7 @@ def load(
             scale, growth = state["scaler"].tolist()
             scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": int(growth)})
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CogError(
-            f"{path} is not the state of this run ({first[:200]}); add --overwrite to start again"
+            f"{path} is not the state of this run ({first_line(error)[:200]}); add --overwrite to start again"
         ) from error
     return position

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.models.checkpoint import import_target, load_strictly, read_state_dict, remove_head
 from cog.models.formats.detect import require_checkpoint
 from cog.models.outputs import features_of
 from cog.models.preprocessing import declared
-from cog.models.sources import LibraryModel, find_spec, first_line
+from cog.models.sources import LibraryModel, find_spec
 from cog.models.spec import ModelSpec, Preprocess
 from cog.paths import split_model_name
 from cog.runtime import files

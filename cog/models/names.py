@@ -54,21 +54,33 @@ def find_model(
     *,
     models_file: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
+    has_loader: bool = False,
 ) -> str:
     """Return the name of a model from a name or label; patterns and names of the user's own stay.
+
+    What has the form of a name is only taken for another one that differs in upper and lower case: ``deit_s`` may be
+    the user's own, ``DeiT-S`` is a label.
 
     Args:
         text: as it was given.
         models_file: the user's models in one file.
         root: folder of all models: a name that has a folder there is that.
+        has_loader: whether the user's own loader is given: what has the form of a name is that of the user's model.
 
     Raises:
         CogError: a label of several models, or neither a name nor a label.
     """
     labels = labels_of(models_file)
-    if text in labels or (is_model_name(text) and root is not None and ModelDir(root, text).path.is_dir()):
+    if text in labels:
         return text
-    found = matching(text, labels)
+    if is_model_name(text):
+        if has_loader or (root is not None and ModelDir(root, text).path.is_dir()):
+            return text
+        found = [
+            name for name, words in labels.items() if text.casefold() in map(str.casefold, (name, *words))
+        ]
+    else:
+        found = matching(text, labels)
     if len(found) > 1:
         raise CogError(f"--model {text} may be {some(found)}; give one of these names")
     if found:

@@ -254,7 +254,7 @@ extract("data set with a space", {"--dataset": "my birds"}, "--dataset 'my birds
 extract("empty data set", {"--dataset": ""}, "--dataset", "empty")
 extract("data set unknown", {"--dataset": "in2k", "--images_root": None}, "in2k", "in1k", "--images_root")
 extract("data set level 0", {"--dataset": "cog_l0", "--images_root": None}, "cog_l0")
-extract("split val", {"--split": "val"}, "--split", "'val'", "'train', 'test'")
+extract("split val", {"--split": "val"}, "--split", "'val'", "train, test")
 extract("device unknown", {"--device": "tpux"}, "--device 'tpux'")
 extract("device that computes nothing", {"--device": "meta"}, "--device meta")
 extract("GPU that is not there", {"--device": "cuda:99"}, "--device cuda:99")

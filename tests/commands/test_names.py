@@ -33,19 +33,23 @@ def test_every_data_set_is_known_by_name_and_label():
 
 
 def test_own_names_and_patterns_stay(workshop):
-    for text in ("tiny_net", "mine_new", "timm_resnet18", "deit_*", "*"):
+    for text in ("tiny_net", "mine_new", "timm_resnet18", "deit_*", "*", "deit_s", "resnet_50", "d_clip"):
         assert find_model(text, root=workshop.models) == text
     (workshop.models / "Sup" / "ResNet50").mkdir(parents=True)
     assert find_model("Sup_ResNet50") == "sup_resnet50"
     assert find_model("Sup_ResNet50", root=workshop.models) == "Sup_ResNet50"
+    assert find_model("Sup_VGG19", has_loader=True) == "Sup_VGG19"
     (workshop.models / "tiny/net/L5").mkdir()
     assert names.find_dataset("L5", root=str(workshop.models)) == "L5"
 
 
 def test_labels_of_a_models_file(tmp_path):
     file = tmp_path / "models.yaml"
-    file.write_text("mine_vit: {label: My ViT}\nmine_dino: {label: DINO}\nmine_bad: 3\n")
+    file.write_text(
+        "mine_vit: {label: My ViT}\nmine_dino: {label: DINO}\nmine_bad: 3\nmine_b: {label: My_B}\n"
+    )
     assert find_model("my vit", models_file=file) == "mine_vit"
+    assert find_model("my_b", models_file=file) == "mine_b"
     assert find_model("mine_bad", models_file=file) == "mine_bad"  # what is wrong with it stops no other
     with pytest.raises(
         CogError, match="--model DINO may be dino_resnet50, mine_dino; give one of these names"

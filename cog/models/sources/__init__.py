@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog.constants import CHECKPOINT_FILE
-from cog.errors import CogError, nearest
+from cog.errors import CogError, first_line, nearest
 from cog.models.names import find_model
 from cog.models.spec import ModelSpec, Preprocess, Unwrap
 from cog.models.zoo import get_spec
@@ -247,11 +247,6 @@ class LibraryModel(ABC):
         # Where the library normalizes the pooled vector instead of the tokens.
         norm = getattr(network, "fc_norm", None)
         return lambda x: pool(*self.tokens(network, x), pooling, name=self.name, norm=norm)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 def _shapes(state: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import torch
 import transformers
 from torch import nn
 
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.models.outputs import features_of
 from cog.models.preprocessing import from_processor
-from cog.models.sources import LibraryModel, first_line
+from cog.models.sources import LibraryModel
 from cog.models.spec import Preprocess
 from cog.runtime import files
 

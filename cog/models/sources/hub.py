@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.models.outputs import features_of
 from cog.models.preprocessing import declared
-from cog.models.sources import LibraryModel, first_line
+from cog.models.sources import LibraryModel
 from cog.models.spec import Preprocess
 
 TRUST = "COG_TRUST_HUB"
