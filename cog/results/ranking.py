@@ -229,12 +229,16 @@ def _describe_reference(here: Sequence[Place]) -> list[str]:
         return []
     gaps = {p.cell.dataset: p.to_reference for p in here if p.to_reference is not None}
     groups = {
-        "higher": {d: g.points for d, g in gaps.items() if g.clear and g.points > 0},
-        "lower": {d: g.points for d, g in gaps.items() if g.clear and g.points < 0},
-        "about equal": {d: g.points for d, g in gaps.items() if not g.clear},
+        "beyond the combined deviation over seeds": {d: g.points for d, g in gaps.items() if g.clear},
+        "within the combined deviation over seeds": {d: g.points for d, g in gaps.items() if not g.clear},
     }
     parts = [f"{verdict} on {_points(group)}" for verdict, group in groups.items() if group]
-    return [f"Against ResNet50, in percentage points: {'; '.join(parts)}."] if parts else []
+    if not parts:
+        return []
+    return [
+        f"Against ResNet50, in percentage points: {'; '.join(parts)}. Whether other concepts would tell the same is not "
+        "known: published numbers have no counts per concept."
+    ]
 
 
 def _points(points: Mapping[str, float]) -> str:

@@ -42,10 +42,12 @@ FORMATS = ("text", "markdown", "csv", "latex", "json")
 def _counts(top1):
     """Return right answers of 100 images of each of 1,000 concepts that make an accuracy, in percent, exact to 0.001."""
     right = [min(100, max(0, round(top1 + 25 * math.sin(k * k)))) for k in range(1000)]
-    k = 0
-    while missing := round(1000 * top1) - sum(right):
-        if 0 <= right[k % 1000] + (step := 1 if missing > 0 else -1) <= 100:
+    missing, k = round(1000 * top1) - sum(right), 0
+    step = 1 if missing > 0 else -1
+    while missing:
+        if 0 <= right[k % 1000] + step <= 100:
             right[k % 1000] += step
+            missing -= step
         k += 1
     return concept_counts.write(right, [100] * 1000)
 
@@ -223,6 +225,7 @@ def commands(root: Path, exported: Path, out: Path) -> dict[str, list[object]]:
     found |= {
         "one": one, "one few": [*one, "CLF.N_SHOT", 8], "one published": [*here, "--model", "dino_resnet50", "--dataset", "in1k", "--with_published"],
         "one toy": [*here, "--model", "toy_net", "--dataset", "in1k", "--with_published"],
+        "power": [*here, "--power"], "compare dino": [*here, "--compare", "my_net", "dino_resnet50"],
         "compare": [*here, "--compare", "my_net", "my_other-net_x10"],
         "narrow": [*here, "--width", 50], "top5": [*here, "--metric", "top5", "--decimals", 3],
         "seeds": [*here, "--seeds", 22, 37, 45, "--dataset", "cog_l2"], "category": [*here, "--with_published", "--category", "custom", "reference"],
