@@ -1,8 +1,8 @@
 """Repeated splits: features of a level divided anew into training and test images, without another extraction.
 
 The published split is one random draw of 50 test images per concept, and the default everywhere. A draw with another
-seed becomes a data set of its own, ``cog_l1_split3``, in which every class has as many test images as before, out of the
-same images.
+seed becomes a data set of its own, ``cog_l1_split3``, in which every class has as many test images as before, out of
+the same images.
 """
 
 from __future__ import annotations
