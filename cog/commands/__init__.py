@@ -76,6 +76,11 @@ COMMANDS = (
     Command(
         "build_levels", "cog.commands.build_levels", "build the concept generalization levels from WordNet"
     ),
+    Command(
+        "resplit_features",
+        "cog.commands.resplit_features",
+        "divide extracted features anew into training and test images",
+    ),
     Command("models", "cog.models.__main__", "list, download and check the 31 models of the paper"),
     Command(
         "miniature",

@@ -3,7 +3,8 @@
 Eligible concepts of ImageNet-21K are ranked by similarity to the seen concepts; the images of every concept of a level
 become training and test images. With the image counts of the Fall-2011 release the result is the published benchmark.
 Thresholds are configuration keys: LEVELS.MIN_IMAGES 782, LEVELS.N_TEST 50, LEVELS.MAX_TRAIN 1300,
-LEVELS.EXCLUDED_ROOTS, LEVELS.N_WORKERS 8. `build_levels.py --compare A.pkl B.pkl` tells how far two levels files agree.
+LEVELS.EXCLUDED_ROOTS, LEVELS.N_WORKERS 8. `build_levels.py --compare A.pkl B.pkl` tells how far two levels files agree,
+`--overlap A.pkl B.pkl C.pkl ...` how many concepts of each level of A the others have in it.
 """
 
 from __future__ import annotations
@@ -112,6 +113,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar=("A.pkl", "B.pkl"),
         help="compare two levels files, and do nothing else; with --output_dir the list of all moves is written there",
     )
+    add(
+        "--overlap",
+        nargs="+",
+        metavar="LEVELS",
+        help="print how many concepts of each level of the first levels file (or folder with one) the others have in "
+        "it, and do nothing else",
+    )
     cli_tools.add_check(output)
     return parser.parse_args(argv)
 
@@ -134,6 +142,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             overwrite=args.overwrite,
             wordnet_dir=args.wordnet_dir,
         )
+        return 0
+    if args.overlap is not None:
+        if args.check:
+            return comparison.check_files(comparison.levels_files(args.overlap))
+        comparison.show_overlap(args.overlap)
         return 0
     fields = dataclasses.fields(plan.LevelsPlan)
     levels_plan = plan.LevelsPlan(**{field.name: getattr(args, field.name) for field in fields})

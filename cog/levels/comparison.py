@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cog import constants
 from cog.data.level_files import read_levels
 from cog.errors import CogError
 from cog.levels import outputs, wordnet
@@ -81,6 +84,63 @@ def describe(comparison: LevelComparison) -> str:
     if comparison.identical:
         lines[-1] += ", in the same order" if comparison.same_order else ", in another order"
     return "\n".join(lines)
+
+
+def overlap_table(reference: Sequence[Sequence[str]], others: Mapping[str, Sequence[Sequence[str]]]) -> str:
+    """Return, as text, how many concepts of each reference level the others have in the level of that number.
+
+    A file with one level (a random draw) is compared with every reference level. Files of one name up to its last
+    number (``random_1``, ``random_2``) are followed by the mean and the range over them, when there are two or more.
+    """
+    shared: dict[str, list[int]] = {}
+    for name, levels in others.items():
+        padded = [*levels] * (len(reference) if len(levels) == 1 else 1)
+        padded += [[]] * (len(reference) - len(padded))
+        shared[name] = [len(set(a) & set(b)) for a, b in zip(reference, padded, strict=False)]
+    draws: dict[str, list[str]] = {}
+    for name in shared:
+        draws.setdefault(re.sub(r"[0-9]+$", "", name), []).append(name)
+    rows: list[tuple[str, ...]] = [("", *(f"L{k}" for k in range(1, len(reference) + 1)))]
+    rows.append(("concepts", *(f"{len(level):,}" for level in reference)))
+    for stem, names in draws.items():
+        rows += [(name, *(f"{n:,}" for n in shared[name])) for name in names]
+        if stem and len(names) > 1:
+            columns = list(zip(*(shared[name] for name in names), strict=True))
+            rows.append((f"{stem}* mean", *(f"{statistics.fmean(column):.1f}" for column in columns)))
+            rows.append((f"{stem}* range", *(f"{min(column):,}-{max(column):,}" for column in columns)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    )
+
+
+def levels_files(paths: Sequence[str]) -> list[str]:
+    """Return the levels file of each path: the path itself, or the one in a folder."""
+    return [str(Path(path) / constants.LEVELS_FILE) if Path(path).is_dir() else path for path in paths]
+
+
+def show_overlap(paths: Sequence[str]) -> None:
+    """Print how far levels files agree with the first one.
+
+    Args:
+        paths: the reference and the others: files, or output folders of ``build_levels.py``.
+
+    Raises:
+        CogError: fewer than two, or a file that cannot be read.
+    """
+    if len(paths) < 2:
+        raise CogError("--overlap needs the levels to compare with and at least one other levels file")
+    reference, *others = (read_levels(file) for file in levels_files(paths))
+    names = [Path(path).name if Path(path).is_dir() else path for path in paths[1:]]
+    if len(set(names)) < len(names):
+        names = list(paths[1:])
+    if len(set(names)) < len(names):
+        raise CogError("--overlap names a levels file twice; give each once")
+    outputs.show(f"concepts in the same level as in {paths[0]}")
+    outputs.show(overlap_table(reference, dict(zip(names, others, strict=True))))
 
 
 def check_files(paths: Sequence[str]) -> int:

@@ -139,7 +139,8 @@ def describe(
             f"Word vectors: {words['distinct_words_without_vector']:,} of {words['distinct_words']:,} "
             f"different words "
             f"({words['words_without_vector']:,} of {words['words']:,} occurrences) have none; "
-            f"{words['concepts_without_vector']:,} concepts are left without a vector"
+            f"{words['concepts_without_vector']:,} concepts are left without a vector; "
+            f"{words['entities']:,} names of several words are entities"
         )
     lines += [
         "",

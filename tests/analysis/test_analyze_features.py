@@ -170,7 +170,7 @@ def test_features_larger_than_memory_stay_in_their_file(models, monkeypatch):
         ),
         (
             ["--analysis", "knn", "--run_seeds", "1"],
-            "--run_seeds is for --analysis cross, distance, winners and",
+            "--run_seeds is for --analysis cross, distance, subtrees, winners and",
         ),
         (["--analysis", "kmean"], r"--analysis 'kmean' is not an analysis, expected kmeans"),
         (["--model", "tiny_net"], "no features: give --models_root_dir with --model and --dataset"),

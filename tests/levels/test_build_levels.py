@@ -721,6 +721,43 @@ def test_compare_with_itself_and_in_another_order(toy, capsys):
     assert "in another order" in text
 
 
+def test_overlap_by_brute_force(toy, capsys):
+    """Of several files, by level; a random draw of one level against each."""
+    concepts = [wnid(n) for n in range(100, 130)]
+    rng = np.random.default_rng(0)
+    reference = [concepts[:10], concepts[10:20]]
+    files, drawn = [], {}
+    for name, n_levels in (("wup", 2), ("random_1", 1), ("random_2", 1), ("long", 3)):
+        order = rng.permutation(concepts).tolist()
+        drawn[name] = [order[10 * k : 10 * k + 10] for k in range(n_levels)]
+        (toy.root / name).mkdir()
+        write_levels(toy.root / name / constants.LEVELS_FILE, drawn[name])
+        files.append(str(toy.root / name))
+    write_levels(toy.root / "reference.pkl", reference)
+    argv = ["--overlap", str(toy.root / "reference.pkl"), *files]
+    assert build_levels.main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"concepts in the same level as in {argv[1]}" and lines[2].split() == [
+        "concepts",
+        "10",
+        "10",
+    ]
+    rows = {line[:16].strip(): line.split()[-2:] for line in lines[3:]}
+    expected = {
+        name: [sum(w in levels[min(k, len(levels) - 1)] for w in level) for k, level in enumerate(reference)]
+        for name, levels in drawn.items()
+    }
+    for name, numbers in expected.items():
+        assert rows[name] == [str(n) for n in numbers]
+    both = list(zip(expected["random_1"], expected["random_2"], strict=True))
+    assert rows["random_* mean"] == [f"{sum(pair) / 2:.1f}" for pair in both]
+    assert rows["random_* range"] == [f"{min(pair)}-{max(pair)}" for pair in both]
+    assert build_levels.main([*argv, "--check"]) == 0
+    for bad, words in ((argv[:2], "at least one other"), ([*argv, argv[2]], "twice")):
+        with pytest.raises(CogError, match=words):
+            build_levels.main(bad)
+
+
 # ---- the real thing
 
 
@@ -807,6 +844,25 @@ def test_protocol_v1_numbers(real_counts, tmp_path):
         ("excluded_subtree", 603, 6_840),
         ("ancestor", 1_086, 5_754),
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        ("wup", [599, 313, 290, 277, 750]),
+        ("jcn", [961, 854, 843, 889, 965]),
+        ("lin_max_ic", [999, 991, 988, 989, 1000]),
+    ],
+)
+def test_overlap_of_other_measures_with_the_published_levels(
+    published, real_counts, tmp_path, capsys, measure, expected
+):
+    out = tmp_path / measure
+    build_levels.main(["--image_counts", str(real_counts), "--similarity", measure, "--output_dir", str(out)])
+    capsys.readouterr()
+    build_levels.main(["--overlap", str(published), str(out)])
+    assert capsys.readouterr().out.splitlines()[-1].replace(",", "").split() == [measure, *map(str, expected)]
 
 
 @pytest.mark.slow

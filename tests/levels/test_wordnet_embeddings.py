@@ -154,8 +154,49 @@ def test_concept_vectors_by_hand(graph, vectors):
         "words_without_vector": 3,
         "distinct_words": 14,  # "The" and "the"
         "distinct_words_without_vector": 3,
+        "entities": 0,
         "dimensions": 6,
     }
+
+
+def test_names_of_several_words_are_entities(tmp_path):
+    """By hand, from a Wikipedia2Vec file: an entity counts as one name, a name without one as its words."""
+    lemmas = [("hot_dog", "dog", "red_hot"), ("Hot_Dog_stand",), ("dog",)]
+    graph = NounGraph(
+        wnids=[f"n{i:08d}" for i in range(3)], parents=[()] * 3, lemmas=lemmas, glosses=["food"] * 3
+    )
+    words = [
+        "dog",
+        "hot",
+        "red",
+        "food",
+        "ENTITY/Hot_dog",
+        "ENTITY/Dog",
+        "ENTITY/Hot_Dog_stand",
+        "ENTITY/Food",
+    ]
+    table = np.random.default_rng(0).normal(size=(len(words), 4)).astype(np.float32)
+    file = tmp_path / "wiki.txt"
+    file.write_bytes(f"{len(words)} 4\n".encode() + text_rows(words, table))
+    wanted = vocabulary(graph, range(3))
+    assert {"ENTITY/Hot_dog", "ENTITY/hot_dog", "ENTITY/Hot_Dog_stand", "ENTITY/Red_hot"} <= wanted
+    assert not {"ENTITY/Dog", "ENTITY/dog", "ENTITY/Food"} & wanted  # names of one word are words
+    vectors = read_vectors(file, wanted)
+    of = dict(zip(words, table.astype(float), strict=True))
+    found = embed_concepts(graph, range(3), range(3), vectors)
+    names = [
+        (of["ENTITY/Hot_dog"] + of["dog"] + of["red"] + of["hot"]) / 4,
+        of["ENTITY/Hot_Dog_stand"],
+        of["dog"],
+    ]
+    np.testing.assert_allclose(found.vectors, np.array(names) + of["food"], atol=1e-12)
+    assert found.coverage["entities"] == 2 and found.coverage["words_without_vector"] == 0
+    without = {word: vector for word, vector in vectors.items() if not word.startswith("ENTITY/")}
+    plain = embed_concepts(graph, range(3), range(3), without)
+    np.testing.assert_allclose(
+        plain.vectors[0], (2 * of["hot"] + 2 * of["dog"] + of["red"]) / 5 + of["food"], atol=1e-12
+    )
+    assert plain.coverage["entities"] == 0
 
 
 def test_gloss_weights_are_those_of_scikit_learn(graph, vectors):

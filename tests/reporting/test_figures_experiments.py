@@ -12,6 +12,9 @@ from test_figures import rows_of
 from cog.errors import CogError
 from cog.reporting import figures
 from cog.reporting.figures import axes
+from cog.reporting.tables import experiments
+from cog.reporting.tables.layout import TableStyle
+from cog.reporting.tables.pivot import Averages
 from cog.results import published, relative, scores
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.scores import SeedAverage
@@ -257,3 +260,39 @@ def test_requests_that_cannot_be_met():
     with pytest.raises(CogError, match="no top-1 score to draw"):
         figures.charts([], [], measures=own(), which=["fig3"])
     assert [c.figure for c in figures.charts([], [], measures=own(), datasets=["cog_l1"])] == list(OWN)
+
+
+def subtree_numbers(model, dataset, accuracies, within=None):
+    values = {f"accuracy_{name}": value for name, value in accuracies.items()}
+    if within is not None:
+        values |= dict(zip(("", "_low", "_high"), within, strict=True))
+    return [
+        SeedAverage(
+            model, dataset, "subtrees", name if "acc" in name else f"spearman_within_subtrees{name}", 0, value
+        )
+        for name, value in values.items()
+    ]
+
+
+def test_accuracy_by_subtree_as_figure_and_as_table():
+    found = [
+        *subtree_numbers(
+            "mini_net", "cog_l1", {"rest": 10.0, "plants": 20.0, "birds": 30.0}, (-0.25, -0.5, 0.1)
+        ),
+        *subtree_numbers("mini_net", "cog_l2", {"plants": 40.0, "mammals": 50.0}),
+    ]
+    (chart,) = figures.charts([], [], measures=found, which=["subtrees"])
+    first, second = chart.panels()
+    assert (first.title, second.title) == ("L1", "L2")
+    assert first.tick_labels == second.tick_labels == ("mammals", "birds", "plants", "rest")  # as declared
+    assert [(p.x, p.value) for p in first.series[0].points] == [(1, 30.0), (2, 20.0), (3, 10.0)]
+    assert [(p.x, p.value) for p in second.series[0].points] == [(0, 50.0), (2, 40.0)]
+    assert chart.notes == (
+        "mini_net: Spearman within subtrees L1 \N{MINUS SIGN}0.25 [\N{MINUS SIGN}0.50, 0.10].",
+    )
+    view = experiments.of_analyses(Averages(found), ["subtrees"], style=TableStyle())
+    tables = {table.title: table for table in view.tables}
+    title = "accuracy by WordNet subtree (%), cog_l1"
+    assert tables[title].columns == ("birds", "plants", "rest")
+    assert [entry.text for entry in tables[title].rows[0][1]] == ["30.0", "20.0", "10.0"]
+    assert tables[title.replace("l1", "l2")].columns == ("mammals", "plants")

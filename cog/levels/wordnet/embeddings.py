@@ -1,7 +1,7 @@
 """Text embeddings of concepts: an alternative to WordNet's graph (paper, supplement D).
 
-A concept's vector is the mean word vector of its names plus the tf-idf-weighted mean word vector of its
-gloss; concepts are compared by the cosine.
+A concept's vector is the mean vector of its names plus the tf-idf-weighted mean word vector of its gloss; concepts are
+compared by the cosine. A name of several words is one entity of Wikipedia2Vec where the file has it, else its words.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _WORD = re.compile(r"[^\W_]+")
 # first bytes of a file -> command that decompresses it
 _COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz"}
 _MAX_LINE = 1 << 20
+#: How Wikipedia2Vec's text files mark the title of an article, written with ``_`` for blanks.
+_ENTITY = "ENTITY/"
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,13 @@ def tokenize(text: str) -> list[str]:
 
 
 def vocabulary(graph: NounGraph, nodes: Iterable[int]) -> set[str]:
-    """Return the words, as written and in lower case, that vectors of ``nodes`` can use."""
+    """Return the words, as written and in lower case, and the entities that vectors of ``nodes`` can use."""
     words: set[str] = set()
+    entities: set[str] = set()
     for node in nodes:
         words.update(_name_words(graph, node), tokenize(graph.gloss(node)))
-    return words | {word.lower() for word in words}
+        entities.update(entity for lemma in graph.lemmas(node) for entity in _entities(lemma))
+    return words | {word.lower() for word in words} | entities
 
 
 def embed_concepts(
@@ -59,7 +63,8 @@ def embed_concepts(
 ) -> ConceptVectors:
     """Return one vector per concept.
 
-    Words are looked up in lower case, then as written. Inverse document frequencies, ``ln((1 + n) / (1 +
+    Words are looked up in lower case, then as written; a name of several words that has an entity vector is that one
+    vector in the mean over names. Inverse document frequencies, ``ln((1 + n) / (1 +
     df)) + 1`` as scikit-learn's default, are learned over names and glosses in lower case; the paper
     does not spell this out. Words without a vector are left out of the means and counted.
 
@@ -93,8 +98,10 @@ def embed_concepts(
     n_dims = len(next(iter(vectors.values()))) if vectors else 0
     result = np.zeros((len(nodes), n_dims))
     seen_words: Counter[str] = Counter()
+    n_entities = 0
     for row, node in enumerate(nodes):
-        names, gloss = _name_words(graph, node), tokenize(graph.gloss(node))
+        names, gloss = _name_parts(graph, node, vectors), tokenize(graph.gloss(node))
+        n_entities += sum(name.startswith(_ENTITY) for name in names)
         seen_words.update(names + gloss)
         # A gloss word that occurs twice is listed twice: term frequency times inverse document frequency.
         result[row] = weighted_mean(names, [1.0] * len(names)) + weighted_mean(
@@ -108,6 +115,7 @@ def embed_concepts(
         "words_without_vector": missing.total(),
         "distinct_words": len(seen_words),
         "distinct_words_without_vector": len(missing),
+        "entities": n_entities,
         "dimensions": n_dims,
     }
     return ConceptVectors(result, coverage)
@@ -127,11 +135,28 @@ def _name_words(graph: NounGraph, node: int) -> list[str]:
     return [word for lemma in graph.lemmas(node) for word in tokenize(lemma.replace("_", " "))]
 
 
+def _entities(lemma: str) -> tuple[str, ...]:
+    """Return the titles that a name of several words may have in Wikipedia; none for a single word."""
+    if "_" not in lemma.strip("_"):
+        return ()
+    return tuple(dict.fromkeys(_ENTITY + title for title in (lemma, lemma[:1].upper() + lemma[1:])))
+
+
+def _name_parts(graph: NounGraph, node: int, vectors: Mapping[str, np.ndarray]) -> list[str]:
+    """Return what a concept's names are made of: the entity of a name of several words, or its words."""
+    parts: list[str] = []
+    for lemma in graph.lemmas(node):
+        entity = next((title for title in _entities(lemma) if title in vectors), None)
+        parts += [entity] if entity else tokenize(lemma.replace("_", " "))
+    return parts
+
+
 def read_vectors(path: Path, words: set[str]) -> dict[str, np.ndarray]:
     """Read the vectors of ``words`` from a file of word vectors; the file may be much larger than memory.
 
-    Formats, recognized by content: word2vec text and binary, GloVe text, Wikipedia2Vec text (its entities are
-    skipped), ``.npz`` with the arrays ``words`` (n,) and ``vectors`` (n, D). Of repeated words the first counts.
+    Formats, recognized by content: word2vec text and binary, GloVe text, Wikipedia2Vec text (its entities are words
+    such as ``ENTITY/Hot_dog``), ``.npz`` with the arrays ``words`` (n,) and ``vectors`` (n, D). Of repeated words the
+    first counts.
 
     Args:
         path: file of word vectors.

@@ -1,0 +1,112 @@
+"""Divide extracted features anew into training and test images: repeated splits, without another extraction.
+
+Each seed of --split_seed makes a data set of its own beside the published one (cog_l1_split3), with as many test images
+per class out of the same images; logreg.py and everything else take it as any other. --spread compares the runs on
+them: the standard deviation over splits beside that over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from cog.errors import CogError
+from cog.paths import ModelDir, check_dataset_name
+from cog.runtime import cli as cli_tools
+from cog.runtime import files
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse flags; touches no file."""
+    parser = cli_tools.Parser(__doc__ or "")
+    add = parser.add_argument
+    add("--models_root_dir", metavar="DIR", required=True, help="folder of all models")
+    add("--model", metavar="NAME", required=True)
+    add(
+        "--dataset",
+        "--datasets",
+        metavar="NAME",
+        nargs="+",
+        required=True,
+        help="levels, or data sets of your own",
+    )
+    add(
+        "--split_seed",
+        metavar="N",
+        nargs="+",
+        type=cli_tools.whole_number(0),
+        default=[],
+        help="seeds of the splits to make",
+    )
+    add("--spread", action="store_true", help="print the spread of the runs on all splits that are there")
+    add(
+        "--seeds",
+        metavar="SEED",
+        nargs="+",
+        type=cli_tools.whole_number(0),
+        help="--spread: of the runs (default: all)",
+    )
+    add("--overwrite", action="store_true", help="replace features that were made differently")
+    args = parser.parse_args(argv)
+    if bool(args.split_seed) == args.spread:
+        raise CogError(
+            "give either --split_seed N ... to make splits, or --spread to compare the runs on them"
+        )
+    if args.opts and not args.spread:
+        raise CogError(
+            f"{args.opts[0]} has no effect on splits; leave it out (with --spread, keys name the evaluation)"
+        )
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make splits or compare the runs on them; returns the exit code."""
+    args = parse_args(argv)
+    folder = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
+    for dataset in args.dataset:
+        check_dataset_name(dataset)
+    if args.spread:
+        return _print_spread(args)
+    from cog.features.resplit import resplit  # imports torch
+
+    for dataset in args.dataset:
+        for split_seed in args.split_seed:
+            sys.stdout.write(
+                f"{folder.path / resplit(folder, dataset, split_seed, overwrite=args.overwrite)}\n"
+            )
+            sys.stdout.flush()
+    return 0
+
+
+def _print_spread(args: argparse.Namespace) -> int:
+    from cog import config
+    from cog.results import find, run_records, split_spread
+
+    cfg = config.get_cfg(model_name=args.model, opts=args.opts)
+    runs, _ = find.find_runs(
+        args.models_root_dir,
+        eval_name=config.evaluation_name(cfg),
+        models=[args.model],
+        n_shots=[cfg.CLF.N_SHOT],
+        seeds=args.seeds,
+    )
+    averages = [average for average in run_records.summarise(runs) if average.metric == "top1"]
+    found = [one for one in split_spread.spreads(averages) if one.dataset in args.dataset]
+    if not found:
+        raise CogError(
+            f"no data set among {' '.join(args.dataset)} has runs on two splits; make them with --split_seed 1 2, and "
+            "run logreg.py on NAME_split1 and NAME_split2"
+        )
+    sys.stdout.write(f"{split_spread.describe(found)}\n")
+    return 0
+
+
+def cli() -> NoReturn:
+    """Run from the command line."""
+    cli_tools.run(main)
+
+
+if __name__ == "__main__":
+    cli()
