@@ -75,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(total.left_out) > _NAMED:
         logger.warning("left as they are: %d more runs", len(total.left_out) - _NAMED)
     verb = "would be " * args.check + ("unpacked" if args.unpack else "packed")
-    print(f"{total.runs:,} runs with {total.files:,} files and folders {verb if args.check else f'were {verb}'}")
+    print(
+        f"{total.runs:,} runs with {total.files:,} files and folders {verb if args.check else f'were {verb}'}"
+    )
     return 2 if n_failed else 0
 
 

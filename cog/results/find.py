@@ -333,7 +333,13 @@ def _runs_in(
             seed = paths.parse_seed_folder(name)
             if seed is None or (wanted is not None and seed not in wanted):
                 continue
-            place = {"model": model, "dataset": dataset, "n_shot": n_shot, "seed": seed, "evaluation": evaluation}
+            place = {
+                "model": model,
+                "dataset": dataset,
+                "n_shot": n_shot,
+                "seed": seed,
+                "evaluation": evaluation,
+            }
             run: Run | Problem
             try:
                 run = run_records.read_packed(archive, f"{packed}/{name}", folder / name, **place)

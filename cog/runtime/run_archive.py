@@ -125,7 +125,9 @@ class RunArchive:
         members: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist()[1:]:
             if info.filename in members or info.flag_bits & 1:
-                raise CogError(f"{self.path} has {info.filename[:200]!r} twice, or encrypted; expected neither")
+                raise CogError(
+                    f"{self.path} has {info.filename[:200]!r} twice, or encrypted; expected neither"
+                )
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise CogError(f"{self.path} has {info.filename[:200]!r} in another compression than deflate")
             members[info.filename] = info

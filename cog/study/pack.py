@@ -1,9 +1,9 @@
 """The finished runs of a model and data set into one archive, and back; see :mod:`cog.runtime.run_archive`.
 
-Whatever instant a process dies at, every run is whole, in its folder or in the archive or in both: an archive is written
-beside the old one, reaches the disk, is read again and compared, and takes its place in one step; only then the folders
-are moved away, each in one step and while its lock is held, and deleted. The way back is the same. The next call removes
-what was left.
+Whatever instant a process dies at, every run is whole, in its folder or in the archive or in both: an archive is
+written beside the old one, reaches the disk, is read again and compared, and takes its place in one step; only then the
+folders are moved away, each in one step and while its lock is held, and deleted. The way back is the same. The next
+call removes what was left.
 """
 
 from __future__ import annotations
@@ -193,7 +193,9 @@ def _find(
                 if not run_archive.holds_result(listed):
                     raise CogError("not finished")
                 run = _look(folder / name, name, listed, model, dataset, parsed)
-                if archive is not None and name in archive.runs:  # a process died before it removed the folder
+                if (
+                    archive is not None and name in archive.runs
+                ):  # a process died before it removed the folder
                     _is_same(archive, name, _judge(archive)[name], folder / name)
                 found.append(run)
             except CogError as error:
@@ -271,7 +273,9 @@ def _compare(handle: IO[bytes], new: Sequence[_LooseRun]) -> None:
         for run in new:
             for name in run.files:
                 if archive.read(f"{run.name}/{name}") != (run.path / name).read_bytes():
-                    raise CogError(f"{run.path / name} changed while it was packed; run the same command again")
+                    raise CogError(
+                        f"{run.path / name} changed while it was packed; run the same command again"
+                    )
 
 
 def _info(name: str, status: os.stat_result) -> zipfile.ZipInfo:
@@ -334,7 +338,9 @@ def _judge(archive: RunArchive) -> dict[str, dict[str, zipfile.ZipInfo]]:
         run, kind = "/".join(parts[:2]), stat.S_IFMT(info.external_attr >> 16)
         good = run in members and len(parts) > 2 and all(map(constants.is_plain_name, parts))
         if not good or kind not in (0, stat.S_IFREG) or info.file_size > run_archive.LARGEST_MEMBER:
-            raise CogError(f"{archive.path} has {name[:200]!r}, which is no file of its runs; it is not unpacked")
+            raise CogError(
+                f"{archive.path} has {name[:200]!r}, which is no file of its runs; it is not unpacked"
+            )
         members[run]["/".join(parts[2:])] = info
     folders = {os.path.dirname(name) for name in archive.members}
     bad = [run for run, names in members.items() if not names] + sorted(folders & archive.members.keys())

@@ -26,11 +26,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "helpers")]
 
-from result_folders import EPOCH_KEYS  # noqa: E402
+from result_folders import EPOCH_KEYS
 
-from cog import constants, paths  # noqa: E402
-from cog.results import find, run_records  # noqa: E402
-from cog.runtime import run_archive  # noqa: E402
+from cog import constants, paths
+from cog.results import find, run_records
+from cog.runtime import run_archive
 
 FINAL = "final-lr-10.754262252767127_wd-3.0876607228369945e-08"
 SMALL_FILES = (
@@ -41,7 +41,11 @@ SMALL_FILES = (
 
 def record_of(model: str, dataset: str, n_shot: int, seed: int, top1: float) -> dict:
     """Return results.json of a run with 30 trials."""
-    features = {"bytes": 1 << 30, "checkpoint_sha256": model.encode().hex().ljust(64, "0"), "image_list_sha256": "a" * 64}
+    features = {
+        "bytes": 1 << 30,
+        "checkpoint_sha256": model.encode().hex().ljust(64, "0"),
+        "image_list_sha256": "a" * 64,
+    }
     trial = {"lr": 0.4220672085778961, "wd": 7.1358957073451595e-09, "val_top1": 66.6, "diverged": False,
              "seconds": 9.123, "pruned": False}  # fmt: skip
     return {
@@ -121,7 +125,11 @@ def measure(label: str, argv: list[str]) -> None:
     )
     start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", code, sys.executable, *argv], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, sys.executable, *argv],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     status, memory, cpu = done.stdout.split()
     seconds = f"{time.monotonic() - start:.1f} s ({float(cpu):.1f} s of a processor)"
@@ -131,7 +139,9 @@ def measure(label: str, argv: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--packed", action="store_true")
     parser.add_argument("--folder", type=Path, required=True, help="is created, and removed again")
@@ -141,13 +151,18 @@ def main() -> None:
     if not args.folder.exists():
         make(args.folder, args.models, packed=args.packed)
     entries = sum(1 + len(names) for _, _, names in os.walk(args.folder))
-    print(f"{args.models} models, {entries:,} files and folders, made in {time.monotonic() - start:.0f} s", flush=True)
+    print(
+        f"{args.models} models, {entries:,} files and folders, made in {time.monotonic() - start:.0f} s",
+        flush=True,
+    )
     root = ["--models_root_dir", str(args.folder)]
     measure("status", ["-m", "cog", "status", *root])
     measure("table", ["print_results.py", *root])
     start = time.monotonic()
     everything = find.find_all(args.folder)
-    print(f"reading alone: {time.monotonic() - start:.1f} s for {sum(map(len, everything.runs.values())):,} runs")
+    print(
+        f"reading alone: {time.monotonic() - start:.1f} s for {sum(map(len, everything.runs.values())):,} runs"
+    )
     if not args.keep:
         shutil.rmtree(args.folder)
 

@@ -286,7 +286,9 @@ def test_no_way_out_of_the_folder(tmp_path, name):
 
 
 def test_links_doubles_and_conflicts_are_refused(tmp_path):
-    link = _archive(tmp_path / "a", [(f"{RUN}/x", b"/etc/passwd")], external_attr=(stat.S_IFLNK | 0o777) << 16)
+    link = _archive(
+        tmp_path / "a", [(f"{RUN}/x", b"/etc/passwd")], external_attr=(stat.S_IFLNK | 0o777) << 16
+    )
     with pytest.warns(UserWarning, match="Duplicate"):
         double = _archive(tmp_path / "b", [(f"{RUN}/x", b"1"), (f"{RUN}/x", b"2")])
     both = _archive(tmp_path / "c", [(f"{RUN}/x", b"1"), (f"{RUN}/x/y", b"2")])
@@ -373,7 +375,11 @@ def test_nothing_is_executed_and_sizes_are_bounded(tmp_path):
     torch.save({"model": Evil()}, tmp_path / "evil.pth")
     folder = _archive(
         tmp_path / "models/a/net/birds",
-        [(logs, pickle.dumps(Evil())), (model, (tmp_path / "evil.pth").read_bytes()), (bomb, b"\0" * (65 << 20))],
+        [
+            (logs, pickle.dumps(Evil())),
+            (model, (tmp_path / "evil.pth").read_bytes()),
+            (bomb, b"\0" * (65 << 20)),
+        ],
         compress_type=zipfile.ZIP_DEFLATED,
     )
     assert (folder / "runs.zip").stat().st_size < 1 << 20
