@@ -24,6 +24,12 @@ die() {
     exit 2
 }
 
+# dataset and datasets mean the same everywhere, each a list; where both are set, a driver takes the one it declares.
+if [[ -n "${dataset:-}" || -n "${datasets:-}" ]]; then
+    dataset="${dataset:-${datasets:-}}"
+    datasets="${datasets:-${dataset}}"
+fi
+
 # The variables that locate images, each also a flag of the Python scripts: those of the declared data sets.
 image_variables="$(PYTHONPATH="${repository}" "${python}" -c \
     "import yacs; from cog.data import datasets; print(*datasets.flags())" 2> /dev/null)" ||
@@ -108,8 +114,14 @@ read_command_line() {
         fi
         if [[ "${argument}" =~ ^([A-Za-z_][A-Za-z0-9_-]*)=(.*)$ ]]; then
             name="${BASH_REMATCH[1]}"
-            [[ " ${known[*]} " == *" ${name} "* ]] || die "unknown variable ${name}$(nearest "${name}" "${known[@]}")"
-            printf -v "${name}" '%s' "${BASH_REMATCH[2]}"
+            if [[ " ${known[*]} " != *" ${name} "* ]]; then
+                case "${name}" in
+                    dataset) name="datasets" ;;
+                    datasets) name="dataset" ;;
+                esac
+            fi
+            [[ " ${known[*]} " == *" ${name} "* ]] || die "unknown variable ${argument%%=*}$(nearest "${argument%%=*}" "${known[@]}")"
+            printf -v "${name}" '%s' "${argument#*=}"
         else
             extra+=("${argument}")
             case "${argument}" in

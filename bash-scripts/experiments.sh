@@ -18,7 +18,9 @@ models_root_dir="${models_root_dir:-None}"
 model_name="${model_name:-sup_resnet50}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 # Which of them: logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact finetune; all.
-experiments="${experiments:-logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact}"
+# Those that would take days on this machine are left out, unless you name some here.
+default_experiments="logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact"
+experiments="${experiments:-${default_experiments}}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
 # Numbers of principal components; those above the dimensions of a model's features are left out.
@@ -116,15 +118,64 @@ print((FeatureFolder(ModelDir(root, model).features(dataset, "train")).metadata(
     echo "${fitting}"
 }
 
+# Expected seconds of each classifier experiment of a model on each data set, as lines; none where nothing tells.
+step_times() {
+    local flags=(${common_flags[@]+"${common_flags[@]}"}) kept_flags=() flag value=""
+    for flag in ${flags[@]+"${flags[@]}"}; do
+        case "${flag}" in
+            --device | --config) value="yes" && kept_flags+=("${flag}") ;;
+            --device=* | --config=*) kept_flags+=("${flag}") ;;
+            *) [[ -z "${value}" ]] || kept_flags+=("${flag}"); value="" ;;
+        esac
+    done
+    PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.study.step_times \
+        --models_root_dir="${models_root_dir}" --model="$1" --datasets ${datasets} --seeds ${seeds} \
+        --shots ${shots} --dims $2 --max_per_class="${max_per_class}" ${kept_flags[@]+"${kept_flags[@]}"} \
+        ${config_pairs[@]+"${config_pairs[@]}"} 2> /dev/null || true
+}
+
+# takes_days TIMES EXPERIMENT: print how long an experiment takes on all data sets, when that is more than a day.
+takes_days() {
+    local name dataset_ seconds text total=0
+    while read -r name dataset_ seconds text; do
+        if [[ "${name}" == "$2" || "${name}" == "$2"[0-9]* ]]; then
+            total=$((total + seconds))
+        fi
+    done <<< "$1"
+    [[ ${total} -le 86400 ]] || echo "$((total / 86400)) days"
+}
+
 # One classifier process per data set: its features are loaded once for all seeds and shots.
 n_datasets=$(count_words ${datasets})
 n_steps=0
 dims_of_models=()
+kept_of_models=()
+untrained=""
+times_of_models=()
 for model in ${model_name}; do
     fitting="${dims}"
     [[ " ${kept[*]-} " != *" pca "* ]] || fitting="$(fitting_dims "${model}")"
     dims_of_models+=("${fitting}")
+    # What an experiment that is left out would have been the input of is left out, too.
+    times="$([[ -n "${checking}" ]] || step_times "${model}" "${fitting}")"
+    times_of_models+=("${times}")
+    mine=""
     for experiment in ${kept[@]+"${kept[@]}"}; do
+        days="$(takes_days "${times}" "${experiment}")"
+        if [[ -n "${days}" && "${experiments}" == "${default_experiments}" ]]; then
+            echo "left out: ${experiment} of ${model} (about ${days} on this machine; to do it, name it:" \
+                "experiments=${experiment})" >&2
+            [[ "${experiment}" != "logreg" ]] || untrained+=" ${model}"
+            continue
+        fi
+        if [[ " ${untrained} " == *" ${model} "* && " cross distance " == *" ${experiment} "* ]]; then
+            echo "left out: ${experiment} of ${model} (needs its classifiers)" >&2
+            continue
+        fi
+        mine+=" ${experiment}"
+    done
+    kept_of_models+=("${mine}")
+    for experiment in ${mine}; do
         case "${experiment}" in
             label_free | cross | distance | finetune) n_steps=$((n_steps + 1)) ;;
             winners) ;;
@@ -137,16 +188,21 @@ done
 compared=()
 if [[ " ${kept[*]-} " == *" winners "* ]]; then
     for model in ${model_name}; do
-        [[ "${model}" == "${against}" ]] || compared+=("${model}")
+        [[ "${model}" == "${against}" || " ${untrained} " == *" ${model} "* || " ${untrained} " == *" ${against} "* ]] ||
+            compared+=("${model}")
     done
 fi
 n_steps=$((n_steps + ${#compared[@]}))
-# train WHAT ARGUMENT...: classifiers of a model on every data set.
+# train EXPERIMENT WHAT ARGUMENT...: classifiers of a model on every data set.
 train() {
-    local what="$1" dataset
-    shift
+    local key="$1" what="$2" dataset name dataset_ seconds text expected
+    shift 2
     for dataset in ${datasets}; do
-        run_step "${what} of ${model} on ${dataset}, seeds ${seeds}" \
+        expected=""
+        while read -r name dataset_ seconds text; do
+            [[ "${name} ${dataset_}" != "${key} ${dataset}" ]] || expected=" (about ${text})"
+        done <<< "${times}"
+        run_step "${what} of ${model} on ${dataset}, seeds ${seeds}${expected}" \
             "${python}" "${repository}/logreg.py" \
             --models_root_dir="${models_root_dir}" \
             --model="${model}" \
@@ -194,23 +250,25 @@ finetune() {
 position=0
 for model in ${model_name}; do
     fitting="${dims_of_models[position]}"
+    times="${times_of_models[position]}"
+    mine="${kept_of_models[position]}"
     position=$((position + 1))
-    for experiment in ${kept[@]+"${kept[@]}"}; do
+    for experiment in ${mine}; do
         case "${experiment}" in
-            logreg) train "logistic regression" ;;
-            fewshot) train "logistic regression with N = ${shots}" --n_shots ${shots} ;;
+            logreg) train logreg "logistic regression" ;;
+            fewshot) train fewshot "logistic regression with N = ${shots}" --n_shots ${shots} ;;
             label_free) analyze all --datasets ${datasets} ;;
             cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" \
                 "${sheet_flags[@]}" ;;
             distance) analyze distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
             pca)
                 for dim in ${fitting}; do
-                    train "${dim} components" CLF.PCA_DIM "${dim}"
+                    train "pca${dim}" "${dim} components" CLF.PCA_DIM "${dim}"
                 done
                 ;;
-            balanced) train "at most ${max_per_class} images per class" CLF.MAX_PER_CLASS "${max_per_class}" ;;
-            mlp) train "MLP" CLF.TYPE mlp ;;
-            mlp_noact) train "MLP without activation" CLF.TYPE mlp_noact ;;
+            balanced) train balanced "at most ${max_per_class} images per class" CLF.MAX_PER_CLASS "${max_per_class}" ;;
+            mlp) train mlp "MLP" CLF.TYPE mlp ;;
+            mlp_noact) train mlp_noact "MLP without activation" CLF.TYPE mlp_noact ;;
             finetune) finetune ;;
         esac
     done

@@ -1,7 +1,8 @@
-"""Images of a list that are missing, by one listing of each folder."""
+"""Images of a list that are missing or empty, by one listing of each folder."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,13 @@ if TYPE_CHECKING:
 _THREADS = 16
 
 
-def missing(images: ImageList) -> list[str]:
-    """Return the images of a list that are not in its store, in the list's order."""
+def missing(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
+    """Return the images of a list that are not in its store, in the list's order.
+
+    Args:
+        images: the list.
+        without: classes that are known to be missing as a whole.
+    """
     store = images.store
 
     def listed(folder: str) -> list[str]:
@@ -24,9 +30,19 @@ def missing(images: ImageList) -> list[str]:
         except OSError:
             return []
 
-    wanted = [images.file(row) for row in range(len(images))]
+    known = [name in without for name in images.classes]
+    wanted = [images.file(row) for row in range(len(images)) if not known[images.labels[row]]]
     with ThreadPoolExecutor(_THREADS) as pool:
         present = set().union(*pool.map(listed, {name.rpartition("/")[0] for name in wanted}))
     absent = (name for name in wanted if name not in present)
     # A folder's list has no files with other suffixes; a level file may name them.
     return [name for name in absent if is_image(name.rpartition("/")[2]) or not store.has(name)]
+
+
+def empty(images: ImageList) -> list[str]:
+    """Return the images of a list whose files have no bytes, in the list's order; of images in folders only."""
+    wanted = [images.file(row) for row in range(len(images))]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        folders = {name.rpartition("/")[0] for name in wanted}
+        found = set().union(*pool.map(images.store.empty_names, folders))
+    return [name for name in wanted if name in found] if found else []

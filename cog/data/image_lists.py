@@ -79,6 +79,20 @@ class ImageList:
         return digest.hexdigest()
 
 
+class MissingClassesError(CogError):
+    """Class folders are missing.
+
+    Attributes:
+        images: the list nevertheless, for a check of the others.
+        classes: the missing ones.
+    """
+
+    def __init__(self, message: str, images: ImageList, classes: Sequence[str]) -> None:
+        super().__init__(message)
+        self.images = images
+        self.classes = tuple(classes)
+
+
 def _image_list(
     dataset: str, split: str, store: ImageStore, classes: Sequence[str], files: Sequence[Sequence[str]]
 ) -> ImageList:
@@ -154,7 +168,8 @@ def cog_level(
         split_file: ``cog_concepts_split_file.pkl``.
 
     Raises:
-        CogError: unreadable files, no such level, a concept without files or without a folder.
+        MissingClassesError: concepts without a folder.
+        CogError: unreadable files, no such level, a concept without files.
     """
     from cog.data.level_files import read_levels
     from cog.data.split_files import read_split
@@ -184,8 +199,10 @@ def cog_level(
         raise CogError(f"--imagenet_images_root: cannot read {error.filename}: {error.strerror}") from error
     lost = [wnid for wnid, exists in zip(concepts, present, strict=True) if not exists]
     if lost:
-        raise CogError(
+        raise MissingClassesError(
             f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "
-            f"{dataset} ({', '.join(lost[:3])}); {root_layout.explain(root) or f'expected {root}/<wnid>/*.JPEG'}"
+            f"{dataset} ({', '.join(lost[:3])}); {root_layout.explain(root) or f'expected {root}/<wnid>/*.JPEG'}",
+            _image_list(dataset, split, store, concepts, files),
+            lost,
         )
     return _image_list(dataset, split, store, concepts, files)

@@ -6,6 +6,7 @@ tells the form of a root by what lies there.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import zlib
@@ -87,6 +88,10 @@ class ImageStore(ABC):
             OSError: when it cannot be listed.
             CogError: when an archive cannot be read.
         """
+
+    def empty_names(self, folder: str) -> list[str]:
+        """Return the images of a class folder that are files without a byte, as far as that costs nothing."""
+        return []
 
     @abstractmethod
     def has_class(self, folder: str) -> bool:
@@ -173,6 +178,14 @@ class FolderImages(ImageStore):
             except (FileNotFoundError, NotADirectoryError):
                 continue
         return [f"{folder}/{name}" for name in sorted(listed)]
+
+    def empty_names(self, folder: str) -> list[str]:
+        """Return the images of a class folder that are files without a byte; file servers tell sizes with the names."""
+        found: set[str] = set()
+        for part in self._parts:
+            with contextlib.suppress(OSError), os.scandir(part / folder) as entries:
+                found |= {f"{folder}/{e.name}" for e in entries if is_image(e.name) and not e.stat().st_size}
+        return sorted(found)
 
     def has_class(self, folder: str) -> bool:
         """Return whether a class folder exists."""

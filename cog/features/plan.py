@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -192,15 +192,24 @@ class ExtractionPlan:
         folders: dict[tuple[str, str], FeatureFolder] = {}
         with report.step("output"):
             folders = self.folders if known.ok else {}
+        from cog.data.image_lists import MissingClassesError
+
         for pair in self.pairs:
             with report.step(" ".join(pair)):
                 listed = self.sources.declaration(pair[0]).list_images is not None
+                lost: tuple[str, ...] = ()
+                try:
+                    images = self.images(pair)
+                except MissingClassesError as error:
+                    report.problem(" ".join(pair), str(error))
+                    images, lost = error.images, error.classes
                 check_images(
                     report,
-                    self.images(pair),
+                    images,
                     " ".join(pair),
                     allowed=self.allow_failures,
                     may_be_missing=listed,
+                    lost=lost,
                 )
         dim = None
         ready = configured.ok and known.ok
@@ -288,30 +297,41 @@ class ExtractionPlan:
 
 
 def check_images(
-    report: Report, images: ImageList, label: str, *, allowed: int, may_be_missing: bool = True
+    report: Report,
+    images: ImageList,
+    label: str,
+    *,
+    allowed: int,
+    may_be_missing: bool = True,
+    lost: Collection[str] = (),
 ) -> None:
-    """Report how many images of a list are missing.
+    """Report how many images of a list are missing, and how many are empty.
 
     Args:
-        report: gets one line.
+        report: gets a line for each.
         images: the images.
-        label: of the line.
+        label: of the lines.
         allowed: value of ``--allow_failures``.
         may_be_missing: False for a list that was made of the files in its folders.
+        lost: classes that were reported already.
     """
-    absent = image_checks.missing(images) if may_be_missing else []
+    absent = image_checks.missing(images, without=lost) if may_be_missing else []
+    empty = image_checks.empty(images)
     total = f"{len(images):,} images of {len(images.classes):,} classes"
-    if not absent:
+    n_bad = len(absent) + len(empty)
+    for names, what in ((absent, "missing"), (empty, "empty (0 bytes)")):
+        if not names:
+            continue
+        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        text = f"{len(names):,} of {total} are {what} under {images.root}: {', '.join(names[:_SHOWN])}{more}"
+        why = root_layout.hint(images.root)
+        if n_bad <= allowed:
+            report.warn(label, f"{text} (--allow_failures {allowed} accepts that){why}")
+        else:
+            advice = why or f"; complete them, or accept it with --allow_failures {n_bad}"
+            report.problem(label, f"{text}{advice}")
+    if not (n_bad or lost):
         report.ok(label, total)
-        return
-    some = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
-    text = f"{len(absent):,} of {total} are missing under {images.root}: {some}"
-    why = root_layout.hint(images.root)
-    if len(absent) <= allowed:
-        report.warn(label, f"{text} (--allow_failures {allowed} accepts that){why}")
-    else:
-        advice = why or f"; complete them, or accept it with --allow_failures {len(absent)}"
-        report.problem(label, f"{text}{advice}")
 
 
 def _check_unfinished(report: Report, job: ExtractJob, work: shards.Shards) -> None:

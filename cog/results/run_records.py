@@ -291,7 +291,13 @@ def read_run(
         CogError: when the run is ambiguous, its files contradict each other or cannot be read safely.
     """
     problems = [] if problems is None else problems
-    place = {"model": model, "dataset": dataset, "n_shot": n_shot, "seed": seed, "evaluation": evaluation}
+    place: dict[str, Any] = {
+        "model": model,
+        "dataset": dataset,
+        "n_shot": n_shot,
+        "seed": seed,
+        "evaluation": evaluation,
+    }
     finals, stages = [], []
     record: dict[str, Any] | None = None
     entries = _list(path)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import sys
 import time
 from types import TracebackType
 
 logger = logging.getLogger(__name__)
+
+#: Columns of a terminal for a whole bar with its rate, and for its label.
+_WIDE, _NARROW = 80, 48
 
 _LINE_INTERVAL = 30.0  # seconds between plain lines: a day of work stays readable
 
@@ -40,10 +45,17 @@ class Progress:
         self._interval = interval
         self._start = self._last_line = time.monotonic()
         self._bar = None
-        if bar and sys.stderr.isatty():
+        if bar and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, desc=label, unit=f" {unit}", smoothing=0.1, dynamic_ncols=True)
+            self._bar = tqdm(
+                total=total,
+                desc=label,
+                unit=f" {unit}",
+                smoothing=0.1,
+                dynamic_ncols=True,
+                bar_format=_bar_format(_columns(), total is not None),
+            )
 
     def update(self, count: int = 1) -> None:
         """Report ``count`` more finished units."""
@@ -95,6 +107,25 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def _columns() -> int:
+    """Return the width of the terminal that shows the bar."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _WIDE
+    except (OSError, ValueError):
+        return shutil.get_terminal_size().columns
+
+
+def _bar_format(columns: int, has_total: bool) -> str | None:
+    """Return the format of a bar that fits into one line; tqdm cuts what is longer. None: tqdm's own."""
+    if columns >= _WIDE:
+        return None
+    if not has_total:
+        return "{desc}: {n_fmt} [{elapsed}]"
+    if columns >= _NARROW:
+        return "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+    return "{percentage:3.0f}% [{elapsed}<{remaining}]"
 
 
 def duration(seconds: float) -> str:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cog.errors import CogError
+from cog.runtime.check_report import OK, PROBLEM, WARNING
+from cog.runtime.progress import Progress
 from cog.study import slurm
 from cog.study.plan import EXTRACT, ScriptCommands, StudyPlan
 from cog.study.slurm import SlurmOptions
-from cog.study.units import DONE, ExtractionUnit, Status, Study, Unit
+from cog.study.units import DELETED, DONE, ExtractionUnit, Status, Study, Unit
+
+#: A finding as :class:`cog.runtime.check_report.Report` prints it.
+_FINDING = re.compile(rf"({OK}|{WARNING}|{PROBLEM}) +(\S+(?: \S+)?) {{2,}}(.+)")
+
+#: Models that a line names.
+_NAMED = 3
+
+#: Files and folders of a run (:mod:`cog.logreg.run_folder`), and of the features of a split.
+_FILES_OF_RUN, _FILES_OF_FEATURES = 12, 5
 
 
 def check_inputs(
@@ -55,7 +67,7 @@ def check_study(
     *,
     with_slurm: bool,
 ) -> int:
-    """Check the log folder, SLURM and every script of a study, and print the problems.
+    """Check the log folder, SLURM, the number of files and every script of a study; print what was found by its cause.
 
     Args:
         study: the units that are wanted.
@@ -71,6 +83,7 @@ def check_study(
     code = _check_log_dir(options.log_dir)
     if with_slurm and not code:
         code = _check_slurm(plan, options)
+    code = max(code, _check_files(study, statuses))
     return max(code, _check_scripts(study, statuses, commands))
 
 
@@ -98,31 +111,120 @@ def _check_slurm(plan: StudyPlan, options: SlurmOptions) -> int:
     return worst
 
 
+def _check_files(study: Study, statuses: Mapping[Unit, Status]) -> int:
+    """Say how many files and folders a model gets, and whether there is room for those that are missing."""
+    n_runs = len(study.n_shots) * len(study.seeds)
+    outside = (
+        2 + len(study.n_shots) + _FILES_OF_FEATURES * len(study.splits)
+    )  # its folder and an archive among them
+    per_model = len(study.datasets) * (n_runs * _FILES_OF_RUN + outside - 1)
+    n_missing = sum(
+        _FILES_OF_FEATURES if isinstance(unit, ExtractionUnit) else _FILES_OF_RUN
+        for unit, status in statuses.items()
+        if status.state not in (DONE, DELETED)
+    )
+    disk = os.statvfs(study.root)
+    text = (
+        f"about {per_model:,} files and folders per model ({len(study.datasets) * outside:,} when its runs are packed, "
+        f"see pack.sh); {n_missing:,} are still to be made"
+    )
+    free = disk.f_favail if disk.f_files else None  # some file systems have no such limit
+    if free is not None and free < n_missing:
+        print(
+            f"error    files         {text}, {free:,} are possible; make room, or pack finished runs meanwhile"
+        )
+        return 2
+    print(f"ok       files         {text}{'' if free is None else f', {free:,} are possible'}")
+    return 0
+
+
 def _check_scripts(study: Study, statuses: Mapping[Unit, Status], commands: ScriptCommands) -> int:
     """Run each script with ``--check`` for its missing units; return the worst exit code."""
-    worst = 0
+    calls: list[tuple[str, list[str]]] = []
     for model in study.models:
         todo = [
             unit
-            for unit, status in statuses.items()
-            if isinstance(unit, ExtractionUnit) and unit.model == model and status.state != DONE
+            for dataset in study.datasets
+            for unit in study.extractions(model, dataset)
+            if statuses[unit].state != DONE and not _is_over(study, statuses, model, dataset)
         ]
-        calls: list[tuple[str, list[str]]] = []
         if todo:
             datasets = list(dict.fromkeys(unit.dataset for unit in todo))
             splits = list(dict.fromkeys(unit.split for unit in todo))
-            command = commands.extract(model, datasets, splits)[len(commands.launcher) :]
-            calls.append((f"features of {model} on {' '.join(datasets)}", command))
+            calls.append((model, commands.extract(model, datasets, splits)[len(commands.launcher) :]))
         without_features = {unit.dataset for unit in todo}
         calls += [
-            (
-                f"classifiers of {model} on {dataset}",
-                commands.logreg(model, dataset, study.seeds, study.n_shots),
-            )
+            (model, commands.logreg(model, dataset, study.seeds, study.n_shots))
             for dataset in study.datasets
-            if dataset not in without_features
+            if dataset not in without_features and not _is_over(study, statuses, model, dataset)
         ]
-        for label, call in calls:
-            print(f"\n{label}:", flush=True)
-            worst = max(worst, subprocess.run([*call, "--check"], check=False).returncode)
+    findings = Findings()
+    worst = 0
+    with Progress(len(calls), "checking", unit="scripts") as progress:
+        for model, call in calls:
+            done = subprocess.run([*call, "--check"], check=False, capture_output=True, text=True)
+            findings.add(model, done.stdout, done.stderr, failed=done.returncode != 0)
+            worst = max(worst, done.returncode)
+            progress.update()
+    if calls:
+        print(findings.text(), end="", flush=True)
+        print(f"all findings about one model: {slurm.command_line([*calls[0][1], '--check'])}")
     return worst
+
+
+def _is_over(study: Study, statuses: Mapping[Unit, Status], model: str, dataset: str) -> bool:
+    """Whether all runs are done, and the features deleted for that."""
+    return any(statuses[unit].state == DELETED for unit in study.extractions(model, dataset)) and all(
+        statuses[unit].state == DONE for unit in study.trainings(model, dataset)
+    )
+
+
+class Findings:
+    """What the checks of many scripts found, by cause: the same about several models is said once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+
+    def add(self, model: str, printed: str, errors: str, *, failed: bool) -> None:
+        """Take in what one script has printed.
+
+        Args:
+            model: whom it is about.
+            printed: standard output, with a line per finding.
+            errors: standard error.
+            failed: whether it ended with an error.
+        """
+        n_problems = 0
+        for line in printed.splitlines():
+            match = _FINDING.fullmatch(line)
+            if match is None:
+                continue
+            level, subject, text = match.groups()
+            n_problems += level == PROBLEM
+            # What differs between models, and is no other cause: their names, in paths, too, and amounts.
+            cause = text.replace(model, "MODEL").replace("/".join(model.split("_", 1)), "MODEL")
+            cause = subject if level == OK else re.sub(r"[0-9a-f]{12,}|[0-9][0-9,.]*", "N", cause)
+            self._found.setdefault((level, subject, cause), []).append((model, text))
+        if failed and not n_problems:
+            last = next(
+                (line for line in reversed(errors.splitlines()) if line.strip()), "ended with an error"
+            )
+            self._found.setdefault((PROBLEM, "script", last), []).append((model, last))
+
+    def text(self) -> str:
+        """Return a line per cause: what stops the study first, then warnings, then what is as it should be."""
+        lines = []
+        for level in (PROBLEM, WARNING, OK):
+            for (of, subject, _), same in self._found.items():
+                if of != level:
+                    continue
+                models = list(dict.fromkeys(model for model, _ in same))
+                texts = list(dict.fromkeys(text for _, text in same))
+                if level == OK:
+                    text = texts[0] if len(texts) == 1 else f"{len(same)} times as it should be"
+                else:
+                    more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
+                    times = f", {len(same)} times" if len(same) > len(models) else ""
+                    text = f"{texts[0]} [{', '.join(models[:_NAMED])}{more}{times}]"
+                lines.append(f"{level:<8} {subject:<13} {text}\n")
+        return "".join(lines)

@@ -87,7 +87,7 @@ def _delete(path: Path) -> int:
     with locks.locked(path.parent, flag="--models_root_dir", create=False):
         try:
             size = path.stat().st_size
-            # First: a process that dies in between leaves features, and a note that does not count as long as they exist.
+            # First: a process that dies in between leaves features, beside which a note does not count.
             files.write_json(path.parent / DELETED_FILE, {"deleted": provenance.now(), "bytes": size})
             path.unlink()
         except OSError as error:

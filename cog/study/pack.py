@@ -1,9 +1,9 @@
 """The finished runs of a model and data set into one archive, and back; see :mod:`cog.runtime.run_archive`.
 
 Whatever instant a process dies at, every run is whole, in its folder or in the archive or in both: an archive is
-written beside the old one, reaches the disk, is read again and compared, and takes its place in one step; only then
-the folders are moved away, each in one step and while its lock is held, and deleted. The way back is the same. The
-next call removes what was left.
+written beside the old one, reaches the disk, is read again and compared, and takes its place in one step; only then the
+folders are moved away, each in one step and while its lock is held, and deleted. The way back is the same. The next
+call removes what was left.
 """
 
 from __future__ import annotations

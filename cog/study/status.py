@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import collections
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from cog import constants
+from cog.logreg.run_folder import RESULTS_FILE
 from cog.reporting.tables import writers
+from cog.runtime.progress import duration
 from cog.study import units
 from cog.study.units import ExtractionUnit, Status, Study, TrainingUnit, Unit
 
@@ -25,6 +29,9 @@ _WORDS = {units.DELETED: "features deleted"}
 
 #: Failures and running units that are listed one by one in text.
 _LISTED = 20
+
+#: What the time that is left is estimated from: units that were finished since, at least so many.
+_PACE_SECONDS, _PACE_UNITS = 3 * 3600.0, 3
 
 
 def as_records(study: Study, statuses: Mapping[Unit, Status]) -> list[dict[str, object]]:
@@ -69,11 +76,51 @@ def draw(study: Study, statuses: Mapping[Unit, Status], *, width: int = 0) -> st
     for kind, label in ((ExtractionUnit, "features"), (TrainingUnit, "classifier runs")):
         counts = collections.Counter(statuses[unit].state for unit in statuses if isinstance(unit, kind))
         if counts:
+            n_done, total = counts[units.DONE] + counts[units.DELETED], sum(counts.values())
             parts = [f"{counts[state]} {_WORDS.get(state, state)}" for state in units.STATES if counts[state]]
-            lines.append(f"{label}: {', '.join(parts)} of {sum(counts.values())}\n")
+            left = time_left(study, {u: s for u, s in statuses.items() if isinstance(u, kind)})
+            more = "" if left is None else f"; about {duration(left)} left at the pace of the last hours"
+            lines.append(f"{label}: {', '.join(parts)} of {total} ({100 * n_done // total} %){more}\n")
     for state, title in ((units.RUNNING, "running"), (units.FAILED, "failed")):
         lines.append(_listing(title, ((u, s.detail) for u, s in statuses.items() if s.state == state)))
     return "".join(lines)
+
+
+def time_left(study: Study, statuses: Mapping[Unit, Status], *, now: float | None = None) -> float | None:
+    """Return the seconds until all units are done, when they go on to be finished at the pace of the last hours.
+
+    The pace is counted, over all processes, from what was finished since: it needs no word from any of them.
+
+    Args:
+        study: the units that are wanted.
+        statuses: statuses of units of one kind.
+        now: seconds since the epoch, by the file server's clock; None: this machine's.
+
+    Returns:
+        The estimate; None when nothing is running or left, or too little was finished lately.
+    """
+    states = [status.state for status in statuses.values()]
+    n_left = sum(state not in (units.DONE, units.DELETED) for state in states)
+    if not n_left or units.RUNNING not in states:
+        return None
+    now = time.time() if now is None else now
+    lately = sorted(
+        finished
+        for unit, status in statuses.items()
+        if status.state == units.DONE and (finished := _finished(unit, study)) > now - _PACE_SECONDS
+    )
+    if len(lately) < _PACE_UNITS or now <= lately[0]:
+        return None
+    return n_left * (now - lately[0]) / (len(lately) - 1)
+
+
+def _finished(unit: Unit, study: Study) -> float:
+    """Return when a unit was finished; 0 where its file lies in an archive, or in another place."""
+    name = constants.FEATURES_FILE if isinstance(unit, ExtractionUnit) else RESULTS_FILE
+    try:
+        return (unit.folder(study.root) / name).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _entry(some: Sequence[Unit], statuses: Mapping[Unit, Status]) -> writers.TableEntry:
@@ -81,7 +128,8 @@ def _entry(some: Sequence[Unit], statuses: Mapping[Unit, Status]) -> writers.Tab
     for kind in (ExtractionUnit, TrainingUnit):
         counts = collections.Counter(statuses[unit].state for unit in some if isinstance(unit, kind))
         marks = "".join(f" {counts[state]}{letter}" for state, letter in _LETTERS.items() if counts[state])
-        parts.append(f"{counts[units.DONE]}/{sum(counts.values())}{marks}")
+        n_done = counts[units.DONE] + counts[units.DELETED]
+        parts.append(f"{n_done}/{sum(counts.values())}{marks}")
     return writers.TableEntry(", ".join(parts))
 
 

@@ -26,11 +26,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "helpers")]
 
-from result_folders import EPOCH_KEYS  # noqa: E402
+from result_folders import EPOCH_KEYS
 
-from cog import constants, paths  # noqa: E402
-from cog.results import find, run_records  # noqa: E402
-from cog.runtime import run_archive  # noqa: E402
+from cog import constants, paths
+from cog.results import find, run_records
+from cog.runtime import run_archive
 
 FINAL = "final-lr-10.754262252767127_wd-3.0876607228369945e-08"
 SMALL_FILES = (

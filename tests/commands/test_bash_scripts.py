@@ -301,3 +301,23 @@ def test_a_python_without_the_requirements_is_one_line(bash, python, tmp_path):
     done = bash("status.sh", str(tmp_path), COG_PYTHON=str(bare))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "lacks this toolkit's requirements" in done.stderr
+
+
+def test_dataset_and_datasets_are_one_variable(bash, tmp_path):
+    """On the command line and from the environment, of drivers that declare the one or the other."""
+    study = ["study.sh", f"models_root_dir={tmp_path}", f"log_dir={tmp_path}/log", "model_names=a_net", "--dry_run",
+             f"images_root={tmp_path}"]  # fmt: skip
+    for given, environment in (
+        (["dataset=no/name"], {}),
+        (["datasets=no/name"], {}),
+        ([], {"dataset": "no/name"}),
+    ):
+        assert "no/name" in bash(*study, *given, **environment).stderr
+    train = ["logreg.sh", f"models_root_dir={tmp_path}", "model_name=a_net"]
+    for given, environment in (
+        (["dataset=nowhere"], {}),
+        (["datasets=nowhere"], {}),
+        ([], {"datasets": "nowhere"}),
+    ):
+        assert "nowhere" in bash(*train, *given, **environment).stdout
+    assert "unknown variable data_sets; did you mean dataset?" in bash(*train, "data_sets=x").stderr

@@ -1,6 +1,7 @@
 """bash-scripts/experiments.sh: every experiment of two models with one command, in one table."""
 
 import csv
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 import tiny
 
 from cog.commands import extract_features
+from cog.study import step_times
 
 NET = """
 import torch
@@ -165,3 +167,61 @@ def test_one_level_has_no_analysis_of_all_levels_together(repository, tmp_path):
         line.split("--datasets ")[1] for line in commands.read_text().splitlines() if "--analysis" in line
     ]
     assert found == ["cog_l5 --levels_csv levels.csv", "cog_l4 cog_l5 cog_levels --levels_csv levels.csv"]
+
+
+def test_what_takes_days_is_left_out_unless_named(repository, warm_python, tmp_path):
+    """By the number of images that features.json tells; what needs the classifiers is left out, too."""
+    for split, n_images in (("train", 10**11), ("test", 10**5)):
+        folder = tmp_path / f"my/net/cog_l1/features_{split}"
+        folder.mkdir(parents=True)
+        (folder / "features.json").write_text(
+            json.dumps({"n_images": n_images, "n_classes": 1000, "feature_dim": 64})
+        )
+    (tmp_path / "levels.csv").touch()
+
+    def run(*more: str) -> str:
+        command = [
+            "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
+            "model_name=my_net", "datasets=cog_l1", "seeds=22", "shots=1", f"levels_csv={tmp_path}/levels.csv", *more,
+        ]  # fmt: skip
+        environment = {**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 2  # there are no features
+        return done.stdout + done.stderr
+
+    by_default = run()
+    for name in ("logreg", "mlp", "mlp_noact"):
+        assert re.search(
+            rf"left out: {name} of my_net \(about \d+ days on this machine; .*experiments={name}", by_default
+        )
+    assert "left out: distance of my_net (needs its classifiers)" in by_default
+    assert "left out: fewshot" not in by_default
+    assert re.search(
+        r"\] logistic regression with N = 1 of my_net on cog_l1, seeds 22 \(about \d+\w+\)", by_default
+    )
+    named = run("experiments=mlp")
+    assert "left out" not in named and re.search(
+        r"MLP of my_net on cog_l1, seeds 22 \(about \d+d\d\dh\)", named
+    )
+
+
+def test_what_is_done_takes_no_time(tmp_path, capsys):
+    folder = tmp_path / "my/net/cog_l1"
+    for split in ("train", "test"):
+        (folder / f"features_{split}").mkdir(parents=True)
+        sizes = {"n_images": 10**9, "n_classes": 10, "feature_dim": 64}
+        (folder / f"features_{split}/features.json").write_text(json.dumps(sizes))
+    argv = ["--models_root_dir", str(tmp_path), "--model", "my_net", "--datasets", "cog_l1", "in1k", "--seeds", "22",
+            "--shots", "1", "2", "--device", "cpu"]  # fmt: skip
+
+    def seconds() -> dict[str, float]:
+        assert step_times.main(argv) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert {line[1] for line in lines} == {"cog_l1"}
+        return {line[0]: float(line[2]) for line in lines}
+
+    before = seconds()
+    assert before["mlp"] > before["logreg"] > before["fewshot"]
+    (folder / "eval_logreg/seed-22").mkdir(parents=True)
+    (folder / "eval_logreg/seed-22/results.json").write_text("{}")
+    assert seconds()["logreg"] == 0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import logging
 import os
+import pty
 import re
 import resource
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -365,6 +369,34 @@ def test_time_left_leaves_out_what_an_earlier_session_finished(caplog, monkeypat
     assert [record.message for record in caplog.records] == [
         "search: 90 of 100 trials (90 %), 1.0 trials/s, 10s left"
     ]
+
+
+@pytest.mark.parametrize("columns", [200, 79, 47, 20])
+@pytest.mark.parametrize("total", [30, None])
+def test_a_bar_fits_into_its_terminal(monkeypatch, columns, total):
+    """Whatever the width, each state of the bar is one line, so that the next one covers it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        with Progress(total, "a search with a long label", unit="trials of a search") as progress:
+            for _ in range(3):
+                progress.update()
+                progress._bar.refresh()
+        terminal.flush()
+        shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    states = re.split(r"[\r\n]+|\x1b\[A", shown)
+    assert max(map(len, states)) <= columns
+    assert any("3" in state for state in states)
+
+
+def test_no_bar_where_lines_cannot_be_covered(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    with Progress(3, "search") as progress:
+        assert progress._bar is None
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_not_extracted_again_unless_a_run_needs_it(study):
 def test_status_says_deleted(study, capsys):
     delete.delete_features(study, units.survey(study))
     text = status.draw(study, units.survey(study))
-    assert "features: 2 done, 6 features deleted of 8" in text
+    assert "features: 2 done, 6 features deleted of 8 (100 %)" in text
     root = [
         "--models_root_dir",
         str(study.root),
@@ -119,7 +119,8 @@ def test_the_command_deletes_last(study, tmp_path, monkeypatch, capsys):
     """Nothing is deleted by a dry run or --check, nor without the flag."""
     (paths.ModelDir(study.root, "b_net").path / "cog_l1/features_train/X_Y.pth").unlink()
     argv = ["--models_root_dir", str(study.root), "--log_dir", str(tmp_path / "logs"), "--models", "a_net",
-            "--datasets", "in1k", "--seeds", "1", "2", "--shots", "0", "8", "--stages", "extract", "logreg"]  # fmt: skip
+            "--datasets", "in1k", "--seeds", "1", "2", "--shots", "0", "8", "--stages", "extract", "logreg",
+            ]  # fmt: skip
     for more in ([], ["--delete_features", "--dry_run"]):
         assert study_command.main([*argv, *more]) == 0
         assert "a_net/in1k" in features(study)

@@ -19,6 +19,7 @@ from cog.errors import CogError
 from cog.logreg.run_folder import RunFolder
 from cog.results import find
 from cog.runtime import locks
+from cog.study import status as status_text
 from cog.study import units
 
 
@@ -261,3 +262,24 @@ def test_status_script_without_a_folder(repository):
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith("error: no folder")
+
+
+def test_percentages_and_time_left(root):
+    """What is left takes as long as what was finished in the last hours, however many processes did it."""
+    study = small_study(root, models=("a_net",), datasets=("in1k",), seeds=tuple(range(10)), n_shots=(0,))
+    now = time.time()
+    for seed in range(5):
+        finish(run_of(seed).folder(root))
+        os.utime(run_of(seed).folder(root) / "results.json", (now - 400 + 100 * seed,) * 2)
+    runs = {
+        unit: status for unit, status in units.survey(study).items() if isinstance(unit, units.TrainingUnit)
+    }
+    assert status_text.time_left(study, runs, now=now) is None  # nobody is at work
+    with locks.locked(run_of(5).folder(root), flag="--output_dir"):
+        statuses = units.survey(study)
+        runs = {unit: state for unit, state in statuses.items() if isinstance(unit, units.TrainingUnit)}
+        assert status_text.time_left(study, runs, now=now) == pytest.approx(5 * 100)
+        assert status_text.time_left(study, runs, now=now + 4 * 3600) is None  # that was long ago
+        text = status_text.draw(study, statuses)
+    assert "features: 2 done of 2 (100 %)\n" in text
+    assert "classifier runs: 5 done, 1 running, 4 missing of 10 (50 %); about 8m2" in text

@@ -1,0 +1,80 @@
+"""``--check`` of a study: everything at once, by its cause, briefly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cog.study import check
+
+CHECK = """\
+problem  cog_l1 train  2 of 40 images are missing under /data/in21k: a/a_1.JPEG, a/a_2.JPEG; complete them
+ok       checkpoint    /models/{place}/model.ckpt, 98 MB
+ok       output        in1k train: /models/{place}/in1k/features_train
+warning  disk          /models/{place}: about {size} GB will be written, 9 GB are free: that is tight
+1 problem: fix it before starting
+"""
+
+
+def test_the_same_about_many_models_is_one_line():
+    findings = check.Findings()
+    for number in range(20):
+        printed = CHECK.format(place=f"net/{number:02d}", size=7 + number)
+        findings.add(f"net_{number:02d}", printed, "", failed=True)
+    lines = findings.text().splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith(
+        "problem  cog_l1 train  2 of 40 images are missing under /data/in21k: a/a_1.JPEG"
+    )
+    assert lines[0].endswith("[net_00, net_01, net_02 and 17 more]")
+    assert lines[1].startswith("warning  disk          /models/net/00: about 7 GB")
+    assert lines[2] == "ok       checkpoint    20 times as it should be"
+
+
+def test_causes_stay_apart_and_none_is_lost():
+    findings = check.Findings()
+    findings.add("a_net", "problem  output  no permission\nproblem  model   no such model\n", "", failed=True)
+    findings.add("b_net", "", "warning: x\nerror: no features\n", failed=True)
+    findings.add("c_net", "", "", failed=True)
+    assert findings.text().splitlines() == [
+        "problem  output        no permission [a_net]",
+        "problem  model         no such model [a_net]",
+        "problem  script        error: no features [b_net]",
+        "problem  script        ended with an error [c_net]",
+    ]
+
+
+@pytest.mark.slow
+def test_two_models(workshop, tmp_path, repository):
+    """A missing concept hides neither missing images of another one nor a file of zero bytes."""
+    other = workshop.models / "tiny/other"
+    other.mkdir(parents=True)
+    (other / "model.ckpt").write_bytes(workshop.checkpoint.read_bytes())
+    folders = sorted(path for path in workshop.in21k.iterdir() if path.is_dir())
+    concepts = [
+        folder for folder in folders if folder.name in workshop.levels_file.read_bytes().decode("latin-1")
+    ]
+    lost, missing, empty = concepts[:3]
+    lost.rename(tmp_path / "elsewhere")
+    for path in sorted(missing.iterdir()):
+        path.unlink()
+    sorted(empty.iterdir())[0].write_bytes(b"")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "cog.commands.study", "--models_root_dir", workshop.models, "--log_dir",
+            tmp_path / "log", "--models", "tiny_net", "tiny_other", "--model_loader",
+            f"{workshop.loader}:load_my_model", "--in1k_images_root", workshop.in1k, "--imagenet_images_root",
+            workshop.in21k, "--cog_levels_mapping_file", workshop.levels_file, "--cog_concepts_split_file",
+            workshop.split_file, "--datasets", "in1k", "cog_l1", "cog_l2", "--check", "--", "--device", "cpu",
+        ],
+        cwd=repository, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert done.returncode == 2, done.stderr
+    assert len(lines) < 30
+    problems = "\n".join(line for line in lines if line.startswith("problem"))
+    assert lost.name in problems and f"{missing.name}/" in problems and "empty (0 bytes)" in problems
+    assert all("[tiny_net, tiny_other" in line for line in problems.splitlines())
+    assert not (tmp_path / "log").exists()
