@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -36,6 +37,8 @@ def pytest_configure(config):
     )
     # Child processes of tests inherit it; torch in this process is told below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Thousands of tests and all of PyTorch are made once and stay: nothing to look through for garbage, now and later.
+    gc.disable()
     # A shell starts jobs in the background with ^C ignored, and their children inherit that: tests send it on purpose.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,6 +69,15 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="starts a SLURM; give --slurm"))
         if "gpu" in item.keywords and not cuda:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish(session):
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure(config):
+    gc.unfreeze()  # libraries complain at the end about what was never collected
 
 
 @pytest.fixture(scope="session", autouse=True)
