@@ -44,10 +44,11 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Files whose slow tests take a minute and more, longest first: nothing is left to wait for at the end.
+#: Files that take longest, longest first: nothing is left to wait for at the end. The second mostly waits for SLURM.
 _LONGEST = (
-    "test_crash.py", "test_miniature.py", "test_models_golden.py", "test_docs.py", "test_sources.py", "test_locks.py",
-    "test_models.py", "test_slurm.py", "test_shards.py", "test_models_faults.py",
+    "test_miniature.py", "test_slurm.py", "test_docs.py", "test_crash.py", "test_sources.py", "test_shown.py",
+    "test_models.py", "test_models_faults.py", "test_models_golden.py", "test_figures_drawn.py", "test_shards.py",
+    "test_locks.py", "test_bad_input.py",
 )  # fmt: skip
 
 
