@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -36,15 +37,18 @@ def pytest_configure(config):
     )
     # Child processes of tests inherit it; torch in this process is told below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Thousands of tests and all of PyTorch are made once and stay: nothing to look through for garbage, now and later.
+    gc.disable()
     # A shell starts jobs in the background with ^C ignored, and their children inherit that: tests send it on purpose.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Files whose slow tests take a minute and more, longest first: nothing is left to wait for at the end.
+#: Files that take longest, longest first: nothing is left to wait for at the end. The second mostly waits for SLURM.
 _LONGEST = (
-    "test_crash.py", "test_miniature.py", "test_models_golden.py", "test_docs.py", "test_sources.py", "test_locks.py",
-    "test_models.py", "test_slurm.py", "test_shards.py", "test_models_faults.py",
+    "test_miniature.py", "test_slurm.py", "test_docs.py", "test_crash.py", "test_sources.py", "test_shown.py",
+    "test_models.py", "test_models_faults.py", "test_models_golden.py", "test_figures_drawn.py", "test_shards.py",
+    "test_locks.py", "test_bad_input.py",
 )  # fmt: skip
 
 
@@ -66,6 +70,15 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="starts a SLURM; give --slurm"))
         if "gpu" in item.keywords and not cuda:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish(session):
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure(config):
+    gc.unfreeze()  # libraries complain at the end about what was never collected
 
 
 @pytest.fixture(scope="session", autouse=True)

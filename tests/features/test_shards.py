@@ -586,7 +586,7 @@ def test_gaps_beside_an_oracle(tmp_path):
 def start(python, repository, inputs, tmp_path):
     processes = []
 
-    def begin(out, *more, sleep="0.1", workers=0):
+    def begin(out, *more, sleep="0.1", workers=0, python=python):
         arguments = extraction.arguments(inputs, out, *more, workers=workers)
         process = subprocess.Popen(
             [python, str(repository / "extract_features.py"), *arguments],
@@ -625,9 +625,10 @@ def wait_for(condition, seconds=60):
         ),
     ],
 )
-def test_signals(inputs, undisturbed, tmp_path, start, number, n_pieces):
+def test_signals(inputs, undisturbed, tmp_path, start, number, n_pieces, python, warm_python):
     out = tmp_path / "out"
-    process = start(out)
+    # Of those who are killed nothing must be left when the next one begins.
+    process = start(out, python=python if number == signal.SIGKILL else warm_python)
     wait_for(lambda: len(pieces(out)) >= n_pieces)
     process.send_signal(number)
     _, error = process.communicate(timeout=60)

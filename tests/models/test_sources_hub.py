@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from marks import later
 from PIL import Image
 from test_sources import images, randomize, write
 
@@ -20,14 +21,7 @@ from cog.models.request import ModelRequest
 from cog.models.sources import find_spec
 from cog.models.sources.hub import TRUST
 
-try:
-    import open_clip
-except ImportError:
-    open_clip = None
-try:
-    import transformers
-except ImportError:
-    transformers = None
+open_clip, transformers = later("open_clip"), later("transformers")
 
 needs_open_clip = pytest.mark.skipif(
     open_clip is None, reason="open_clip is not installed (pip install '.[hub]')"
