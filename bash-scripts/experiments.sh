@@ -142,7 +142,7 @@ takes_days() {
             total=$((total + seconds))
         fi
     done <<< "$1"
-    [[ ${total} -le 86400 ]] || echo "$((total / 86400)) days"
+    [[ ${total} -le 86400 ]] || echo "$((total / 3600)) hours"
 }
 
 # One classifier process per data set: its features are loaded once for all seeds and shots.

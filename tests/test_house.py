@@ -156,8 +156,11 @@ PARTS_OF_OUTPUT_FOLDERS = (
     "staged", "recover", "needs_recovery", "live_holder", "locked", "read_failure", "FAILURE_FILE", "discard",
 )  # fmt: skip
 
-#: Locks that are not of output folders: of ranges of rows, of a study's log folder, of the index of archives.
+#: Locks that are not of output folders: of ranges of rows, of a study's log folder, of the index of archives; and of
+#: finished results on their way into an archive or away.
 OTHER_LOCKS = {
+    "cog.study.pack": {"locked"},
+    "cog.study.delete": {"locked"},
     "cog.features.extract_job": {"locked", "live_holder"},
     "cog.commands.study": {"locked"},
     "cog.data.archive_index": {"locked"},

@@ -52,11 +52,8 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     names.add_models_file(images)
     image_flags.add_places(images)
     add = parser.add_argument_group("on this machine").add_argument
-    add(
-        "--n_processes",
-        type=cli_tools.whole_number(1),
-        help="tasks at a time (default: one per GPU; 1 without)",
-    )
+    add("--n_processes", type=cli_tools.whole_number(1),
+        help="tasks at a time (default: one per GPU; 1 without)")  # fmt: skip
     add("--gpu_ids", nargs="+", help="GPUs to use, in turn (default: all that are visible)")
     slurm_flags.add(parser)
     args = parser.parse_args(given[:cut])
@@ -127,15 +124,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         tasks.log(statuses)
         opts = passed.results_opts()
         with_results = plan.RESULTS in args.stages
+        finish = functools.partial(results.delete_features, study, log_dir) if args.delete_features else None
         if args.slurm:
-            if args.delete_features and not (args.dry_run or tasks.arrays or queued.units or queued.last):
-                results.delete_features(study, log_dir)
             command = submit.results_command(study, log_dir, opts, delete_features=args.delete_features)
             job = submit.ResultsJob(command, slurm_flags.resources(args, plan.RESULTS))
             last = job if with_results else None
-            return submit.submit(study, tasks, queued, options, last, dry_run=args.dry_run)
+            return submit.submit(study, tasks, queued, options, last, dry_run=args.dry_run, finish=finish)
         show = functools.partial(results.show_results, study, log_dir, opts, print_results.main)
-        code = local_workers.run_plan(
+        return local_workers.run_plan(
             study,
             tasks,
             log_dir,
@@ -143,10 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             gpu_ids=args.gpu_ids,
             dry_run=args.dry_run,
             show_results=show if with_results else None,
+            finish=finish,
         )
-        if args.delete_features and not args.dry_run and code not in local_workers.INTERRUPTED_CODES:
-            results.delete_features(study, log_dir)
-        return code
 
 
 def cli() -> NoReturn:

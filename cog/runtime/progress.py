@@ -118,14 +118,13 @@ def _columns() -> int:
 
 
 def _bar_format(columns: int, has_total: bool) -> str | None:
-    """Return the format of a bar that fits into one line; tqdm cuts what is longer. None: tqdm's own."""
+    """Return the format of a bar that fits into one line: tqdm cuts what ends with a bar. None: its own."""
     if columns >= _WIDE:
         return None
+    label = "{desc}: " if columns >= _NARROW else ""
     if not has_total:
-        return "{desc}: {n_fmt} [{elapsed}]"
-    if columns >= _NARROW:
-        return "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
-    return "{percentage:3.0f}% [{elapsed}<{remaining}]"
+        return label + "{n_fmt} [{elapsed}]{bar}"
+    return label + "{percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{bar}"
 
 
 def duration(seconds: float) -> str:

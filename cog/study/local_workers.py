@@ -26,9 +26,6 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 
-#: Exit codes of a study that was told to end.
-INTERRUPTED_CODES = (EXIT_CODE, 130)
-
 #: Between two looks at a task that another process works on.
 _LOOK_SECONDS = 5.0
 
@@ -109,6 +106,7 @@ def run_plan(
     gpu_ids: Sequence[str] | None,
     dry_run: bool,
     show_results: Callable[[], None] | None,
+    finish: Callable[[], None] | None = None,
 ) -> int:
     """Run the tasks of a plan on this machine, then make the table.
 
@@ -120,6 +118,7 @@ def run_plan(
         gpu_ids: GPUs to use, in turn; None: all that are visible.
         dry_run: only print the tasks.
         show_results: makes and prints the table; None: no table is made.
+        finish: what is done at the very end, unless a signal ended the tasks.
 
     Returns:
         The exit code.
@@ -169,6 +168,8 @@ def run_plan(
             if not n_failed:
                 raise
             logger.error("%s", error)
+    if finish is not None:
+        finish()
     return summary.exit_code
 
 

@@ -74,10 +74,10 @@ def flops(cfg: Any, n_runs: dict[int, int], train: dict[str, Any], test: dict[st
     per_class = max(1, min(n_train // n_classes, clf.MAX_PER_CLASS or n_train))
     total = 0.0
     for n_shot, n in n_runs.items():
+        fixed = None if clf.N_TRIALS else 1.0
         settings = Settings(
             seed=0, n_shot=n_shot, n_trials=clf.N_TRIALS, n_epochs=clf.N_EPOCHS, classifier=clf.TYPE,
-            mlp_hidden=clf.MLP_HIDDEN, mlp_layers=clf.MLP_LAYERS, val_frac=clf.VAL_PERC,
-            **({} if clf.N_TRIALS else {"lr": 1.0, "wd": 0.0}),
+            mlp_hidden=clf.MLP_HIDDEN, mlp_layers=clf.MLP_LAYERS, val_frac=clf.VAL_PERC, lr=fixed, wd=fixed,
         )  # fmt: skip
         rows = estimate.rows_of([per_class] * n_classes, settings, n_test)
         total += n * estimate.estimate_flops(rows, settings, dim=clf.PCA_DIM or dim, n_classes=n_classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,7 @@ def submit(
     results: ResultsJob | None,
     *,
     dry_run: bool,
+    finish: Callable[[], None] | None = None,
 ) -> int:
     """Submit the arrays of a plan, and the job that makes the table when they have ended.
 
@@ -62,6 +63,7 @@ def submit(
         options: options of all jobs.
         results: the last job; None: no table is made.
         dry_run: only print task lists and commands.
+        finish: what the last job does in the end; done here when there is nothing to submit, nor anything queued.
 
     Returns:
         The exit code.
@@ -74,6 +76,8 @@ def submit(
     earlier = {task.split("_")[0] for task, _ in queued.units.values()}
     table = log_dir / TABLE_FILE
     if not plan.arrays and (results is None or earlier or queued.last or table.is_file()):
+        if finish is not None and not (dry_run or earlier or queued.last):
+            finish()
         logger.info("nothing to submit%s", f"; results: {table}" if table.is_file() else "")
         return 0
     lists = {array.name: (submission.path / f"{array.name}.txt", array.task_list()) for array in plan.arrays}
