@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cog import constants
 from cog.results import comparison, relative
@@ -25,8 +26,7 @@ _DECIMALS = 1
 _NOTABLE_RANKS = 5
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """How far one result is from another.
 
     Attributes:
@@ -86,9 +86,13 @@ def gap(average: SeedAverage, other: SeedAverage) -> Gap:
     the error of the mean. It needs no assumption beyond independent seeds, and errs on the side of "about equal".
     The spread of a result with a single seed is unknown; the other's stands in for it.
     """
-    deviations = [None if len(a.seeds) == 1 and not a.std else a.std for a in (average, other)]
-    known = [std for std in deviations if std is not None]
-    combined = math.hypot(*(known[0] if std is None else std for std in deviations)) if known else None
+    mine = None if len(average.seeds) == 1 and not average.std else average.std
+    theirs = None if len(other.seeds) == 1 and not other.std else other.std
+    if mine is None:
+        mine = theirs
+    elif theirs is None:
+        theirs = mine
+    combined = None if mine is None or theirs is None else math.hypot(mine, theirs)
     clear = combined is not None and not comparison.within(average.value, other.value, combined)
     return Gap(other.model, other, average.value - other.value, combined, clear)
 

@@ -547,7 +547,7 @@ def test_a_table_for_every_number_of_shots_and_every_data_set():
     assert numbers_of(views["top1-d0"]) == [("ResNet50", [31.0, 71.0]), ("my_net †", [30.0, 70.0])], (
         "the highest first"
     )
-    assert numbers_of(views["top1-d2"]) == [("my_net", [40.0])] and views["top1-d2"].titles == [
+    assert numbers_of(views["top1-d2"]) == [("my_net †", [40.0])] and views["top1-d2"].titles == [
         "Model",
         "all",
     ]
