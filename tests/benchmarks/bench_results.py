@@ -4,7 +4,8 @@
 
     python tests/benchmarks/bench_results.py [--runs 10000] [--profile] [--folder DIR]
 
-Writes run folders as this toolkit does (100 epochs, 30 trials), every fourth group of seeds as the original toolkit does,
+Writes run folders as this toolkit does (100 epochs, 30 trials), every fourth group of seeds as the original toolkit
+does,
 plus one with a cut ``logs.pkl``, one half-written and one foreign folder, which must come back as problems. Each
 reading is a new process; times are those of 2 cores that nothing else uses.
 """

@@ -49,9 +49,9 @@ _DEVIATION = Note(
     "concepts or images; ±: no common seeds, combined deviation sqrt(s1^2 + s2^2) of single runs."
 )
 _UNKNOWN = Note(
-    "not told: counts per concept are not known (published and imported numbers, top-5, runs of earlier versions or of "
-    "the authors' toolkit; those trained again with logreg.py --overwrite record them), or there are no common seeds or "
-    "images; csv and json say which."
+    "not told: counts per concept are not known (published and imported numbers, top-5, runs of earlier versions or "
+    "of the authors' toolkit; those trained again with logreg.py --overwrite record them), or there are no common seeds "
+    "or images; csv and json say which."
 )
 _ESTABLISHED = Note(
     "established: the readings above tell the order on both sides; `after A, before B` where only data sets further "
