@@ -50,8 +50,8 @@ _DEVIATION = Note(
 )
 _UNKNOWN = Note(
     "not told: counts per concept are not known (published and imported numbers, top-5, runs of earlier versions or "
-    "of the authors' toolkit; those trained again with logreg.py --overwrite record them), or there are no common seeds "
-    "or images; csv and json say which."
+    "of the authors' toolkit; those trained again with logreg.py --overwrite record them), or there are no common "
+    "seeds or images; csv and json say which."
 )
 _ESTABLISHED = Note(
     "established: the readings above tell the order on both sides; `after A, before B` where only data sets further "
