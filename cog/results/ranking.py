@@ -240,8 +240,8 @@ def _describe_reference(here: Sequence[Place]) -> list[str]:
     if not parts:
         return []
     return [
-        f"Against ResNet50, in percentage points: {'; '.join(parts)}. Whether other concepts would tell the same is not "
-        "known: published numbers have no counts per concept."
+        f"Against ResNet50, in percentage points: {'; '.join(parts)}. Whether other concepts would tell the same is "
+        "not known: published numbers have no counts per concept."
     ]
 
 

@@ -4,7 +4,8 @@
 
     python tests/benchmarks/bench_results.py [--runs 10000] [--profile] [--folder DIR]
 
-Writes run folders as this toolkit does (100 epochs, 30 trials), every fourth one as the original toolkit does,
+Writes run folders as this toolkit does (100 epochs, 30 trials), every fourth group of seeds as the original toolkit
+does,
 plus one with a cut ``logs.pkl``, one half-written and one foreign folder, which must come back as problems. Each
 reading is a new process; times are those of 2 cores that nothing else uses.
 """
@@ -29,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
 from cog import constants, paths
-from cog.results import find
+from cog.results import concept_counts, find
 
 _KEYS = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr")
 
@@ -40,6 +41,8 @@ def write_run(path: Path, *, seed: int, n_shot: int, rng: random.Random, origina
     folder = f"final-lr-{lr}_wd-{wd}"
     (path / folder).mkdir(parents=True)
     logs = {key: [rng.uniform(0, 100) for _ in range(100)] for key in _KEYS}
+    correct = rng.choices(range(51), k=1000)
+    logs["test/top1"][-1] = 100 * sum(correct) / 50_000
     (path / folder / "logs.pkl").write_bytes(pickle.dumps(logs, protocol=None if original else 4))
     if original:
         return
@@ -72,7 +75,7 @@ def write_run(path: Path, *, seed: int, n_shot: int, rng: random.Random, origina
         "rows": {"search_train": 1000, "search_val": 1000, "final_train": 1000, "test": 50000},
         "final": {
             "folder": folder, "lr": lr, "wd": wd, "test_top1": logs["test/top1"][-1],
-            "test_top5": logs["test/top5"][-1], "diverged": False,
+            "test_top5": logs["test/top5"][-1], "diverged": False, **concept_counts.write(correct, [50] * 1000),
         },
         "best_trial": 7,
         "trials": trials,
@@ -92,7 +95,7 @@ def write_study(root: Path, n_runs: int) -> None:
                     if written == n_runs:
                         break
                     path = paths.ModelDir(root, model).run(dataset, name="logreg", n_shot=n_shot, seed=seed)
-                    write_run(path, seed=seed, n_shot=n_shot, rng=rng, original=written % 4 == 3)
+                    write_run(path, seed=seed, n_shot=n_shot, rng=rng, original=written // 5 % 4 == 3)
                     written += 1
         if written == n_runs:
             break
@@ -146,6 +149,8 @@ def main() -> None:
             ("table", 6),
             ("table again", 6),
             ("report", 10, "--report", str(report), "--overwrite"),
+            ("comparison", 30, "--baseline", "net_m0"),
+            ("power", 30, "--power"),
         ):
             seconds, busy, megabytes, text = measure(root, *map(str, flags))
             texts.append(text)

@@ -98,7 +98,7 @@ def test_sentences_about_a_model_that_is_better_on_the_levels():
     text = " ".join(ranking.describe_places(ranking.places(cells, PAPER), LABELS))
     better = sum(c.value > 73.8 for c in PAPER if (c.dataset, c.n_shot) == ("in1k", 0))
     assert f"73.8 ± 0.0 % on IN-1K, rank {better + 1} of 32" in text
-    assert "higher on all levels (+4.0 on L1 to +8.0 on L5); lower on IN-1K (−2.0)" in text
+    assert "deviation over seeds on IN-1K (−2.0) and all levels (+4.0 on L1 to +8.0 on L5)." in text
     assert "it stands better on unseen concepts than on those of IN-1K" in text
     assert "On L3, L4 and L5 it is ahead of every published model" in text
 

@@ -49,8 +49,9 @@ _DEVIATION = Note(
     "concepts or images; ±: no common seeds, combined deviation sqrt(s1^2 + s2^2) of single runs."
 )
 _UNKNOWN = Note(
-    "not told, counts per concept are not known: published and imported numbers, runs of earlier versions or of the "
-    "authors' toolkit, top-5. Runs that are trained again (logreg.py --overwrite) record them for top-1."
+    "not told: counts per concept are not known (published and imported numbers, top-5, runs of earlier versions or "
+    "of the authors' toolkit; those trained again with logreg.py --overwrite record them), or there are no common "
+    "seeds or images; csv and json say which."
 )
 _ESTABLISHED = Note(
     "established: the readings above tell the order on both sides; `after A, before B` where only data sets further "
@@ -128,7 +129,9 @@ def _differences_table(items: Sequence[Difference], style: TableStyle) -> Table:
             "-" if item.p_holm is None else format_p(item.p_holm),
             deviation,
             str(len(item.seeds)) if item.paired else "unpaired",
-            item.reading,
+            "not told"
+            if item.unknown and item.low is None
+            else item.reading,  # a note says why; there is little room
         )
         label = "" if row == previous else style.label(row, sources=sources)
         rows.append((label, tuple(map(TableEntry, texts))))

@@ -67,8 +67,8 @@ def smallest_differences(averages: Averages, style: TableStyle) -> View:
             texts.append("never" if needed is None else str(needed))
             rows.append((dataset, tuple(map(TableEntry, texts))))
         if rows:
-            columns = ("concepts", "models", "seeds", "std seeds", "std concepts", "now")
-            columns += (*(f"{n} seeds" for n in SEEDS), "seeds for 1 point")
+            now = ("concepts", "models", "seeds", "std seeds", "std concepts", "now")
+            columns = (*now, *(f"{n} seeds" for n in SEEDS), "seeds for 1 point")
             title = (
                 f"smallest difference in top-1 accuracy that would be told (points), {shots_label(n_shot)}"
             )
