@@ -151,6 +151,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=10, help="how many (default: 10)")
     parser.add_argument("--n_trials", type=int, default=10)
+    parser.add_argument("--lr", type=float, help="learning rate (weight decay 1e-8) instead of a search")
     parser.add_argument("--n_epochs", type=int, default=100)
     args = parser.parse_args()
     if args.what == "pca":
@@ -163,13 +164,16 @@ def main() -> None:
         else synthetic(args.per_class, args.classes, args.dim)
     )
     n_classes = len(train.y.unique())
+    components = f", {args.pca_dim} components" if args.pca_dim else ""
+    search = f"{args.n_trials} trials" if args.lr is None else f"learning rate {args.lr:g}"
     print(
         f"{n_classes} classes, {len(train)} training and {len(test)} test images, {train.x.shape[1]} dimensions"
-        f"{f', {args.pca_dim} components' if args.pca_dim else ''}, {args.n_trials} trials, {args.n_epochs} epochs"
+        f"{components}, {search}, {args.n_epochs} epochs"
     )
     start, found = time.monotonic(), {reading.name: [] for reading in readings(args)}
     for seed in range(args.seeds):
-        settings = Settings(seed=seed, n_trials=args.n_trials, n_epochs=args.n_epochs)
+        pair = {"n_trials": args.n_trials} if args.lr is None else {"n_trials": 0, "lr": args.lr, "wd": 1e-8}
+        settings = Settings(seed=seed, n_epochs=args.n_epochs, **pair)
         for reading in readings(args):
             found[reading.name].append(reading.top1(train, test, settings))
     first, *_ = found
