@@ -449,6 +449,8 @@ class Shell:
             exec(compile(words[2], "documentation", "exec"), {})
         elif words[:3] == ["python", "-m", "pytest"]:
             self._bash([sys.executable, *words[1:], *QUICK["pytest"]])
+        elif words[:3] == ["python", "-m", "cog"]:
+            assert PARSED[words[3]].main(words[4:]) == 0
         elif words[:3] == ["python", "-m", "cog.models"]:
             assert PARSED["models"].main(words[3:]) == 0
         else:

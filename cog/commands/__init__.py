@@ -81,6 +81,11 @@ COMMANDS = (
         "cog.commands.resplit_features",
         "divide extracted features anew into training and test images",
     ),
+    Command(
+        "other_levels",
+        "cog.commands.other_levels",
+        "group extracted features into levels by other similarities, and compare the results",
+    ),
     Command("models", "cog.models.__main__", "list, download and check the 31 models of the paper"),
     Command(
         "miniature",

@@ -133,21 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     from cog.levels import comparison, job, plan  # they import numpy
 
-    if args.compare is not None:
-        if args.check:
-            return comparison.check_files(args.compare)
-        comparison.compare_files(
-            *args.compare,
-            output_dir=None if args.dry_run else args.output_dir,
-            overwrite=args.overwrite,
-            wordnet_dir=args.wordnet_dir,
-        )
-        return 0
-    if args.overlap is not None:
-        if args.check:
-            return comparison.check_files(comparison.levels_files(args.overlap))
-        comparison.show_overlap(args.overlap)
-        return 0
+    if args.compare is not None or args.overlap is not None:
+        return comparison.run(args)
     fields = dataclasses.fields(plan.LevelsPlan)
     levels_plan = plan.LevelsPlan(**{field.name: getattr(args, field.name) for field in fields})
     if args.check:

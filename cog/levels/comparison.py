@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import re
 import statistics
@@ -150,6 +151,28 @@ def check_files(paths: Sequence[str]) -> int:
         with report.step("levels"):
             report.ok("levels", f"{path}: {len(read_levels(path))} levels")
     return report.finish()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what ``--compare`` or ``--overlap`` of ``build_levels.py`` ask for, and return the exit code.
+
+    Raises:
+        CogError: both flags, or what :func:`compare_files` and :func:`show_overlap` refuse.
+    """
+    if args.compare is not None and args.overlap is not None:
+        raise CogError("--compare and --overlap are two questions; give one of them")
+    if args.check:
+        return check_files(args.compare or levels_files(args.overlap))
+    if args.overlap is not None:
+        show_overlap(args.overlap)
+        return 0
+    compare_files(
+        *args.compare,
+        output_dir=None if args.dry_run else args.output_dir,
+        overwrite=args.overwrite,
+        wordnet_dir=args.wordnet_dir,
+    )
+    return 0
 
 
 def compare_files(

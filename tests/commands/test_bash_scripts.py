@@ -294,6 +294,59 @@ def test_signals_to_the_driver_reach_the_work(repository, warm_python, workshop,
     assert (evaluation / "seed-1/.resume/checkpoint.pt").is_file()
 
 
+@pytest.mark.slow
+def test_other_levels_in_one_command(bash, wordnet, tmp_path):
+    """Real synsets with made-up features: levels, overlap, classifiers, table, figure; then everything is skipped."""
+    import tiny
+    import torch
+
+    from cog.data.level_files import write_levels
+
+    def leaves(root, n):
+        below = sorted(wordnet.descendants(wordnet.index(root)))
+        return [wordnet.wnids[node] for node in below if not wordnet.children[node]][:n]
+
+    dogs, trees, seen = leaves("n02084071", 7), leaves("n13104059", 6), "n02084071"
+    wnids = dogs[1:] + trees
+    write_levels(tmp_path / "levels.pkl", [wnids[:6], wnids[6:]])
+    (tmp_path / "concepts.txt").write_text("\n".join([seen, *dogs, *trees]))
+    (tmp_path / "seen.txt").write_text(dogs[0])
+    for level, members in (("cog_l1", wnids[:6]), ("cog_l2", wnids[6:]), ("in1k", dogs[:2])):
+        members = sorted(members)
+        for part, n in (("train", 8), ("test", 4)):
+            folder = tmp_path / f"models/tiny/net/{level}/features_{part}"
+            x, y = torch.randn(n * len(members), 8), torch.arange(len(members)).repeat_interleave(n)
+            tiny.write_features(folder, x + y[:, None], y)
+            lines = [f"{wnid}/{part}{k}.JPEG\n" for wnid in members for k in range(n)]
+            (folder / "image_paths.txt").write_text("".join(lines))
+    variables = [
+        f"levels={tmp_path / 'levels.pkl'}", f"concepts={tmp_path / 'concepts.txt'}", "draws=2", "measures=wup",
+        f"seen_wnids={tmp_path / 'seen.txt'}", f"output_dir={tmp_path / 'out'}",
+    ]  # fmt: skip
+    done = bash("other_levels.sh", *variables)
+    assert done.returncode == 0, done.stderr
+    assert "random* mean" in done.stdout and not (tmp_path / "out/models").exists()
+    variables += [f"models_root_dir={tmp_path / 'models'}", "model_name=tiny_net", "seeds=1 2", *QUICK]
+    done = bash("other_levels.sh", *variables)
+    assert done.returncode == 0, done.stderr
+    table = done.stdout[done.stdout.index("tiny_net: top-1 (%), mean over seeds") :].splitlines()
+    assert [line.split("  ")[0] for line in table[1:5]] == [
+        "levels",
+        "published (Lin)",
+        "Wu-Palmer",
+        "2 random draws",
+    ]
+    assert table[5].startswith("random draws: mean with 95 % interval")
+    assert (tmp_path / "out/figures/fig7_other_levels.png").is_file()
+    runs = sorted((tmp_path / "out/models").rglob("results.json"))
+    times = [path.stat().st_mtime_ns for path in runs]
+    again = bash("other_levels.sh", *variables)
+    assert (
+        again.returncode == 0 and table[:6] == again.stdout[again.stdout.index(table[0]) :].splitlines()[:6]
+    )
+    assert [path.stat().st_mtime_ns for path in runs] == times
+
+
 def test_a_python_without_the_requirements_is_one_line(bash, python, tmp_path):
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {python} -S -E "$@"\n')

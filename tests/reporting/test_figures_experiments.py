@@ -294,5 +294,5 @@ def test_accuracy_by_subtree_as_figure_and_as_table():
     tables = {table.title: table for table in view.tables}
     title = "accuracy by WordNet subtree (%), cog_l1"
     assert tables[title].columns == ("birds", "plants", "rest")
-    assert [entry.text for entry in tables[title].rows[0][1]] == ["30.0", "20.0", "10.0"]
+    assert [entry.number for entry in tables[title].rows[0][1]] == ["30.0", "20.0", "10.0"]
     assert tables[title.replace("l1", "l2")].columns == ("mammals", "plants")

@@ -14,11 +14,13 @@ import cog.reporting.figures.axes as axes
 import cog.reporting.figures.notes as notes
 import cog.reporting.figures.points as points
 import cog.reporting.figures.style as style
+from cog import constants
 from cog.errors import CogError
 from cog.reporting.figures.chart import Panel, Point
 from cog.reporting.figures.curves import BASELINE, Curve, CurveSelection, Key
 from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
-from cog.results import published, relative
+from cog.results import other_levels, published, relative
+from cog.results.scores import LOGREG
 
 _OVER_SEEDS = (
     ". Error bars: standard deviation over seeds; paler, where known: 95 % interval over concepts and seeds."
@@ -143,6 +145,32 @@ def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, C
     return spec, dataclasses.replace(selection, curves=curves)
 
 
+def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+    """Make a curve of every kind of levels of each model; the mean over random draws stands at every level."""
+    made: list[Curve] = []
+    for curve in selection.curves:
+        key = (LOGREG, selection.metric, 0)
+        scores = [score for (_, where), score in curve.scores.items() if where == key]
+        found = other_levels.kinds(scores)
+        numbers = sorted({k for kind in found for k in kind.by_level})
+        seen = curve.scores.get((constants.IN1K, key))
+        for kind in found if len(found) > 1 else ():
+            levels = dict.fromkeys(numbers, kind.by_level[1]) if kind.draws else kind.by_level
+            places = {
+                (f"cog_l{k}", key): dataclasses.replace(s, dataset=f"cog_l{k}") for k, s in levels.items()
+            }
+            if seen is not None and not kind.draws:
+                places[constants.IN1K, key] = seen
+            made.append(
+                dataclasses.replace(curve, scores=places, label=f"{curve.label}: {kind.label}", own=True)
+            )
+    if not made:
+        raise CogError(spec.missing)
+    looks = [style.own_style(place, total=len(made)) for place in range(len(made))]
+    curves = tuple(dataclasses.replace(curve, style=look) for curve, look in zip(made, looks, strict=True))
+    return spec, dataclasses.replace(selection, curves=curves)
+
+
 def _of_uniformity(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
     """Show uniformity as the paper does, where a higher number is a more uniform distribution, if that is there."""
     alignment, uniformity, plane = spec.panels
@@ -242,6 +270,16 @@ FIGURES = {
         missing="the drop needs, for at least one model, results on in1k and on another data set with the same number "
         "of shots ({shots})",
         singles=True,
+    ),
+    "fig7": _protocol(
+        "fig7_other_levels",
+        "{Metric} accuracy on levels by other similarities",
+        (PanelSpec(name="absolute", title="Levels and random draws"),),
+        axes.over_levels,
+        ". Error bars: standard deviation over seeds; of random draws, over draws.",
+        narrow=_of_other_levels,
+        missing="there are no results on levels by other similarities (bash-scripts/other_levels.sh)",
+        on_page=False,
     ),
     "v1_fig5": FigureSpec(
         "v1_fig5_purity",

@@ -1,0 +1,102 @@
+"""Group extracted features into other levels, or compare a model's accuracies on them (paper, Fig. 7).
+
+--levels_dir holds one output folder of build_levels.py --rerank for each kind of levels, named by it (wup, jcn, random1
+...). bash-scripts/other_levels.sh does everything: levels, overlap, features, classifiers, table and figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from cog import constants
+from cog.errors import CogError
+from cog.paths import ModelDir
+from cog.runtime import cli as cli_tools
+from cog.runtime import files
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse flags; touches no file."""
+    parser = cli_tools.Parser(__doc__ or "")
+    add = parser.add_argument
+    add(
+        "--models_root_dir",
+        metavar="DIR",
+        required=True,
+        help="folder of all models, with the features of the levels",
+    )
+    add("--model", metavar="NAME", required=True)
+    add(
+        "--levels_dir",
+        metavar="DIR",
+        help="a folder for each kind of levels; the names of the data sets are printed",
+    )
+    add("--output_dir", metavar="DIR", required=True, help="models root of the results on other levels")
+    args = parser.parse_args(argv)
+    if args.opts and args.levels_dir is not None:
+        raise CogError(f"{args.opts[0]} has no effect with --levels_dir; leave it out")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Group features with --levels_dir, else print the table of the results; returns the exit code."""
+    args = parse_args(argv)
+    source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
+    target = ModelDir(Path(args.output_dir), args.model)
+    if args.levels_dir is None:
+        return _print_table(args)
+    from cog.data.level_files import read_levels
+    from cog.features.regroup import regroup
+    from cog.results import other_levels
+
+    given = files.require_dir(args.levels_dir, "--levels_dir")
+    folders = sorted(path for path in given.iterdir() if (path / constants.LEVELS_FILE).is_file())
+    if not folders:
+        raise CogError(f"--levels_dir {given} has no folder with a {constants.LEVELS_FILE}")
+    there = sorted(path.name for path in source.path.iterdir() if (path / "features_test").is_dir())
+    levels = [name for name in there if constants.cog_level(name) is not None]
+    if not levels:
+        raise CogError(
+            f"{source.path} has features of no level; run extract_features.py on cog_l1, cog_l2, ... first"
+        )
+    linked = [*([constants.IN1K] if constants.IN1K in there else []), *levels]
+    for name in linked:  # their results count here, too
+        place = target.path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            os.symlink(os.path.abspath(source.path / name), place)
+    made = []
+    for folder in folders:
+        for number, wnids in enumerate(read_levels(folder / constants.LEVELS_FILE), start=1):
+            made.append(other_levels.dataset_of(folder.name, number))
+            regroup(source, target, made[-1], wnids, levels=levels)
+    sys.stdout.write(f"{' '.join([*linked, *made])}\n")
+    return 0
+
+
+def _print_table(args: argparse.Namespace) -> int:
+    from cog import config
+    from cog.results import find, other_levels, run_records
+
+    cfg = config.get_cfg(model_name=args.model, opts=args.opts)
+    name, n_shot = config.evaluation_name(cfg), cfg.CLF.N_SHOT
+    runs, _ = find.find_runs(args.output_dir, eval_name=name, models=[args.model], n_shots=[n_shot])
+    averages = [average for average in run_records.summarise(runs) if average.metric == "top1"]
+    if not other_levels.kinds(averages):
+        raise CogError(f"{args.output_dir} has no runs of {args.model} on any levels")
+    sys.stdout.write(f"{other_levels.describe(args.model, averages)}\n")
+    return 0
+
+
+def cli() -> NoReturn:
+    """Run from the command line."""
+    cli_tools.run(main)
+
+
+if __name__ == "__main__":
+    cli()

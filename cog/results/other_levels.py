@@ -1,0 +1,118 @@
+"""Accuracies on levels by other similarities, beside the published levels and random draws (paper, Fig. 7)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cog import constants
+from cog.results.scores import SeedAverage, natural_key
+
+#: The kind of levels that are draws: of each only the mean over draws counts.
+RANDOM = "random"
+
+#: Words for kinds of levels.
+LABELS = {
+    "cog": "published (Lin)",
+    "lin": "Lin",
+    "wup": "Wu-Palmer",
+    "jcn": "Jiang-Conrath",
+    "embedding": "word vectors",
+}
+
+_LEVEL = re.compile(r"(?P<kind>[A-Za-z][\w+.-]*?)(?P<draw>[0-9]*)_l(?P<level>[0-9]{1,3})")
+
+
+@dataclass(frozen=True)
+class LevelKind:
+    """The accuracies of a model on one kind of levels.
+
+    Attributes:
+        kind: ``cog`` (published), ``wup``, ``random``, ...
+        label: in words.
+        by_level: average of each level by its number; of random draws one, under 1, whose deviation is that over draws.
+        draws: number of draws; 0 for levels.
+    """
+
+    kind: str
+    label: str
+    by_level: dict[int, SeedAverage]
+    draws: int = 0
+
+
+def dataset_of(kind: str, level: int) -> str:
+    """Return the name of the data set of a level."""
+    return f"{kind}_l{level}"
+
+
+def kinds(averages: Iterable[SeedAverage]) -> list[LevelKind]:
+    """Return the kinds of levels among averages of one number of one model: published, others, random draws.
+
+    The deviation of random draws is the sample standard deviation (n - 1) of their means over seeds.
+    """
+    found: dict[str, dict[int, SeedAverage]] = {}
+    draws: list[SeedAverage] = []
+    for average in averages:
+        match = _LEVEL.fullmatch(average.dataset)
+        if match is None:
+            continue
+        if match["kind"] == RANDOM:
+            draws.append(average)
+        else:
+            found.setdefault(match["kind"] + match["draw"], {})[int(match["level"])] = average
+    order = sorted(found, key=lambda kind: (kind != "cog", natural_key(kind)))
+    made = [LevelKind(kind, LABELS.get(kind, kind), dict(sorted(found[kind].items()))) for kind in order]
+    if draws:
+        values = [draw.value for draw in draws]
+        mean = dataclasses.replace(
+            draws[0],
+            dataset=dataset_of(RANDOM, 1),
+            value=statistics.fmean(values),
+            std=statistics.stdev(values) if len(values) > 1 else None,
+            seeds=(), by_seed=(), missing_seeds=(), epochs=(),
+        )  # fmt: skip
+        made.append(LevelKind(RANDOM, f"{len(draws)} random draws", {1: mean}, len(draws)))
+    return made
+
+
+def mean_interval(kind: LevelKind, *, level: float = 0.95) -> tuple[float, float] | None:
+    """Return Student's t interval of the mean over random draws; None for one draw, or for levels."""
+    if kind.draws < 2:
+        return None
+    from scipy import stats
+
+    (mean,) = kind.by_level.values()
+    assert mean.std is not None
+    half = float(stats.t.ppf((1 + level) / 2, kind.draws - 1)) * mean.std / kind.draws**0.5
+    return mean.value - half, mean.value + half
+
+
+def describe(model: str, averages: Iterable[SeedAverage]) -> str:
+    """Return a table of a model as text: kinds of levels by levels, IN-1K beside, in percent."""
+    averages = list(averages)
+    found = kinds(averages)
+    seen = next((average.value for average in averages if average.dataset == constants.IN1K), None)
+    n_levels = max((max(kind.by_level) for kind in found), default=0)
+    rows = [("levels", "IN-1K", *(f"L{k}" for k in range(1, n_levels + 1)))]
+    for kind in found:
+        numbers = [
+            f"{kind.by_level[k].value:.1f}" if k in kind.by_level else "-" for k in range(1, n_levels + 1)
+        ]
+        if kind.draws:
+            numbers = [numbers[0]] * n_levels
+        rows.append((kind.label, "-" if seen is None else f"{seen:.1f}", *numbers))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"{model}: top-1 (%), mean over seeds"]
+    lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    for kind in found:
+        interval = mean_interval(kind)
+        if interval is not None:
+            std = kind.by_level[1].std
+            lines.append(
+                f"random draws: mean with 95 % interval [{interval[0]:.1f}, {interval[1]:.1f}], "
+                f"standard deviation over draws {std:.2f}"
+            )
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""Levels by other similarities: features grouped otherwise, their table and figure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from scipy import stats
+
+from cog import constants
+from cog.commands import other_levels as command
+from cog.data.level_files import write_levels
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.reporting import figures
+from cog.results import other_levels
+from cog.results.scores import SeedAverage
+
+WNIDS = [f"n{number:08d}" for number in range(1, 7)]
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Features of two levels of three concepts; the first value tells the concept."""
+    for dataset, wnids in (("cog_l1", WNIDS[:3]), ("cog_l2", WNIDS[3:])):
+        for part, n in (("train", 4), ("test", 2)):
+            folder = tmp_path / f"models/tiny/net/{dataset}/features_{part}"
+            y = torch.arange(3).repeat_interleave(n)
+            x = torch.stack([torch.tensor([float(w[1:]), k]) for w in wnids for k in range(n)])
+            tiny.write_features(folder, x, y)
+            (folder / "image_paths.txt").write_text(
+                "".join(f"{w}/{w}_{part}{k}.JPEG\n" for w in wnids for k in range(n))
+            )
+    return tmp_path
+
+
+def levels_file(root, name, levels):
+    folder = root / "levels" / name
+    folder.mkdir(parents=True)
+    write_levels(folder / constants.LEVELS_FILE, levels)
+
+
+def run(root, *flags):
+    return command.main(
+        [
+            "--models_root_dir",
+            str(root / "models"),
+            "--model",
+            "tiny_net",
+            "--output_dir",
+            str(root / "out"),
+            *flags,
+        ]
+    )
+
+
+def test_rows_follow_their_concepts(root, capsys):
+    wup = [[WNIDS[4], WNIDS[0], WNIDS[2]], [WNIDS[5], WNIDS[1], WNIDS[3]]]
+    levels_file(root, "wup", wup)
+    levels_file(root, "random1", [WNIDS[1:4]])
+    assert run(root, "--levels_dir", str(root / "levels")) == 0
+    names = ["cog_l1", "cog_l2", "random1_l1", "wup_l1", "wup_l2"]
+    assert capsys.readouterr().out.split() == names
+    out = root / "out/tiny/net"
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert (out / "cog_l1").resolve() == (root / "models/tiny/net/cog_l1").resolve()
+    for name, wnids in (("wup_l1", wup[0]), ("wup_l2", wup[1]), ("random1_l1", WNIDS[1:4])):
+        for part, n in (("train", 4), ("test", 2)):
+            features = feature_files.load(out / name / f"features_{part}")
+            assert features.y.tolist() == np.repeat(range(3), n).tolist()
+            assert features.x[:, 0].tolist() == np.repeat([float(w[1:]) for w in sorted(wnids)], n).tolist()
+            lines = (out / name / f"features_{part}/image_paths.txt").read_text().split()
+            assert lines == [f"{w}/{w}_{part}{k}.JPEG" for w in sorted(wnids) for k in range(n)]
+    before = tiny.snapshot(root)
+    run(root, "--levels_dir", str(root / "levels"))
+    assert tiny.snapshot(root) == before
+
+
+def test_refusals(root):
+    with pytest.raises(CogError, match="has no runs of tiny_net on any levels"):
+        (root / "out").mkdir()
+        run(root)
+    (root / "levels").mkdir()
+    with pytest.raises(CogError, match="has no folder with a"):
+        run(root, "--levels_dir", str(root / "levels"))
+    levels_file(root, "wup", [[WNIDS[0], "n00000099"]])
+    with pytest.raises(CogError, match=r"no features of 1 of 2 concepts.*n00000099.*--rerank"):
+        run(root, "--levels_dir", str(root / "levels"))
+    (root / "models/tiny/net/cog_l1/features_train/image_paths.txt").unlink()
+    with pytest.raises(CogError, match="it is not known which concept a row shows"):
+        run(root, "--levels_dir", str(root / "levels"))
+
+
+def averages():
+    values = {"in1k": 76.0, "cog_l1": 68.0, "cog_l2": 60.0, "wup_l1": 66.0, "wup_l2": 62.0}
+    values |= {f"random{draw}_l1": value for draw, value in ((1, 63.0), (2, 64.5), (10, 66.0))}
+    return [
+        SeedAverage("tiny_net", name, "logreg", "top1", 0, value, 0.2, (22, 37), by_seed=(value, value))
+        for name, value in values.items()
+    ]
+
+
+def test_kinds_and_random_draws_by_definition():
+    published, wup, random = other_levels.kinds(averages())
+    assert (published.kind, wup.label, random.draws) == ("cog", "Wu-Palmer", 3)
+    assert {k: one.value for k, one in wup.by_level.items()} == {1: 66.0, 2: 62.0}
+    drawn = [63.0, 64.5, 66.0]
+    assert random.by_level[1].value == pytest.approx(np.mean(drawn))
+    assert random.by_level[1].std == pytest.approx(np.std(drawn, ddof=1))
+    expected = stats.t.interval(0.95, 2, loc=np.mean(drawn), scale=stats.sem(drawn))
+    assert other_levels.mean_interval(random) == pytest.approx(expected)
+    assert other_levels.mean_interval(wup) is None
+    lines = other_levels.describe("tiny_net", averages()).splitlines()
+    assert lines[2].split()[-3:] == ["76.0", "68.0", "60.0"]
+    assert lines[4].split() == ["3", "random", "draws", "76.0", "64.5", "64.5"]
+    assert "standard deviation over draws 1.50" in lines[5]
+
+
+def test_figure():
+    (chart,) = figures.charts(averages(), which=["fig7"])
+    (panel,) = chart.panels()
+    assert panel.tick_labels == ("IN-1K", "L1", "L2")
+    found = {series.curve.label: [(p.x, p.value) for p in series.points] for series in panel.series}
+    assert found == {
+        "tiny_net: published (Lin)": [(0, 76.0), (1, 68.0), (2, 60.0)],
+        "tiny_net: Wu-Palmer": [(0, 76.0), (1, 66.0), (2, 62.0)],
+        "tiny_net: 3 random draws": [(1, 64.5), (2, 64.5)],
+    }
+    (random,) = (series for series in panel.series if "random" in series.curve.label)
+    assert random.points[0].std == pytest.approx(1.5) and not math.isnan(random.points[1].std)
+    with pytest.raises(CogError, match="no results on levels by other similarities"):
+        figures.charts([one for one in averages() if one.dataset.startswith("cog")], which=["fig7"])
