@@ -19,8 +19,8 @@ _FOLDERS = ("figures", "diagnostics")
 class ResultsRequest:
     """Results to read, tables to show and their form; fields are called as the flags of ``print_results.py``.
 
-    At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``claims``, ``power``, ``analysis``, ``variants`` and
-    ``overview`` is set.
+    At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``claims``, ``power``, ``analysis``, ``variants``
+    and ``overview`` is set.
 
     Attributes:
         selection: which results are read.

@@ -275,7 +275,8 @@ def test_the_first_screen_holds_the_rank_on_every_level_and_its_span(
         )
         boxes = browser.evaluate(
             f"{places}.map(c => [c.querySelector('.rank') || c.querySelector('b'), c]).map(([b, c]) => "
-            "[c.innerText, b.getBoundingClientRect().x, b.getBoundingClientRect().right, c.getBoundingClientRect().bottom])"
+            "[c.innerText, b.getBoundingClientRect().x, b.getBoundingClientRect().right, "
+            "c.getBoundingClientRect().bottom])"
         )
         assert len(boxes) == 6
         assert any("–" in text for text, *_ in boxes)  # spans such as 12–13

@@ -166,7 +166,7 @@ def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[Figur
             )
     if not made:
         raise CogError(spec.missing)
-    looks = [style.own_style(place, total=len(made)) for place in range(len(made))]
+    looks = [style.own_style(place) for place in range(len(made))]
     curves = tuple(dataclasses.replace(curve, style=look) for curve, look in zip(made, looks, strict=True))
     return spec, dataclasses.replace(selection, curves=curves)
 
