@@ -385,11 +385,13 @@ def test_a_bar_fits_into_its_terminal(monkeypatch, columns, total):
                 progress.update()
                 progress._bar.refresh()
         terminal.flush()
-        shown = os.read(ours, 1 << 16).decode()
+        shown = b""
+        while not shown.endswith(b"\n"):  # a terminal hands on in pieces
+            shown += os.read(ours, 1 << 16)
     os.close(ours)
-    states = re.split(r"[\r\n]+|\x1b\[A", shown)
+    states = re.split(r"[\r\n]+|\x1b\[A", shown.decode())
     assert max(map(len, states)) <= columns
-    assert any(("3/30" if total else "3 ") in state for state in states) or columns == 79
+    assert any(("3/30" if total else "3") in state for state in states)
 
 
 def test_no_bar_where_lines_cannot_be_covered(monkeypatch):

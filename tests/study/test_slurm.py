@@ -380,7 +380,7 @@ def test_check(slurm, submit_study, study, workshop, tmp_path):
     assert (
         "ok       SLURM         would accept extract tasks" in shown and "would accept logreg tasks" in shown
     )
-    assert "features of tiny_net on in1k cog_l1:" in shown
+    assert "ok       in1k train" in shown and "ok       files         about " in shown
     shown = submit_study(*study, "partition=none_such", "--check", code=2).stdout
     assert "error    SLURM         extract tasks: sbatch failed" in shown
     (workshop.in21k / "n01440764" / "n01440764_2.JPEG").unlink()
