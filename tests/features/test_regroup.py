@@ -125,10 +125,11 @@ def test_figure():
     assert panel.tick_labels == ("IN-1K", "L1", "L2")
     found = {series.curve.label: [(p.x, p.value) for p in series.points] for series in panel.series}
     assert found == {
-        "tiny_net: published (Lin)": [(0, 76.0), (1, 68.0), (2, 60.0)],
-        "tiny_net: Wu-Palmer": [(0, 76.0), (1, 66.0), (2, 62.0)],
-        "tiny_net: 3 random draws": [(1, 64.5), (2, 64.5)],
+        "published (Lin)": [(0, 76.0), (1, 68.0), (2, 60.0)],
+        "Wu-Palmer": [(0, 76.0), (1, 66.0), (2, 62.0)],
+        "3 random draws": [(1, 64.5), (2, 64.5)],
     }
+    assert {curve.label for curve in chart.curves()} == set(found)  # all are in the legend
     (random,) = (series for series in panel.series if "random" in series.curve.label)
     assert random.points[0].std == pytest.approx(1.5) and not math.isnan(random.points[1].std)
     with pytest.raises(CogError, match="no results on levels by other similarities"):

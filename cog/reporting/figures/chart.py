@@ -127,10 +127,10 @@ class Chart:
 
     def curves(self) -> list[Curve]:
         """Return every curve once, in order of appearance."""
-        curves: dict[tuple[str, str], Curve] = {}
+        curves: dict[tuple[str, str, str], Curve] = {}
         for panel in self.panels():
             for series in panel.series:
-                curves.setdefault((series.curve.source, series.curve.model), series.curve)
+                curves.setdefault((series.curve.source, series.curve.model, series.curve.label), series.curve)
         return list(curves.values())
 
     def rows(self) -> Iterator[dict[str, str]]:

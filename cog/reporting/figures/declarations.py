@@ -148,6 +148,7 @@ def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, C
 def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
     """Make a curve of every kind of levels of each model; the mean over random draws stands at every level."""
     made: list[Curve] = []
+    several = ", {}" if len(selection.curves) > 1 else ""
     for curve in selection.curves:
         key = (LOGREG, selection.metric, 0)
         scores = [score for (_, where), score in curve.scores.items() if where == key]
@@ -162,7 +163,9 @@ def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[Figur
             if seen is not None and not kind.draws:
                 places[constants.IN1K, key] = seen
             made.append(
-                dataclasses.replace(curve, scores=places, label=f"{curve.label}: {kind.label}", own=True)
+                dataclasses.replace(
+                    curve, scores=places, label=kind.label + several.format(curve.label), own=True
+                )
             )
     if not made:
         raise CogError(spec.missing)
