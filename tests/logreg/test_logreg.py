@@ -15,6 +15,7 @@ from classifier_runs import FLAGS, LOG_KEYS, command, logs_of
 
 from cog.commands import logreg, print_results
 from cog.errors import CogError
+from cog.results import concept_counts
 
 
 def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
@@ -44,6 +45,14 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     x = torch.nn.functional.normalize(test["X"])
     logits = x @ model["model"]["weight"].T + model["model"]["bias"]
     assert (logits.argmax(1).numpy() == predictions).all()
+    record = json.loads((final.parent / "results.json").read_text())
+    counts = concept_counts.read(record["final"], n_classes=record["n_classes"], top1=logs["test/top1"][-1])
+    y = np.unique(test["Y"].numpy(), return_inverse=True)[1]
+    assert (
+        counts.correct.tolist()
+        == np.bincount(y[np.asarray(predictions) == y], minlength=y.max() + 1).tolist()
+    )
+    assert counts.n_images == len(y)
     assert torch.nn.functional.cross_entropy(logits, test["Y"]).item() == pytest.approx(
         logs["test/loss"][-1], rel=1e-5
     )
