@@ -97,8 +97,8 @@ _C.CLF.NORM_FTS = True
 _C.CLF.LR_INTV = (1e-1, 1e2)
 _C.CLF.WD_INTV = (1e-12, 1e-4)
 
-# Of the matrix products in training: "fp32", "tf32" (NVIDIA GPUs), "bf16", or "auto": the fastest one that gives the
-# same accuracies on the device (docs/performance.md, "Precision"). Everything else is float32.
+# Of the matrix products in training: "fp32", "tf32" (NVIDIA GPUs), "bf16", or "auto": the fastest one on the device
+# that moves accuracies by less than another seed does (docs/performance.md, "Precision"). Everything else is float32.
 _C.CLF.PRECISION = "auto"
 # "sequential": every trial after the random ones at the start waits for the one before, as in the paper's toolkit.
 # "batched": rounds of TRIALS_PER_ROUND trials that do not wait for each other (they can be trained together).

@@ -4,8 +4,8 @@
 ``fp32``   full float32 everywhere (TF32 off)
 ``tf32``   NVIDIA GPUs: matrix products of the training steps round their operands to TF32 (10-bit mantissa)
 ``bf16``   matrix products of the training steps take bfloat16 operands and accumulate in float32
-``auto``   the fastest of these that gives equivalent accuracies: measured for ``bf16`` on CPUs, where it is taken when
-           there are instructions for it; on GPUs ``tf32``, whose rounding is finer (nothing was measured there)
+``auto``   the fastest of these that moves accuracies by less than another seed does (docs/performance.md,
+           "Precision"): ``bf16`` on CPUs with instructions for it; on GPUs ``tf32`` (measured by emulation alone)
 =========  ====================================================================================================
 
 Weights, momentum, softmax, the validation of a trial and the test score of the last epoch are float32 in every mode:
