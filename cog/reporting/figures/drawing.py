@@ -332,7 +332,8 @@ def _darker(color: str) -> str:
     """Return a color that can be read as text on white."""
     from matplotlib.colors import to_hex, to_rgb
 
-    return to_hex([0.72 * part for part in to_rgb(color)])
+    red, green, blue = to_rgb(color)
+    return to_hex((0.72 * red, 0.72 * green, 0.72 * blue))
 
 
 def _number(value: float, *, signed: bool) -> str:

@@ -318,7 +318,7 @@ def _standings(own: Sequence[OwnModel], published: Sequence[SeedAverage]) -> tup
         among_all = ranking.places([cell for cell in allowed[i] if cell.n_shot == n_shot], rivals)
         standings.append(
             Standing(
-                i, model, mean, among_here and among_here.rank, len(papers) + len(mine) + 1, among_papers,
+                i, model, mean, among_here.rank if among_here else None, len(papers) + len(mine) + 1, among_papers,
                 {dataset: place for (dataset, _), place in among_all.items()},
             )
         )  # fmt: skip
