@@ -132,15 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return submit.submit(study, tasks, queued, options, last, dry_run=args.dry_run, finish=finish)
         show = functools.partial(results.show_results, study, log_dir, opts, print_results.main)
         return local_workers.run_plan(
-            study,
-            tasks,
-            log_dir,
-            n_processes=args.n_processes,
-            gpu_ids=args.gpu_ids,
-            dry_run=args.dry_run,
-            show_results=show if with_results else None,
-            finish=finish,
-        )
+            study, tasks, log_dir, n_processes=args.n_processes, gpu_ids=args.gpu_ids, dry_run=args.dry_run,
+            show_results=show if with_results else None, finish=finish,
+        )  # fmt: skip
 
 
 def cli() -> NoReturn:

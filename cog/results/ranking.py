@@ -1,4 +1,4 @@
-"""Where results stand among the published ones: ranks, neighbours, differences, and sentences about them.
+"""Where results stand among the published ones: ranks, neighbors, differences, and sentences about them.
 
 Ranks compare means at the precision of the paper (one decimal); equal means share the better rank. A rank
 alone promises more than five seeds can hold, so every rank comes with the span it could have if results within
@@ -22,7 +22,7 @@ REFERENCE = "sup_resnet50"
 
 _DECIMALS = 1
 
-# Fewer places between seen and unseen concepts are not worth a statement: neighbours are often a tenth apart.
+# Fewer places between seen and unseen concepts are not worth a statement: neighbors are often a tenth apart.
 _NOTABLE_RANKS = 5
 
 

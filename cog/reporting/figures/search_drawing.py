@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-_GREY, _RED = "#888888", "#c0392b"
+_GRAY, _RED = "#888888", "#c0392b"
 
 _UPPER, _LOWER, _STRIP = 2.6, 1.9, 1.5
 
@@ -92,14 +92,14 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
     low, top = (end((t.val_top1 for t in scored), default=0.0) for end in (min, max))
     floor = max(low, top - _COLOR_RANGE)
     norm = Normalize(floor, top if top > floor else floor + 1)
-    # The better a trial, the darker, so that it reads in grey; in few steps, because more would be drawn as a bitmap.
+    # The better a trial, the darker, so that it reads in gray; in few steps, because more would be drawn as a bitmap.
     cmap = colormaps["viridis_r"].resampled(6 if small else 24)
     cross: dict[str, Any] = {"marker": "x", "s": 14, "linewidths": 0.9, "color": _RED, "zorder": 2.5}
-    dash: dict[str, Any] = {"marker": "_", "s": 16, "linewidths": 0.9, "color": _GREY, "zorder": 2.5}
+    dash: dict[str, Any] = {"marker": "_", "s": 16, "linewidths": 0.9, "color": _GRAY, "zorder": 2.5}
     if not small:
         for attribute, line in (("lr_interval", axes.axvline), ("wd_interval", axes.axhline)):
             for end in sorted({end for s in searches if s.trials for end in getattr(s, attribute) or ()}):
-                line(math.log10(end), color=_GREY, linewidth=0.8, dashes=_DASHES["interval"], zorder=1)
+                line(math.log10(end), color=_GRAY, linewidth=0.8, dashes=_DASHES["interval"], zorder=1)
     for position, group in enumerate([searches] if small else [[search] for search in searches]):
         seed = "" if small else f".{group[0].seed}"
         look = style.own_style(position)
@@ -270,8 +270,8 @@ def _legend(searches: Sequence[SearchRecord]) -> list[Line2D]:
     entries += [
         (True, "chosen", ring),
         (any(t.diverged for t in trials), "diverged", {"marker": "x", "markersize": 4, "color": _RED}),
-        (any(t.pruned for t in trials), "stopped early", {"marker": "_", "markersize": 5, "color": _GREY}),
-        (intervals, "end of the interval", {**thin, "color": _GREY, "dashes": _DASHES["interval"]}),
+        (any(t.pruned for t in trials), "stopped early", {"marker": "_", "markersize": 5, "color": _GRAY}),
+        (intervals, "end of the interval", {**thin, "color": _GRAY, "dashes": _DASHES["interval"]}),
         (True, "training", {**thin, "dashes": _DASHES["training"]}),
         (True, "test", thin),
     ]

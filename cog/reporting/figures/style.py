@@ -15,7 +15,7 @@ from cog.results import published
 #: The paper's color names, darkened where the pure color is hard to see on white.
 _SHADES = {"red": "#d62728", "orange": "#e8820c", "blue": "#1a4fa8", "purple": "#8e3fb0", "green": "#2a8a3a"}
 
-# Table 1 sets the reference on grey, and black is kept for the models of one's own.
+# Table 1 sets the reference on gray, and black is kept for the models of one's own.
 _REFERENCE = "#6e6e6e"
 
 #: Dashes in line widths (on, off, ...), by the paper's color: both kinds of architectures differ.

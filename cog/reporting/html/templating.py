@@ -107,7 +107,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def _groups(items: Iterable[Any], attribute: str) -> list[tuple[Any, list[Any]]]:
-    """Group neighbours; jinja's own filter sorts."""
+    """Group neighbors; jinja's own filter sorts."""
     return [
         (key, list(group))
         for key, group in itertools.groupby(items, key=lambda item: getattr(item, attribute))
