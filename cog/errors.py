@@ -70,7 +70,8 @@ def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6)
     def ranked(names: Iterable[str]) -> list[str]:
         return difflib.get_close_matches(folded, list(names), n=n, cutoff=0.0)
 
-    close = ranked(filter(ends_alike, by_fold)) + ranked(filter(begins, by_fold))
+    close = ranked(name for name in by_fold if begins(name) and name.startswith(folded))
+    close += ranked(filter(ends_alike, by_fold)) + ranked(filter(begins, by_fold))
     close += difflib.get_close_matches(folded, list(by_fold), n=n, cutoff=cutoff)
     return [by_fold[name] for name in dict.fromkeys(close)][:n]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,9 @@ def understood(args: argparse.Namespace) -> argparse.Namespace:
     """
     root, file = getattr(args, "models_root_dir", None), getattr(args, "models_file", None)
     has_loader = getattr(args, "model_loader", None) is not None
+    how: dict[str, Any] = {"models_file": file, "root": root, "has_loader": has_loader}
     named: dict[str, Any] = {
-        flag: _each(value, lambda text: find_model(text, models_file=file, root=root, has_loader=has_loader))
+        flag: _each(value, functools.partial(find_model, flag=f"--{flag}", **how))
         for flag in _MODELS
         if (value := getattr(args, flag, None)) is not None
     }

@@ -55,6 +55,7 @@ def find_model(
     models_file: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
     has_loader: bool = False,
+    flag: str = "--model",
 ) -> str:
     """Return the name of a model from a name or label; patterns and names of the user's own stay.
 
@@ -66,6 +67,7 @@ def find_model(
         models_file: the user's models in one file.
         root: folder of all models: a name that has a folder there is that.
         has_loader: whether the user's own loader is given: what has the form of a name is that of the user's model.
+        flag: for messages.
 
     Raises:
         CogError: a label of several models, or neither a name nor a label.
@@ -82,13 +84,13 @@ def find_model(
     else:
         found = matching(text, labels)
     if len(found) > 1:
-        raise CogError(f"--model {text} may be {some(found)}; give one of these names")
+        raise CogError(f"{flag} {text} may be {some(found)}; give one of these names")
     if found:
         return found[0]
     if not is_model_name(text) and not re.search(r"[*?[]", text):  # a pattern
         words = {word: name for name, others in labels.items() for word in (name, *others)}
         raise CogError(
-            f"--model {text!r} is not a model name, expected <model_title>_<architecture_name> such as sup_resnet50 "
+            f"{flag} {text!r} is not a model name, expected <model_title>_<architecture_name> such as sup_resnet50 "
             f"(letters, digits and ._+- only), or a label of the paper's such as DINO{did_you_mean(text, words)}"
         )
     return text

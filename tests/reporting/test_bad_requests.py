@@ -29,7 +29,7 @@ BAD = {
     "empty category of runs": ((*ROOT, "--category", "web-data"), "any model in web-data"),
     "unknown baseline": ((*ROOT, "--relative_to", "sup_resnet5"), "--relative_to sup_resnet5: no result"),
     "unknown baseline near": (("--published_only", "--baseline", "clip_resnet"), "did you mean clip_resnet50?"),
-    "baseline no name": (("--published_only", "--baseline", "clip"), "'clip' is not a model name"),
+    "baseline no name": (("--published_only", "--baseline", "klip"), "'klip' is not a model name"),
     "baseline pattern": (("--published_only", "--relative_to", "clip_*"), "not a model name"),
     "unknown model compared": (("--published_only", "--compare", "a_b", "clip_resnet50"), "--model a_b is none"),
     "nothing to compare": ((*ROOT, "--compare", "mine_net", "mine_net"), "nothing to compare mine_net with"),
