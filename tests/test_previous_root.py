@@ -10,6 +10,8 @@ from golden import previous_root
 
 FOLDER = previous_root.FOLDER
 
+pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
+
 #: Of features and of what is computed from them: last bits depend on the processor and on the version of PyTorch.
 TOLERANCE = 1e-5
 
