@@ -91,7 +91,7 @@ _C.CLF.N_TRIALS = 30
 _C.CLF.N_SHOT = 0
 # Fraction of each class held out of the training set to score trials.
 _C.CLF.VAL_PERC = 0.2
-# l2-normalise features (with PCA_DIM: see PCA_NORM).
+# l2-normalize features (with PCA_DIM: see PCA_NORM).
 _C.CLF.NORM_FTS = True
 # Search intervals, both log-uniform.
 _C.CLF.LR_INTV = (1e-1, 1e2)

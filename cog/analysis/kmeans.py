@@ -27,7 +27,7 @@ CLUSTERS_FILE = "clusters.npz"
 
 
 _NOTE = (
-    "k-means: of several initialisations the one with the lowest inertia; "
+    "k-means: of several initializations the one with the lowest inertia; "
     "[ ]: the lowest and the highest value of all of them (±: their standard deviation)."
 )
 

@@ -40,7 +40,7 @@ _METRIC = re.compile(r"(?P<metric>top1|top5)_k(?P<k>\d{1,9})_(?P<vote>[a-z]+)")
 
 
 class NeighborMetric(NamedTuple):
-    """Which number of the k-nearest-neighbour analysis one is."""
+    """Which number of the k-nearest-neighbor analysis one is."""
 
     k: int
     vote: str
@@ -48,7 +48,7 @@ class NeighborMetric(NamedTuple):
 
 
 def neighbor_metric(quantity: str) -> NeighborMetric | None:
-    """Return what the name of a number of the k-nearest-neighbour analysis tells; None for others."""
+    """Return what the name of a number of the k-nearest-neighbor analysis tells; None for others."""
     match = _METRIC.fullmatch(quantity)
     return None if match is None else NeighborMetric(int(match["k"]), match["vote"], match["metric"])
 

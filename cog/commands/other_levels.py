@@ -86,7 +86,7 @@ def _print_table(args: argparse.Namespace) -> int:
     cfg = config.get_cfg(model_name=args.model, opts=args.opts)
     name, n_shot = config.evaluation_name(cfg), cfg.CLF.N_SHOT
     runs, _ = find.find_runs(args.output_dir, eval_name=name, models=[args.model], n_shots=[n_shot])
-    averages = [average for average in run_records.summarise(runs) if average.metric == "top1"]
+    averages = [average for average in run_records.average_runs(runs) if average.metric == "top1"]
     if not other_levels.kinds(averages):
         raise CogError(f"{args.output_dir} has no runs of {args.model} on any levels")
     sys.stdout.write(f"{other_levels.describe(args.model, averages)}\n")

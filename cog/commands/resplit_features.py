@@ -92,7 +92,7 @@ def _print_spread(args: argparse.Namespace) -> int:
         n_shots=[cfg.CLF.N_SHOT],
         seeds=args.seeds,
     )
-    averages = [average for average in run_records.summarise(runs) if average.metric == "top1"]
+    averages = [average for average in run_records.average_runs(runs) if average.metric == "top1"]
     found = [one for one in split_spread.spreads(averages) if one.dataset in args.dataset]
     if not found:
         raise CogError(

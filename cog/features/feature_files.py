@@ -1,5 +1,5 @@
 """Feature files (``X_Y.pth``), and the three things done to features before a classifier sees them:
-l2 normalisation, the validation split, the few-shot draw.
+l2 normalization, the validation split, the few-shot draw.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
 
-#: Rows that are checked and normalised at a time: they stay in the processor's cache in between.
+#: Rows that are checked and normalized at a time: they stay in the processor's cache in between.
 _CHUNK_ROWS = 512
 
 #: Types of features that can stay in their file.
@@ -69,7 +69,7 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
 
     Args:
         path: the file, or the folder that holds it.
-        normalize: l2-normalise the rows.
+        normalize: l2-normalize the rows.
         mapped: leave the features in the file and map it, for features larger than memory; needs a type of
             :data:`MAPPABLE` in a file of torch >= 1.6 (others are read).
 

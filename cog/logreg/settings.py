@@ -22,7 +22,7 @@ class Settings:
         val_frac: fraction of each class held out in the search.
         lr_interval: ends of the log-uniform learning-rate interval.
         wd_interval: ends of the log-uniform weight-decay interval.
-        normalize: whether the features were l2-normalised.
+        normalize: whether the features were l2-normalized.
         lr: fixed learning rate (no search).
         wd: fixed weight decay (no search).
         precision: of the matrix products in training, see :mod:`cog.logreg.precision`.

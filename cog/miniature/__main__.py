@@ -102,7 +102,7 @@ def _check(args: argparse.Namespace) -> int:
 
     root = args.models_root_dir or args.output_dir / "models"
     runs, _ = find.find_runs(root, models=(TRAINED, UNTRAINED))
-    findings = check_results(run_records.summarise(runs), trained=TRAINED, untrained=UNTRAINED)
+    findings = check_results(run_records.average_runs(runs), trained=TRAINED, untrained=UNTRAINED)
     if not findings:
         raise CogError(
             f"{root} holds no results of {TRAINED} on {constants.IN1K} and the levels; run logreg.py first"

@@ -14,7 +14,7 @@ from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
 from cog.results import exchange, labels, official, published, query, seen
 from cog.results.query import QueryResult, ResultQuery
-from cog.results.run_records import Problem, summarise, summarise_all
+from cog.results.run_records import Problem, average_runs, average_variants
 from cog.results.scores import LOGREG, RUNS, SeedAverage, is_classifier, of_metric
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
@@ -227,7 +227,7 @@ def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:
     runs = [average for average in results.cells if average.source == RUNS]
     if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
         # Among the accuracies of logistic regression they would be taken for the protocol's.
-        runs = summarise_all({selected.eval_name: results.runs}, expected_seeds=selected.seeds or ())
+        runs = average_variants({selected.eval_name: results.runs}, expected_seeds=selected.seeds or ())
     else:
         runs = _as_logreg(runs)
     return [*runs, *(average for average in results.cells if average.source != RUNS), *results.measures]
@@ -296,7 +296,7 @@ def _check_epochs(results: QueryResult, *, allow: bool) -> None:
         (name, average)
         for name, runs in results.variants.items()
         if is_classifier(name)
-        for average in summarise(runs)
+        for average in average_runs(runs)
     ]
     mixed = [
         (name, average)

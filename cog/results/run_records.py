@@ -208,7 +208,7 @@ def sort_key(run: Run) -> tuple[Any, ...]:
     return natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
 
 
-def summarise(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
+def average_runs(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
     """Average the accuracies of each model, data set and number of shots over their seeds.
 
     Args:
@@ -228,7 +228,7 @@ def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:
     return constants.SEEDS if seeds <= set(constants.SEEDS) else tuple(sorted(seeds))
 
 
-def summarise_all(
+def average_variants(
     runs: Mapping[str, Sequence[Run]], *, expected_seeds: Iterable[int] = ()
 ) -> list[SeedAverage]:
     """Average the accuracies of several evaluations; of one seed no deviation is stated.
@@ -244,7 +244,7 @@ def summarise_all(
     for evaluation, group in runs.items():
         once = evaluation.startswith("finetune")
         expected = tuple(expected_seeds) or (() if once else default_seeds(group))
-        averages += summarise(group, expected) if is_classifier(evaluation) else []
+        averages += average_runs(group, expected) if is_classifier(evaluation) else []
     return without_single_std(averages)
 
 

@@ -229,7 +229,7 @@ def test_21_half_precision_files(tmp_path):
 
 
 def test_22_a_constant_dimension(tmp_path):
-    # of rank 1 after normalisation: d is larger than the rank
+    # of rank 1 after normalization: d is larger than the rank
     x, y = torch.zeros(20, 64), torch.arange(20) % 2
     x[:, 0] = 1.0
     x[y == 1, 1] = 1.0

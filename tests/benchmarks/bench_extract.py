@@ -1,7 +1,7 @@
 """Images per second of feature extraction, side by side with a plain DataLoader loop.
 
 The plain loop is what one writes first, and what the original toolkit does: worker processes open images with Pillow,
-torchvision's transforms resize (bicubic), crop, convert to float and normalise, and the network sees one batch at a
+torchvision's transforms resize (bicubic), crop, convert to float and normalize, and the network sees one batch at a
 time. Both sides are measured in turns in the same run, so that other load on the machine hits both. Examples::
 
     python tests/benchmarks/bench_extract.py
@@ -44,7 +44,7 @@ PLAIN_BATCH = 128
 
 
 def generate(folder: Path, n_images: int) -> None:
-    """Write JPEG files of the sizes most photographs of ImageNet have: smooth colours, some noise, quality 90."""
+    """Write JPEG files of the sizes most photographs of ImageNet have: smooth colors, some noise, quality 90."""
     sizes = [(500, 375), (500, 375), (500, 375), (375, 500), (500, 333), (333, 500), (500, 500), (640, 480)]
     for index in range(n_images):
         generator = np.random.default_rng(index)

@@ -58,7 +58,7 @@ CASES = {
 
 
 def feature_sets(case: str) -> tuple[FeatureSet, FeatureSet]:
-    """Clustered, l2-normalised random features, about as hard to separate as real ones."""
+    """Clustered, l2-normalized random features, about as hard to separate as real ones."""
     n, m, d, n_classes, _ = CASES[case]
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(n_classes, d, generator=generator)

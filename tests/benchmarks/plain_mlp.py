@@ -10,7 +10,7 @@ import torch
 
 
 def network(sizes: Sequence[int], activation: type[torch.nn.Module], *, seed: int) -> torch.nn.Sequential:
-    """Linear layers with activations between them, as torch initialises them after ``manual_seed``."""
+    """Linear layers with activations between them, as torch initializes them after ``manual_seed``."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         linear = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]

@@ -86,33 +86,33 @@ def test_real_photographs_bit_for_bit(shared_dir):
 
 def hard_files(folder):
     """Files of every kind that is not a plain RGB photograph."""
-    colours, grey = noise(40, 30), noise(40, 30).convert("L")
+    colors, grey = noise(40, 30), noise(40, 30).convert("L")
     exif = Image.Exif()
     exif[0x0112] = 6
-    alpha = colours.copy()
+    alpha = colors.copy()
     alpha.putalpha(grey)
     deep = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50)
     kinds = {
-        "palette.png": (colours.quantize(16), {}),
-        "palette_alpha.png": (colours.quantize(16), {"transparency": bytes(range(16))}),
-        "palette.gif": (colours.quantize(200), {}),
+        "palette.png": (colors.quantize(16), {}),
+        "palette_alpha.png": (colors.quantize(16), {"transparency": bytes(range(16))}),
+        "palette.gif": (colors.quantize(200), {}),
         "bilevel.png": (grey.convert("1"), {}),
         "grey.jpg": (grey, {}),
         "grey_alpha.png": (alpha.convert("LA"), {}),
         "alpha.png": (alpha, {}),
-        "key.png": (colours, {"transparency": (1, 2, 3)}),
+        "key.png": (colors, {"transparency": (1, 2, 3)}),
         "deep.png": (deep, {}),
-        "cmyk.jpg": (colours.convert("CMYK"), {}),
-        "cmyk.tif": (colours.convert("CMYK"), {}),
-        "lab.tif": (Image.merge("LAB", colours.split()), {}),
-        "rotated.jpg": (colours, {"exif": exif}),
-        "progressive.jpg": (colours, {"progressive": True, "quality": 30}),
-        "full_chroma.jpg": (colours, {"subsampling": 0}),
+        "cmyk.jpg": (colors.convert("CMYK"), {}),
+        "cmyk.tif": (colors.convert("CMYK"), {}),
+        "lab.tif": (Image.merge("LAB", colors.split()), {}),
+        "rotated.jpg": (colors, {"exif": exif}),
+        "progressive.jpg": (colors, {"progressive": True, "quality": 30}),
+        "full_chroma.jpg": (colors, {"subsampling": 0}),
         "point.jpg": (noise(1, 1), {}),
         "column.jpg": (noise(1, 50), {}),
         "row.png": (noise(50, 1), {}),
-        "bitmap.bmp": (colours, {}),
-        "map.ppm": (colours, {}),
+        "bitmap.bmp": (colors, {}),
+        "map.ppm": (colors, {}),
     }
     return {name: saved(folder, image, name, **options) for name, (image, options) in kinds.items()}
 
@@ -217,7 +217,7 @@ def test_exif_orientation_is_not_applied(tmp_path):
 
 
 def test_first_frame_of_an_animation(tmp_path):
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
     path = saved(tmp_path, frames[0], "two.gif", save_all=True, append_images=frames[1:])
     assert np.asarray(load_rgb(path))[0, 0].tolist() == [255, 0, 0]
 

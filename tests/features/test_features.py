@@ -1,4 +1,4 @@
-"""Feature files, normalisation, validation split, few-shot draw."""
+"""Feature files, normalization, validation split, few-shot draw."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_other_float_types_become_float32(tmp_path, dtype):
     assert loaded.y.dtype == torch.int64
 
 
-def test_normalisation_equals_torch_and_keeps_zero_rows(tmp_path):
+def test_normalization_equals_torch_and_keeps_zero_rows(tmp_path):
     x = torch.randn(70000, 4)
     x[5] = 0
     feature_files.save(
@@ -64,7 +64,7 @@ def save_rows(path, x):
 
 
 @pytest.mark.parametrize("scale", [3e37, 1e30, 1e19, 1e-13, 1e-19, 1e-30, 1e-35])
-def test_rows_of_any_length_are_normalised(tmp_path, scale):
+def test_rows_of_any_length_are_normalized(tmp_path, scale):
     """Their squares leave float32's range; so do the norms of the largest."""
     x = torch.from_numpy(rng().uniform(-10, 10, (2000, 9))).float()
     scaled = x * torch.where(torch.arange(2000) % 3 == 0, scale, 1.0)[:, None]
@@ -76,7 +76,7 @@ def test_rows_of_any_length_are_normalised(tmp_path, scale):
     assert torch.equal(found[ordinary], (x / torch.linalg.vector_norm(x, dim=1, keepdim=True))[ordinary])
 
 
-def test_subnormal_rows_are_normalised(tmp_path):
+def test_subnormal_rows_are_normalized(tmp_path):
     smallest = 2.0**-149
     x = torch.tensor([[3 * smallest, 4 * smallest], [0.0, smallest], [1.0, 0.0]])
     save_rows(tmp_path, x)

@@ -392,12 +392,12 @@ def _write_inputs(root: Path) -> None:
     from PIL import Image
 
     def write(folder: Path, n: int, seed: int) -> None:
-        """Write images of a colour of their class and much noise; PNG data decode to the same pixels everywhere."""
+        """Write images of a color of their class and much noise; PNG data decode to the same pixels everywhere."""
         rng = np.random.default_rng([seed, 7])
-        colour = rng.integers(95, 160, 3)
+        color = rng.integers(95, 160, 3)
         folder.mkdir(parents=True)
         for index in range(n):
-            pixels = colour + rng.normal(0, 25, 3) + rng.normal(0, 4, (8, 10, 3))
+            pixels = color + rng.normal(0, 25, 3) + rng.normal(0, 4, (8, 10, 3))
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(
                 folder / f"{folder.name}_{index}.JPEG", format="PNG"
             )

@@ -17,7 +17,7 @@ from cog.features.extract import Extractor
 #: Eight forward passes: on a CPU they have 4 images of 224 x 224, whatever FT_EXTRACT.BATCH_SIZE is.
 N_IMAGES, PER_PASS = 30, 4
 
-#: D is 5: mean colours, the place in the pass and its size. Every pass takes a moment when COG_TEST_SLEEP is set.
+#: D is 5: mean colors, the place in the pass and its size. Every pass takes a moment when COG_TEST_SLEEP is set.
 LOADER_SOURCE = """
 import os, time, torch
 

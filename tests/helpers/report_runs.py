@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cog import constants
 from cog.results.query import QueryResult
-from cog.results.run_records import Details, Run, summarise
+from cog.results.run_records import Details, Run, average_runs
 from cog.results.scores import SeedAverage
 
 SETTINGS = {
@@ -53,7 +53,7 @@ def make_run(model="my_net", dataset="in1k", n_shot=0, seed=22, top1=70.0, *, pa
 
 def make_found(runs=(), cells=None, *, seeds=constants.SEEDS, problems=(), **more):
     """Everything that a page is made of; cells: default: the averages of the runs."""
-    cells = summarise(runs, seeds) if cells is None else cells
+    cells = average_runs(runs, seeds) if cells is None else cells
     return QueryResult(list(runs), list(problems), list(cells), [], **more)
 
 

@@ -15,7 +15,7 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
 
 #: A model of a user's own: D is 4, deterministic, no checkpoint needed (one that is given must be safe).
 LOADER_SOURCE = '''
-"""A tiny network: mean colours and one mixed channel."""
+"""A tiny network: mean colors and one mixed channel."""
 import torch
 
 

@@ -85,7 +85,7 @@ def test_given_values_replace_the_types_own(feature_folders, tmp_path):
 
 
 def test_when_every_trial_diverges(tmp_path):
-    """Huge features without normalisation: one line, and what to do."""
+    """Huge features without normalization: one line, and what to do."""
     x, y = tiny.make_xy(n_per_class=8)
     settings = Settings(
         seed=22, n_trials=3, n_epochs=3, classifier="mlp_noact", mlp_hidden=8, lr_interval=(1e2, 1e3)

@@ -384,8 +384,8 @@ def test_quickstart_explains_itself_and_refuses_unknown_arguments(repository):
     script = str(repository / "bash-scripts" / "quickstart.sh")
     shown = subprocess.run(["bash", script, "--help"], capture_output=True, text=True, check=True)
     assert "control experiment" in shown.stdout and "output_dir" in shown.stdout
-    refused = subprocess.run(["bash", script, "colour=red"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and "colour" in refused.stderr and refused.stderr.count("\n") == 1
+    refused = subprocess.run(["bash", script, "color=red"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "color" in refused.stderr and refused.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def workshop(tmp_path_factory):
     for model in ("sup/resnet50", "mine/net"):
         make_record(make_seed_folder(places["root"] / model / "in1k/eval_logreg/seed-22"))
     runs, _ = find.find_runs(places["root"])
-    cells = run_records.summarise(runs)
+    cells = run_records.average_runs(runs)
 
     def add(name, content):
         places[name] = base / f"{name}.json"

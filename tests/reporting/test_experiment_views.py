@@ -211,7 +211,7 @@ def test_analyses_by_data_set(show, root):
     found = records(show, root, "--analysis", "kmeans")
     assert {key[2] for key in found} == {"kmeans"} and len(found) == 2 * 3 * 5
     row = found[TRAINED, "cog_l5", "kmeans", "purity", 0]
-    # The value is that of the initialisation with the lowest inertia, not the mean.
+    # The value is that of the initialization with the lowest inertia, not the mean.
     assert row["value"] == pytest.approx(0.61) and row["seeds"] == [0, 1, 2]
     assert row["std"] == pytest.approx(statistics.pstdev([0.60, 0.61, 0.62]))
     assert row["by_seed"] == pytest.approx([0.60, 0.61, 0.62])
@@ -422,7 +422,7 @@ def test_files_carry_all_experiments(show, root, tmp_path):
     everything = exchange.load(file)
     content = [one for one in everything if not scores.is_protocol(one)]
     found = find.find_all(root)
-    expected = run_records.summarise_all(
+    expected = run_records.average_variants(
         {k: v for k, v in found.runs.items() if k != "logreg"}
     ) + analysis_records.averages(found.analyses)
     assert sorted((m.evaluation, m.value, m.std, m.by_seed) for m in content) == sorted(

@@ -16,7 +16,7 @@ from cog.reporting import figures
 from cog.reporting.figures import chart as charts
 from cog.reporting.figures import style
 from cog.results import published
-from cog.results.run_records import summarise
+from cog.results.run_records import average_runs
 from cog.results.scores import SeedAverage
 
 pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
@@ -338,7 +338,7 @@ def test_styles_are_the_papers(tables):
     assert len(set().union(*seen.values())) == len(seen)
 
 
-def test_curves_can_be_told_apart_without_colour():
+def test_curves_can_be_told_apart_without_color():
     """Marker and dashes differ within every category, and among the models of one's own that are named."""
     for category in CATEGORIES:
         members = [name for name, row in published.MODELS.items() if row.category == category]
@@ -351,7 +351,7 @@ def test_curves_can_be_told_apart_without_colour():
 
 
 def test_of_many_models_the_highest_on_the_levels_are_named():
-    cells = summarise([run for run in forty_models(seeds=(22, 37)) if run.n_shot == 0])
+    cells = average_runs([run for run in forty_models(seeds=(22, 37)) if run.n_shot == 0])
     (chart,) = figures.charts(cells, published.accuracies(), which=["levels"])
     own = {curve.model: curve for curve in chart.curves() if curve.own}
     assert len(own) == 40

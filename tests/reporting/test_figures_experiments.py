@@ -255,7 +255,7 @@ def test_requests_that_cannot_be_met():
         figures.charts([], cells, which=["v1_fig5"])
     with pytest.raises(CogError, match="no result on principal components"):
         figures.charts([], cells, which=["v1_fig8"])
-    with pytest.raises(CogError, match="no result of nearest neighbours"):
+    with pytest.raises(CogError, match="no result of nearest neighbors"):
         figures.charts([], [], measures=own()[:1], which=["knn"])
     with pytest.raises(CogError, match="no top-1 score to draw"):
         figures.charts([], [], measures=own(), which=["fig3"])

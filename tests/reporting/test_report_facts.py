@@ -14,7 +14,7 @@ from cog.errors import CogError
 from cog.reporting.html import facts, score_tables
 from cog.results import diagnostics, official, published, ranking, run_records, search_history
 from cog.results.official import Match
-from cog.results.run_records import Problem, summarise
+from cog.results.run_records import Problem, average_runs
 from cog.results.scores import of_metric
 from cog.results.seen import Pretraining
 
@@ -131,7 +131,7 @@ def test_a_published_model_is_compared_with_its_publication():
 
 # ---- official data or not ---------------------------------------------------------------------------
 def judge(*runs, dataset="in1k"):
-    return official.judge(dataset, [cell.counts for cell in run_records.summarise(runs)])
+    return official.judge(dataset, [cell.counts for cell in run_records.average_runs(runs)])
 
 
 def test_counts_of_the_official_data():
@@ -164,7 +164,7 @@ def test_runs_without_a_record_get_the_benefit_of_the_doubt():
 
 # ---- warnings ---------------------------------------------------------------------------------------
 def collect(runs, *, problems=(), features=None, verdicts=None, seeds=None):
-    cells = of_metric(run_records.summarise(runs, seeds or constants.SEEDS), "top1")
+    cells = of_metric(run_records.average_runs(runs, seeds or constants.SEEDS), "top1")
     return diagnostics.collect(
         diagnostics.Evidence(
             runs=runs,
@@ -487,7 +487,7 @@ def test_best_model_on_unseen_concepts():
 
 
 def test_forty_models_are_ranked_among_all_and_compared_with_the_best_published():
-    cells = summarise(forty_models(seeds=(22, 37)))
+    cells = average_runs(forty_models(seeds=(22, 37)))
     found = report_facts([], cells=cells)
     assert len(found.standings) == 40
     means = [standing.mean for standing in found.standings]

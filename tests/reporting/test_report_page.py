@@ -148,7 +148,7 @@ def test_everything_from_folders_is_escaped(write, tmp_path):
             for dataset in ("in1k", f"d{evil}")
             for seed in (22, 37)
         ]  # fmt: skip
-        cells = [*run_records.summarise(runs, constants.SEEDS), make_cell(f"b_{evil}", source=evil)]
+        cells = [*run_records.average_runs(runs, constants.SEEDS), make_cell(f"b_{evil}", source=evil)]
         problems = [Problem(tmp_path / "x", evil)]
         return write(runs=runs, cells=cells, problems=problems, root=f"/root/{evil}")
 
@@ -217,7 +217,7 @@ def test_top5_is_shown_for_own_results_only(write):
 
 @pytest.mark.slow
 def test_figures_are_inside_and_safe(tmp_path):
-    cells = run_records.summarise(study(model=f"a_{HOSTILE}"), constants.SEEDS)
+    cells = run_records.average_runs(study(model=f"a_{HOSTILE}"), constants.SEEDS)
     cells += [
         make_cell(f"b_{HOSTILE}", dataset, source=HOSTILE) for dataset in ("in1k", f"d{HOSTILE}", "cog_l1")
     ]

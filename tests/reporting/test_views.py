@@ -390,7 +390,7 @@ def test_mean_over_shots_is_that_of_the_table():
 def test_wide_names_do_not_break_the_drawing():
     table = writers.Table("t" * 300, ("c" * 150, "d"), (("r" * 120, (writers.TableEntry("1.0"), None)),))
     out = writers.draw([table], "text", width=80)
-    assert "c" * 150 in out and out.count("r" * 120) == 2
+    assert "c" * 150 in out and out.count("r…r") == 2
     assert writers.draw([writers.Table("nothing", (), ())], "latex") == "% nothing\n"
 
 

@@ -116,7 +116,7 @@ def test_runs_from_disk_survive(tmp_path):
     for seed in constants.SEEDS[:3]:
         make_seed_folder(tmp_path / f"models/a/b/in1k/eval_logreg/seed-{seed}", 70 + seed / 7, 90 + seed / 70)
     runs, _ = find.find_runs(tmp_path / "models")
-    cells = run_records.summarise(runs, constants.SEEDS)
+    cells = run_records.average_runs(runs, constants.SEEDS)
     top1, top5 = exchange.load(write(tmp_path / "ours.json", cells))
     assert [top1, top5] == relabelled(cells, "ours")
     assert top1.values == {seed: 70 + seed / 7 for seed in constants.SEEDS[:3]}
@@ -206,7 +206,7 @@ BAD = {
     "label number": (change(("label",), 3), "label is 3"),
     "label empty": (change(("label",), ""), "label is"),
     "label two lines": (change(("label",), "a\nb"), "label is"),
-    "label colour": (change(("label",), "\x1b[31mred"), "label is"),
+    "label color": (change(("label",), "\x1b[31mred"), "label is"),
     "label long": (change(("label",), "x" * 81), "label is"),
     "label runs": (change(("label",), "runs"), "reserved"),
     "label paper": (change(("label",), "paper v2"), "reserved"),

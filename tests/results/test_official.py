@@ -126,7 +126,7 @@ def test_no_table_beside_the_published_number(root, run):
 
 def test_figures_do_not_draw_other_data_beside_published_numbers(root, caplog):
     runs, _ = find.find_runs(root)
-    cells, paper = run_records.summarise(runs), published.accuracies()
+    cells, paper = run_records.average_runs(runs), published.accuracies()
 
     def drawn(own):
         (chart,) = figures.charts(own, paper, which=["fig3"], singles=False)

@@ -68,7 +68,7 @@ def test_models_table(shared_dir):
         assert model.paper_label == row["paper_label"] and model.table_label == row["table5_10_label"]
         assert model.label == (row["paper_label"][2:] if order else "ResNet50")
         assert (model.category, model.marker) == (row["category"], row["matplotlib_marker"])
-        assert model.colour == (row["figure_color"] if order else "black")
+        assert model.color == (row["figure_color"] if order else "black")
         assert model.in_fig4 is (row["in_fig4"] == "yes")
         assert model.params_m == (float(row["params_M"]) if row["params_M"] else None)
         assert (model.feature_dim, model.image_size) == (int(row["feature_dim"]), int(row["image_size"]))

@@ -446,12 +446,12 @@ def test_mean_and_population_std_equal_numpy():
     for n in (1, 2, 5, 17):
         top1, top5 = generator.uniform(0, 100, (2, n))
         runs = [make_run(seed, float(a), float(b)) for seed, (a, b) in enumerate(zip(top1, top5))]
-        for average, values in zip(run_records.summarise(runs), (top1, top5), strict=True):
+        for average, values in zip(run_records.average_runs(runs), (top1, top5), strict=True):
             np.testing.assert_allclose(
                 [average.value, average.std], [values.mean(), values.std(ddof=0)], rtol=1e-12
             )
             assert average.values == pytest.approx(dict(enumerate(values)))
-        cell, _ = run_records.summarise(runs)
+        cell, _ = run_records.average_runs(runs)
         assert cell.seeds == tuple(range(n)) and cell.missing_seeds == ()
 
 
@@ -463,7 +463,7 @@ def test_cells_are_sorted_and_name_missing_seeds():
         make_run(22, 1.0, n_shot=2),
         make_run(5, 1.0, dataset="cog_l2"),
     ]
-    cells = run_records.summarise(runs, expected_seeds=(93, 22, 22))[::2]
+    cells = run_records.average_runs(runs, expected_seeds=(93, 22, 22))[::2]
     assert {cell.metric for cell in cells} == {"top1"}
     assert [(cell.dataset, cell.n_shot, cell.seeds, cell.missing_seeds) for cell in cells] == [
         ("in1k", 2, (22,), (93,)),
@@ -472,7 +472,7 @@ def test_cells_are_sorted_and_name_missing_seeds():
         ("cog_l10", 0, (22, 93), ()),
     ]
     assert cells[-1].epochs == (100, 7)
-    assert run_records.summarise([]) == []
+    assert run_records.average_runs([]) == []
 
 
 def test_default_seeds():

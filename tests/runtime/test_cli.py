@@ -346,7 +346,7 @@ def test_scripts_run_from_anywhere(name, python, repository, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_colour_only_on_terminals(capsys, monkeypatch):
+def test_color_only_on_terminals(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     _, text = ends(raising(CogError("bad")), capsys)

@@ -367,12 +367,12 @@ FIGURES = {
     ),
     "knn": FigureSpec(
         "knn",
-        "Top-1 accuracy of the k nearest neighbours, {variant} vote on {datasets}",
+        "Top-1 accuracy of the k nearest neighbors, {variant} vote on {datasets}",
         (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)"),),
         x=axes.over_neighbors,
         per_row=3,
         caption=_OVER_SEEDS,
-        missing="there is no result of nearest neighbours to draw",
+        missing="there is no result of nearest neighbors to draw",
     ),
     "distance": FigureSpec(
         "distance",

@@ -74,9 +74,9 @@ def published_style(model: str) -> CurveStyle:
     row = published.MODELS[model]
     reference = row.category == "reference"
     return CurveStyle(
-        color=_REFERENCE if reference else _SHADES.get(row.colour, row.colour),
+        color=_REFERENCE if reference else _SHADES.get(row.color, row.color),
         marker=row.marker,
-        dashes=None if reference else _DASHES.get(row.colour),
+        dashes=None if reference else _DASHES.get(row.color),
         line_width=1.3 if reference else 0.9,
         marker_size=4.2 * _MARKER_SCALE.get(row.marker, 1.0),
         hollow=False,

@@ -5,7 +5,7 @@ Sources of the files in ``data/``:
 * ``models.csv``: the 31 models of "Concept Generalization in Visual Representation Learning" (Sariyildiz,
   Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters, extra data), Tables 5-10 (their
   spelling of the names), Table 3 (feature dimensions), supplement B.1 (image sizes), the legend of Figs. 3
-  and 4 (colours, markers) and Fig. 4 (which eight are in it).
+  and 4 (colors, markers) and Fig. 4 (which eight are in it).
 * ``v2_top1.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and standard deviation over five seeds, of
   31 models on six data sets with 1, 2, ..., 128 and all training images per class (1674 cells).
 * ``v1_top1.csv``: Tables 2 and 4 of the first version (January 2021): seven models, no deviations. Its levels
@@ -48,7 +48,7 @@ class PublishedModel:
         paper_label: the name in Table 1: ``a-DeiT-S-distilled``.
         table_label: the name in Tables 5-10: ``a-DeiT-S distilled``.
         category: key of ``CATEGORY_LABELS`` (the spelling of :data:`cog.models.spec.CATEGORIES`).
-        colour: of its group in the paper's figures, a matplotlib name; the reference's is not stated
+        color: of its group in the paper's figures, a matplotlib name; the reference's is not stated
             there: black.
         marker: of matplotlib.
         in_fig4: whether Fig. 4 shows it.
@@ -64,7 +64,7 @@ class PublishedModel:
     paper_label: str
     table_label: str
     category: str
-    colour: str
+    color: str
     marker: str
     in_fig4: bool
     params_m: float | None
@@ -90,7 +90,7 @@ def _models() -> dict[str, PublishedModel]:
             paper_label=row["paper_label"],
             table_label=row["table_label"],
             category=row["category"],
-            colour=row["figure_color"] or "black",
+            color=row["figure_color"] or "black",
             marker=row["marker"],
             in_fig4=row["in_fig4"] == "yes",
             params_m=float(row["params_m"]) if row["params_m"] else None,
