@@ -76,7 +76,12 @@ def add(parser: command_line.Parser) -> None:
         help=f"default: {TABLE_DECIMALS}; {FINE_DECIMALS} for one evaluation and --baseline; {DECIMALS['csv']} in csv; "
         "json has all",
     )
-    add("--labels", choices=("name", "paper"), default="name", help="paper: its names of its 31 models")
+    add(
+        "--labels",
+        choices=("name", "paper"),
+        default="name",
+        help="paper: its names of its 31 models, and yours in models.yaml",
+    )
     add(
         "--width",
         type=command_line.whole_number(0),

@@ -100,7 +100,8 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         decimals=decimals,
         paper_labels=request.labels == "paper",
         with_source=selected.paper is not None or bool(selected.imports),
-        pretraining=results.pretraining if is_table and on_levels else None,
+        pretraining=results.pretraining if is_table else None,
+        marks=on_levels,
     )
     if request.claims:
         view = claims.of_claims([*results.cells, *results.measures])

@@ -39,7 +39,7 @@ from cog.results.scores import (
     single,
     without_single_std,
 )
-from cog.results.seen import Pretraining
+from cog.results.seen import ModelFacts
 
 #: Groups of models: the paper's, and all others.
 CATEGORIES = (*published.CATEGORY_LABELS, "custom")
@@ -68,7 +68,7 @@ class ResultQuery:
         eval_name: ``EVAL.NAME`` of runs found on disk.
         baseline: model that is read as well, whatever the filters by model say.
         experiments: whether results of other evaluations and of analyses are wanted as well.
-        models_file: the user's models, which says what they have seen in pretraining; or None.
+        models_file: the user's models, which says what they have seen and how they are called; or None.
     """
 
     logreg_root_dir: Path | None = None
@@ -135,7 +135,7 @@ class QueryResult:
         all_measures: wanted numbers of all experiments, those of ``cells`` and what is derived among them.
         analyses: wanted results of analyses found on disk.
         variants: wanted runs of other evaluations, by the name of these.
-        pretraining: what the models have seen.
+        pretraining: what is known of the models.
     """
 
     runs: list[Run]
@@ -146,7 +146,7 @@ class QueryResult:
     all_measures: list[SeedAverage] = field(default_factory=list)
     analyses: list[AnalysisRecord] = field(default_factory=list)
     variants: dict[str, list[Run]] = field(default_factory=dict)
-    pretraining: Pretraining = field(default_factory=Pretraining)
+    pretraining: ModelFacts = field(default_factory=ModelFacts)
 
 
 def category(model: str) -> str:
@@ -226,7 +226,11 @@ def gather(
             name: kept for name, group in variants.items() if (kept := list(filter(selection.wants, group)))
         },
         pretraining=seen.read(
-            {key[0]: made.pretraining for key, made in features.items()}, selection.models_file
+            {
+                key[0]: {"pretraining": made.pretraining, "label": made.label, "group": made.group}
+                for key, made in features.items()
+            },
+            selection.models_file,
         ),
     )
 

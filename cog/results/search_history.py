@@ -106,6 +106,8 @@ class FeatureDescription:
     precision: str | None
     preprocessing: str | None  # in one line
     pretraining: str | None
+    label: str | None
+    group: str | None
     image_list_sha256: str | None
     class_list_sha256: str | None
     images_root: str | None
@@ -154,7 +156,8 @@ _ENTRIES: dict[Callable[[Any], Any], tuple[str, ...]] = {
     whole: ("n_images", "n_classes", "n_failed"),
     number: ("seconds", "images_per_second"),
     text: (
-        "checkpoint_sha256", "loader", "profile", "variant", "precision", "pretraining", "image_list_sha256",
+        "checkpoint_sha256", "loader", "profile", "variant", "precision", "pretraining", "label", "group",
+        "image_list_sha256",
         "images_root", "device", "finished",
     ),
     _digest: ("class_list_sha256",),  # which goes into exported files

@@ -1,4 +1,6 @@
-"""Which models may have seen concepts of the levels in pretraining: they are marked, and never best on *unseen* ones.
+"""What is known of models: what they have seen in pretraining, and how their user calls them.
+
+Those that may have seen concepts of the levels are marked, and never called best on *unseen* ones.
 
 L1 to L5 are unseen only by models whose pretraining used nothing beyond IN-1K (:mod:`cog.models.pretraining`).
 """
@@ -29,16 +31,20 @@ _ADVICE = (
 
 
 @dataclass(frozen=True)
-class Pretraining:
-    """What models have seen.
+class ModelFacts:
+    """What models have seen, and how they are called; by name of the model.
 
     Attributes:
-        recorded: of models with runs on disk, as ``features.json`` says, by name.
-        stated: of models in the user's file, by name; these come first.
+        recorded: pretraining of models with runs on disk, as ``features.json`` says.
+        stated: pretraining of models in the user's file; these come first.
+        labels: names in figures and on the page.
+        groups: models of a group have a color in common.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, model: str, source: str = RUNS) -> str:
         """Return what a model has seen, one of :data:`cog.models.spec.PRETRAINING`."""
@@ -49,6 +55,10 @@ class Pretraining:
     def mark(self, model: str, source: str = RUNS) -> str:
         """Return what follows the name of a model: a mark, or ""."""
         return "" if self.of(model, source) == IN1K else f" {MARK}"
+
+    def label(self, model: str, source: str = RUNS) -> str:
+        """Return how the user calls a model of theirs; others keep their name."""
+        return self.labels.get(model, model) if source == RUNS else model
 
     def footnote(self, models: Iterable[tuple[str, str]], *, advice: bool = True) -> str:
         """Return what the mark says of models, given with their sources; "" when none has one.
@@ -71,19 +81,30 @@ class Pretraining:
         return f"{text} {_ADVICE}" if advice else text
 
 
-def read(recorded: Mapping[str, str | None], path: str | os.PathLike[str] | None = None) -> Pretraining:
-    """Return what models have seen.
+def read(
+    recorded: Mapping[str, Mapping[str, str | None]], path: str | os.PathLike[str] | None = None
+) -> ModelFacts:
+    """Return what is known of models.
 
     Args:
-        recorded: by model; unknown words and None are left out.
-        path: the user's models; None: there is no such file.
+        recorded: ``pretraining``, ``label`` and ``group`` of each model; None and unknown words of the first count as
+            absent.
+        path: the user's models, which come first; None: there is no such file.
 
     Raises:
         CogError: an unusable file or entry.
     """
-    known = {model: text for model, text in recorded.items() if text in PRETRAINING}
-    names = own_models.read(path) if path is not None else ()
-    return Pretraining(known, {name: pretraining(name, path) for name in names})
+    entries = own_models.read(path) if path is not None else {}
+    own = {name: own_models.parse(path or "", name, entry) for name, entry in entries.items()}
+
+    def texts(key: str) -> dict[str, str]:
+        found = {model: text for model, facts in recorded.items() if (text := facts.get(key))}
+        return found | {name: text for name, entry in own.items() if (text := getattr(entry, key))}
+
+    known = {
+        model: text for model, facts in recorded.items() if (text := facts.get("pretraining")) in PRETRAINING
+    }
+    return ModelFacts(known, {name: pretraining(name, path) for name in own}, texts("label"), texts("group"))
 
 
 def shows_levels(datasets: Iterable[str]) -> bool:

@@ -6,19 +6,23 @@ import pytest
 
 from cog.errors import CogError
 from cog.results import published, seen
-from cog.results.seen import Pretraining
+from cog.results.seen import ModelFacts
 
 
 def test_the_papers_own_web_models_are_marked():
-    marked = [name for name in published.MODELS if Pretraining().mark(name, "paper v2")]
+    marked = [name for name in published.MODELS if ModelFacts().mark(name, "paper v2")]
     assert marked == ["ssup_resnet50", "swsup_resnet50", "mopro_resnet50", "clip_resnet50"]
 
 
 def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_path):
     file = tmp_path / "models.yaml"
-    file.write_text("my_net: {pretraining: IN-1K}\nclip_resnet50: {pretraining: IN-1K}\n")
-    recorded = {"my_net": "web", "other_net": "IN-21K", "odd_net": "<b>", "none_net": None}
+    file.write_text("my_net: {pretraining: IN-1K, label: Mine}\nclip_resnet50: {pretraining: IN-1K}\n")
+    seen_by = {"my_net": "web", "other_net": "IN-21K", "odd_net": "<b>", "none_net": None}
+    recorded = {name: {"pretraining": text, "label": "L", "group": None} for name, text in seen_by.items()}
     known = seen.read(recorded, file)
+    assert [known.label("my_net"), known.label("other_net"), known.label("my_net", "friend.json")] == [
+        "Mine", "L", "my_net"
+    ]  # fmt: skip
     assert [known.of(name) for name in ("my_net", "other_net", "odd_net", "none_net", "timm_a.in1k")] == [
         "IN-1K", "IN-21K", "unknown", "unknown", "IN-1K"
     ]  # fmt: skip
@@ -29,7 +33,7 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
 
 
 def test_the_footnote_names_a_few_models_of_each_kind():
-    known = Pretraining({f"a_{i}": "web" for i in range(5)} | {"b_1": "IN-21K", "c_1": "IN-1K"})
+    known = ModelFacts({f"a_{i}": "web" for i in range(5)} | {"b_1": "IN-21K", "c_1": "IN-1K"})
     text = known.footnote(
         [(f"a_{i}", "runs") for i in range(5)] + [("b_1", "runs"), ("c_1", "runs"), ("d_1", "runs")]
     )

@@ -24,7 +24,7 @@ from cog.reporting.tables.writers import printable
 from cog.results import official
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.scores import SeedAverage
-from cog.results.seen import MARK, Pretraining
+from cog.results.seen import MARK, ModelFacts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ def charts(
     baseline: str | None = None,
     metric: str = "top1",
     singles: bool = True,
-    pretraining: Pretraining | None = None,
+    pretraining: ModelFacts | None = None,
 ) -> list[Chart]:
     """Return what the figures show, before anything is drawn.
 
@@ -92,7 +92,7 @@ def charts(
             for group in (cells, published, others, measures)
         )
     wanted = list(dict.fromkeys(which or names()))
-    pretraining = pretraining or Pretraining()
+    pretraining = pretraining or ModelFacts()
     protocol = None
     if cells or published or not measures or any(FIGURES[name].of_protocol for name in which or ()):
         protocol = curves.select(
@@ -145,7 +145,7 @@ def write(
     baseline: str | None = None,
     metric: str = "top1",
     singles: bool = True,
-    pretraining: Pretraining | None = None,
+    pretraining: ModelFacts | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
     """Draw figures into ``folder`` as ``<stem>.<format>`` and ``<stem>.csv``.

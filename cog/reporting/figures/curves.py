@@ -20,7 +20,7 @@ from cog.results import published, seen
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key
-from cog.results.seen import Pretraining
+from cog.results.seen import ModelFacts
 
 LOG = logging.getLogger("cog")
 
@@ -120,7 +120,7 @@ def select(
     baseline: str | None,
     datasets: Sequence[str] | None,
     shots: Sequence[int] | None,
-    pretraining: Pretraining | None = None,
+    pretraining: ModelFacts | None = None,
 ) -> CurveSelection:
     """Sort accuracies of the protocol into curves and give each its style.
 
@@ -186,7 +186,7 @@ def of_experiments(
     baseline: str | None = None,
     datasets: Sequence[str] | None = None,
     analyses: Iterable[AnalysisRecord] = (),
-    pretraining: Pretraining | None = None,
+    pretraining: ModelFacts | None = None,
 ) -> CurveSelection:
     """Sort numbers of all experiments into curves, those of the paper first, and give each its style.
 
@@ -239,7 +239,7 @@ def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
     return groups
 
 
-def _curves(own_groups: _Groups, of_paper: _Groups, pretraining: Pretraining | None) -> tuple[Curve, ...]:
+def _curves(own_groups: _Groups, of_paper: _Groups, pretraining: ModelFacts | None) -> tuple[Curve, ...]:
     """Give every curve its label, group and style.
 
     A model of the paper looks as in the paper, also when the cells are the user's and the paper's are not
@@ -269,15 +269,20 @@ def _curves(own_groups: _Groups, of_paper: _Groups, pretraining: Pretraining | N
     rest = {key: scores for key, scores in [*own_groups.items(), *of_paper.items()] if key not in taken}
     labels = {curve.label for curve in curves}
     best = sorted(rest, key=lambda name: _level_key(rest[name]))[: style.MANY]
+    facts, colors = pretraining or ModelFacts(), dict[str, str]()
     position = 0
     for (source, model), scores in rest.items():
         several = sum(other == model for _, other in rest) > 1
         suffix = f" ({shorten(printable(source), 12)})" if several else ""
-        label = _unique(printable(model) or "(unnamed)", suffix + mark(model, source), labels)
+        label = _unique(
+            printable(facts.label(model, source)) or "(unnamed)", suffix + mark(model, source), labels
+        )
         labels.add(label)
         group = style.OWN if source == RUNS else shorten(printable(source) or "(unnamed)")
         named = (source, model) in best
         look = style.own_style(position) if named else style.GRAY_OWN
+        if named and model in facts.groups:
+            look = dataclasses.replace(look, color=colors.setdefault(facts.groups[model], look.color))
         position += named
         category = published.MODELS[model].category if model in published.MODELS else ""
         curves.append(Curve(model, source, scores, label, group, look, category, own=True, named=named))

@@ -21,7 +21,7 @@ from cog.results.ranking import Place
 from cog.results.run_records import Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
-from cog.results.seen import Pretraining
+from cog.results.seen import ModelFacts
 
 _FIRST_VERSION = (
     "Compared with the first version of the paper (January 2021), whose levels were built differently: only IN-1K "
@@ -269,7 +269,7 @@ def _own_models(
         places = ranking.places(
             [cell for cell in cells if verdicts[cell.dataset].match.comparable], published
         )
-        label = model or "(unnamed model)"
+        label = results.pretraining.label(model, source) or "(unnamed model)"
         if n_sources[model] > 1 or model in MODELS:
             label += f" ({'own runs' if source == RUNS else source})"
         here = model if source == RUNS else None  # imported results come without their runs
@@ -323,15 +323,15 @@ def _standings(own: Sequence[OwnModel], published: Sequence[SeedAverage]) -> tup
         among_all = ranking.places([cell for cell in allowed[i] if cell.n_shot == n_shot], rivals)
         standings.append(
             Standing(
-                i, model, mean, None if among_here is None else among_here.rank, len(papers) + len(mine) + 1, among_papers,
-                {dataset: place for (dataset, _), place in among_all.items()},
+                i, model, mean, None if among_here is None else among_here.rank, len(papers) + len(mine) + 1,
+                among_papers, {dataset: place for (dataset, _), place in among_all.items()},
             )
         )  # fmt: skip
     return tuple(sorted(standings, key=lambda s: (s.model.shown_shots, s.mean is None, -(s.mean or 0))))
 
 
 def _choose_baseline(
-    own: Sequence[OwnModel], published: Sequence[SeedAverage], wanted: str | None, pretraining: Pretraining
+    own: Sequence[OwnModel], published: Sequence[SeedAverage], wanted: str | None, pretraining: ModelFacts
 ) -> PageBaseline | None:
     """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from cog.errors import CogError
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.scores import LOGREG, SeedAverage
-from cog.results.seen import MARK, Pretraining
+from cog.results.seen import MARK, ModelFacts
 
 #: The figure of the first screen.
 ANSWER = "levels"
@@ -48,7 +48,7 @@ def draw(
     published: Sequence[SeedAverage],
     measures: Sequence[SeedAverage] = (),
     analyses: Sequence[AnalysisRecord] = (),
-    pretraining: Pretraining | None = None,
+    pretraining: ModelFacts | None = None,
 ) -> tuple[list[Picture], str]:
     """Draw the figures for which there are results.
 

@@ -1,0 +1,41 @@
+"""Labels and groups of a user's own models in tables, figures and on the page."""
+
+from __future__ import annotations
+
+from result_folders import make_seed_folder
+
+from cog import constants
+from cog.commands import print_results
+from cog.reporting.figures import curves
+from cog.results.scores import SeedAverage
+from cog.results.seen import ModelFacts
+
+
+def make(model, value):
+    return [SeedAverage(model, name, "logreg", "top1", 0, value) for name in constants.DATASETS]
+
+
+def test_figures_show_labels_and_colors_of_groups():
+    facts = ModelFacts(labels={"a_net": "Net A"}, groups={"a_net": "ours", "c_net": "ours"})
+    cells = [*make("a_net", 50.0), *make("b_net", 60.0), *make("c_net", 70.0)]
+    found = {
+        curve.model: curve
+        for curve in curves.select(
+            cells, (), metric="top1", baseline=None, datasets=None, shots=None, pretraining=facts
+        ).curves
+    }
+    assert found["a_net"].label.removesuffix(" †") == "Net A"
+    assert found["b_net"].label.removesuffix(" †") == "b_net"
+    assert found["a_net"].style.color == found["c_net"].style.color != found["b_net"].style.color
+    assert found["a_net"].style.marker != found["c_net"].style.marker
+
+
+def test_tables_show_labels_on_request(tmp_path, capsys):
+    make_seed_folder(tmp_path / "models/net/big/in1k/eval_logreg/seed-22", 50.0, 80.0)
+    file = tmp_path / "models.yaml"
+    file.write_text("net_big: {label: My big one, pretraining: IN-1K}\n")
+    argv = ["--models_root_dir", str(tmp_path / "models"), "--models_file", str(file), "--view", "shots"]
+    for more, name in (([], "net_big"), (["--labels", "paper"], "My big one")):
+        print_results.main([*argv, *more])
+        out = capsys.readouterr().out
+        assert name in out and ("My big one" in out) == bool(more)
