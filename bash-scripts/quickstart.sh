@@ -143,6 +143,9 @@ echo "All concepts in one picture: ${output_dir}/overview.png; why a concept is 
 datasets="in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5"
 export models_root_dir="${output_dir}/models"
 export model_loader="${repository}/cog/miniature/loader.py:load_my_model"
+# What they have seen in pretraining is theirs to say: nothing but the seen concepts, or nothing at all.
+export models_file="${output_dir}/models.yaml"
+printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${models_file}"
 export in1k_images_root="${output_dir}/in1k"
 export imagenet_images_root="${output_dir}/in21k"
 export cog_levels_mapping_file="${levels_dir}/cog_levels_mapping_file.pkl"
