@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 from abc import ABC, abstractmethod
@@ -175,6 +176,12 @@ class LibraryModel(ABC):
         Raises:
             CogError: it cannot be downloaded; says which it is and where to put it.
         """
+        if "huggingface.co" in address:
+            with contextlib.suppress(ImportError):
+                from huggingface_hub.utils import logging as hub_logging
+
+                # Without a network, a dozen lines about attempts would stand before the one that says what to do.
+                hub_logging.set_verbosity_error()
         try:
             return download()
         except CogError:
