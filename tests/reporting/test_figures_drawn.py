@@ -23,6 +23,7 @@ from cog.reporting import figures
 from cog.reporting.figures import drawing, saving
 from cog.reporting.figures.declarations import FIGURES
 from cog.results import published
+from cog.results.scores import SeedAverage
 
 pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
 
@@ -38,6 +39,11 @@ def charts():
     made = figures.charts(cells, published.accuracies(), singles=False)
     measures = [*experiments.own(), *experiments.own("mini_other", shift=0.1), *experiments.correlations()]
     made += figures.charts([], [], measures=measures, analyses=[experiments.distance_record()])
+    subtrees = experiments.subtree_numbers("my_net", "cog_l1", {"plants": 20.0, "birds": 30.0, "rest": 5.0})
+    made += figures.charts([], [], measures=subtrees, which=["subtrees"])
+    others = [SeedAverage("my_net", f"{kind}_l{k}", "logreg", "top1", 0, 60.0 - k, 0.5, (22, 37))
+              for kind in ("cog", "wup") for k in range(1, 6)]  # fmt: skip
+    made += figures.charts(others, which=["fig7"])
     return {chart.figure: chart for chart in made}
 
 
@@ -134,7 +140,9 @@ def test_legend_has_every_curve_once(drawn):
     texts = [text for text in legend.get_texts() if text.get_text().strip()]
     headings = [text.get_text() for text in texts if text.get_fontweight() == "bold"]
     labels = [text.get_text() for text in texts if text.get_fontweight() != "bold"]
-    assert sorted(labels) == sorted(curve.label for curve in chart.curves())
+    unnamed = sum(not curve.named for curve in chart.curves())
+    named = [curve.label for curve in chart.curves() if curve.named]
+    assert sorted(labels) == sorted(named + [f"{unnamed} more"] * bool(unnamed))
     assert sorted(headings) == sorted({curve.group for curve in chart.curves()})
     looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in legend.legend_handles]
     assert len(set(looks)) == len(labels) + 1, "two curves look alike"  # one more: headings have no line
@@ -248,7 +256,7 @@ def test_files(written):
     assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20], "big") == 2100  # 7 inches
     svg = ElementTree.fromstring((folder / "fig3_levels.svg").read_bytes())
     texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"IN-1K", "my_net", "DINO"} <= set(texts)
+    assert {"IN-1K", "my_net", "DINO"} <= {text.removesuffix(" †") for text in texts}
     assert not list(svg.iter("{http://www.w3.org/2000/svg}image"))
     rows = list(csv.DictReader((folder / "fig3_levels.csv").read_text(encoding="utf-8").splitlines()))
     assert {row["model"] for row in rows} == {"my_net", *published.MODELS}

@@ -223,7 +223,7 @@ def test_figures_are_inside_and_safe(tmp_path):
     ]
     text = report.write(tmp_path / "r.html", make_found(cells=cells), published=PAPER).read_text()
     page = Page(text)
-    assert page.tags["figure"] == 3
+    assert page.tags["figure"] == 4
     assert "<script>alert" not in text and "<img" not in text
     ids = page.values("id")
     assert len(ids) == len(set(ids))

@@ -27,7 +27,7 @@ LOG = logging.getLogger("cog")
 #: The baseline of the paper.
 BASELINE = "sup_resnet50"
 
-_LABEL_LENGTH = 60
+_LABEL_LENGTH = 48
 
 
 #: Which number of a model on a data set: evaluation, metric, training images per class (0 = all).
