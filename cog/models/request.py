@@ -141,7 +141,11 @@ class ModelRequest:
         Raises:
             CogError: an unknown model, or a library that is not installed.
         """
-        folder = ModelDir(self.models_root_dir, self.model).home if self.models_root_dir is not None else None
+        folder = None
+        if self.ckpt_file is not None:
+            folder = Path(self.ckpt_file).parent
+        elif self.models_root_dir is not None:
+            folder = ModelDir(self.models_root_dir, self.model).home
         return find_spec(self.known_as, folder)
 
     @property

@@ -214,6 +214,7 @@ class Findings:
     def text(self) -> str:
         """Return a line per cause: what stops the study first, then warnings, then what is as it should be."""
         lines = []
+        everybody = {model for same in self._found.values() for model, _ in same}
         for level in (PROBLEM, WARNING, OK):
             for (of, subject, _), same in self._found.items():
                 if of != level:
@@ -221,10 +222,13 @@ class Findings:
                 models = list(dict.fromkeys(model for model, _ in same))
                 texts = list(dict.fromkeys(text for _, text in same))
                 if level == OK:
-                    text = texts[0] if len(texts) == 1 else f"{len(same)} times as it should be"
+                    text = texts[0] if len(texts) == 1 else f"{len(same)} checks passed"
                 else:
                     more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
+                    names = f"{', '.join(models[:_NAMED])}{more}"
+                    if len(models) == len(everybody) > _NAMED:
+                        names = f"all {len(models)} models"
                     times = f", {len(same)} times" if len(same) > len(models) else ""
-                    text = f"{texts[0]} [{', '.join(models[:_NAMED])}{more}{times}]"
+                    text = f"{texts[0].removeprefix(f'{subject}: ')} [{names}{times}]"
                 lines.append(f"{level:<8} {subject:<13} {text}\n")
         return "".join(lines)

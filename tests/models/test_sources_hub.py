@@ -225,6 +225,16 @@ def test_features_are_those_of_transformers(kind, tmp_path):
 
 
 @needs_transformers
+def test_configuration_lies_beside_a_checkpoint_elsewhere(tmp_path):
+    _, folder = make_transformer(tmp_path, "vit")
+    root = tmp_path / "root"
+    root.mkdir()
+    checkpoint = str(folder / "model.safetensors")
+    request = ModelRequest("hf_org--net", models_root_dir=str(root), ckpt_file=checkpoint)
+    assert list(request.config(None, ()).FT_EXTRACT.IMAGE_NORM.MEAN) == [0.4, 0.5, 0.6]
+
+
+@needs_transformers
 def test_weights_in_several_files(tmp_path):
     model, folder = make_transformer(tmp_path, "vit")
     (folder / "model.safetensors").unlink()

@@ -30,7 +30,7 @@ def test_the_same_about_many_models_is_one_line():
     )
     assert lines[0].endswith("[net_00, net_01, net_02 and 17 more]")
     assert lines[1].startswith("warning  disk          /models/net/00: about 7 GB")
-    assert lines[2] == "ok       checkpoint    20 times as it should be"
+    assert lines[2] == "ok       checkpoint    20 checks passed"
 
 
 def test_causes_stay_apart_and_none_is_lost():
