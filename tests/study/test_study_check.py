@@ -23,6 +23,8 @@ def test_the_same_about_many_models_is_one_line():
     for number in range(20):
         printed = CHECK.format(place=f"net/{number:02d}", size=7 + number)
         findings.add(f"net_{number:02d}", printed, "", failed=True)
+    assert findings.text().splitlines()[0].endswith("[all 20 models]")
+    findings.add("other_net", "ok       checkpoint    fine\n", "", failed=False)
     lines = findings.text().splitlines()
     assert len(lines) == 4
     assert lines[0].startswith(
@@ -30,7 +32,7 @@ def test_the_same_about_many_models_is_one_line():
     )
     assert lines[0].endswith("[net_00, net_01, net_02 and 17 more]")
     assert lines[1].startswith("warning  disk          /models/net/00: about 7 GB")
-    assert lines[2] == "ok       checkpoint    20 checks passed"
+    assert lines[2] == "ok       checkpoint    21 checks passed"
 
 
 def test_causes_stay_apart_and_none_is_lost():
