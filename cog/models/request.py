@@ -141,12 +141,14 @@ class ModelRequest:
         Raises:
             CogError: an unknown model, or a library that is not installed.
         """
-        folder = None
+        return find_spec(self.known_as, self.library_folder)
+
+    @property
+    def library_folder(self) -> Path | None:
+        """Folder of a library's files: that of the checkpoint that was given, else the model's."""
         if self.ckpt_file is not None:
-            folder = Path(self.ckpt_file).parent
-        elif self.models_root_dir is not None:
-            folder = ModelDir(self.models_root_dir, self.model).home
-        return find_spec(self.known_as, folder)
+            return Path(self.ckpt_file).parent
+        return ModelDir(self.models_root_dir, self.model).home if self.models_root_dir is not None else None
 
     @property
     def known_as(self) -> str:
@@ -384,7 +386,7 @@ class ModelRequest:
             self.known_as,
             self.checkpoint,
             device,
-            model_dir=self.model_dir.home if self.model_dir else None,
+            model_dir=self.library_folder,
             profile=fx.PROFILE,
             variant=fx.VARIANT,
             image_size=fx.IMAGE_CROP_SIZE,

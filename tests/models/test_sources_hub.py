@@ -226,12 +226,16 @@ def test_features_are_those_of_transformers(kind, tmp_path):
 
 @needs_transformers
 def test_configuration_lies_beside_a_checkpoint_elsewhere(tmp_path):
-    _, folder = make_transformer(tmp_path, "vit")
+    model, folder = make_transformer(tmp_path, "vit")
     root = tmp_path / "root"
     root.mkdir()
     checkpoint = str(folder / "model.safetensors")
     request = ModelRequest("hf_org--net", models_root_dir=str(root), ckpt_file=checkpoint)
-    assert list(request.config(None, ()).FT_EXTRACT.IMAGE_NORM.MEAN) == [0.4, 0.5, 0.6]
+    cfg = request.config(None, ())
+    assert list(cfg.FT_EXTRACT.IMAGE_NORM.MEAN) == [0.4, 0.5, 0.6]
+    x = images(32)
+    with torch.no_grad():
+        assert torch.equal(request.load(torch.device("cpu"), cfg)(x), own_features(model, "vit", x))
 
 
 @needs_transformers
