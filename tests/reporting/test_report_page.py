@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import collections
+import dataclasses
 import hashlib
 import html.parser
 import json
 import os
 import re
+from array import array
 
 import pytest
 from report_runs import make_cell, make_found, make_run
@@ -18,7 +20,8 @@ from cog import constants
 from cog.errors import CogError
 from cog.reporting import html as report
 from cog.reporting.html import pictures
-from cog.results import published, run_records
+from cog.results import published, run_records, uncertainty
+from cog.results.concept_counts import ConceptCounts
 from cog.results.run_records import Problem
 
 PAPER = published.accuracies()
@@ -344,3 +347,12 @@ def test_command_line_with_an_impossible_place(models_root, tmp_path, repository
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "--report" in done.stderr
+
+
+def test_tables_show_intervals_where_answers_per_concept_are_known(write):
+    runs = [dataclasses.replace(run, concepts=ConceptCounts(array("B", [9, 7, 8]), 10)) for run in study()]
+    known = uncertainty.accuracy([run.concepts for run in runs[:5]])
+    text, _ = write(runs=runs)
+    assert f"[{known.low:.1f}, {known.high:.1f}]</span>" in text
+    text, _ = write(runs=study())
+    assert "In brackets" not in text and "</b> <i>" in text

@@ -162,6 +162,11 @@ class Facts:
         return any(cell.missing_seeds for model in self.own for cell in model.cells)
 
     @property
+    def has_intervals(self) -> bool:
+        """Whether right answers per concept are known of an own result."""
+        return any(cell.concepts for model in self.own for cell in model.cells)
+
+    @property
     def counts_unknown(self) -> bool:
         """Whether the official data are assumed for an own result."""
         verdicts = (verdict for model in self.own for verdict in model.counts.values())

@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from cog.reporting.tables.writers import Note, printable
+from cog.results import uncertainty
 from cog.results.labels import dataset_label, shots_label, shots_title
 from cog.results.scores import dataset_key
 
@@ -40,6 +41,7 @@ def environment() -> jinja2.Environment:
         "date": date,
         "fixed": lambda value, digits=1: f"{value:.{digits}f}",
         "groupby_in_order": _groups,
+        "interval": lambda average: uncertainty.accuracy(average.concepts),
         "is_long": lambda text: len(text.striptags() if isinstance(text, Markup) else text) > _LONG_NAME,
         "minus": _minus,
         "note_text": _note_text,
