@@ -178,10 +178,8 @@ class LibraryModel(ABC):
         """
         if "huggingface.co" in address:
             with contextlib.suppress(ImportError):
-                from huggingface_hub.utils import logging as hub_logging
-
                 # Without a network, a dozen lines about attempts would stand before the one that says what to do.
-                hub_logging.set_verbosity_error()
+                importlib.import_module("huggingface_hub.utils.logging").set_verbosity_error()
         try:
             return download()
         except CogError:
