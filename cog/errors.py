@@ -9,9 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-#: Names that a message lists.
-_LISTED = 6
-
 #: Letters from which the beginning of a name is taken for the name.
 _SHORTEST = 3
 
@@ -82,8 +79,7 @@ def did_you_mean(word: str, known: Iterable[str], *, n: int = 1, cutoff: float =
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def some(names: Sequence[str], *, see: str = "", n: int = _LISTED) -> str:
-    """Return the first names and the number of the others: ``a, b and 12 more; see docs/models.md``."""
-    if len(names) <= n + 1:  # "and 1 more" is no shorter than the name
-        return ", ".join(names)
-    return f"{', '.join(names[:n])} and {len(names) - n} more" + (f"; see {see}" if see else "")
+def some(names: Sequence[str], n: int = 3) -> str:
+    """Return the first ``n`` names and the number of the others: ``a, b, c and 12 more``."""
+    more = f" and {len(names) - n:,} more" if len(names) > n else ""
+    return ", ".join(names[:n]) + more

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cog.data import image_checks, root_layout
 from cog.data.image_sources import ImageSources
 from cog.data.wnids import class_list_digest
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.features import shards
 from cog.features.folder import FeatureFolder
 from cog.models.formats.detect import detect
@@ -322,8 +322,7 @@ def check_images(
     for names, what in ((absent, "missing"), (empty, "empty (0 bytes)")):
         if not names:
             continue
-        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-        text = f"{len(names):,} of {total} are {what} under {images.root}: {', '.join(names[:_SHOWN])}{more}"
+        text = f"{len(names):,} of {total} are {what} under {images.root}: {some(names, _SHOWN)}"
         why = root_layout.hint(images.root)
         if n_bad <= allowed:
             report.warn(label, f"{text} (--allow_failures {allowed} accepts that){why}")

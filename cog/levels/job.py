@@ -12,9 +12,10 @@ from typing import Any
 from cog import constants
 from cog.data import split_files
 from cog.data.level_files import write_levels
+from cog.errors import some
 from cog.levels import builder, figures, image_folders, outputs
 from cog.levels.builder import BuiltLevels
-from cog.levels.plan import LevelsPlan, some
+from cog.levels.plan import LevelsPlan
 from cog.levels.split_builder import BuiltSplit, build_split
 from cog.runtime import files, provenance
 from cog.runtime.output_folder import FolderClaim

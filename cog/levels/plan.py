@@ -15,7 +15,7 @@ from cog.data.image_stores import ImageStore
 from cog.data.level_files import Levels, read_levels
 from cog.data.root_layout import open_store
 from cog.data.wnids import IN1K_LIST
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.levels import image_folders, outputs, wordnet
 from cog.levels.builder import LevelOptions
 from cog.levels.selection import DISCARDED_LIST, read_wnids
@@ -355,9 +355,3 @@ def _essence(made_from: dict[str, Any]) -> dict[str, Any]:
     synsets = sorted(entry["sha256"] for entry in inputs.pop("wordnet")["files"].values())
     used = {flag: entry["sha256"] for flag, entry in inputs.items()}
     return {**options, **used, "wordnet": synsets, "imagenet_images_root": root and os.path.abspath(root)}
-
-
-def some(items: Sequence[str], limit: int = 3) -> str:
-    """Return the first ``limit`` items as text, and the number of the others."""
-    more = f" and {len(items) - limit:,} more" if len(items) > limit else ""
-    return ", ".join(items[:limit]) + more

@@ -84,7 +84,7 @@ def find_model(
     else:
         found = matching(text, labels)
     if len(found) > 1:
-        raise CogError(f"{flag} {text} may be {some(found)}; give one of these names")
+        raise CogError(f"{flag} {text} may be {some(found, 6)}; give one of these names")
     if found:
         return found[0]
     if not is_model_name(text) and not re.search(r"[*?[]", text):  # a pattern

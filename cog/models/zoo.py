@@ -7,10 +7,9 @@ classifier, as in the paper's table of models; a row's note explains where they 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from typing import Any
 
-from cog.errors import CogError
+from cog.errors import CogError, nearest
 from cog.models.spec import (
     CheckpointSource,
     ModelSpec,
@@ -51,7 +50,7 @@ def get_spec(name: str) -> ModelSpec:
     """
     if name in MODELS:
         return MODELS[name]
-    near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.6)
+    near = nearest(name, MODELS, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "`python -m cog.models list` lists the paper's."
     raise CogError(
         f"--model {name!r} is not known; {hint} Models of libraries are named timm_<name>, hf_<organization>--<name>, "

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from cog import constants, paths
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, UnfinishedError
@@ -274,9 +274,8 @@ def _misnamed(root: Path) -> list[Problem]:
                 misnamed.append(f"{title}/{architecture}")
     if not misnamed:
         return []
-    more = f" and {len(misnamed) - _NAMED} more" if len(misnamed) > _NAMED else ""
     reason = (
-        f"runs in folders that are not named like a model: {', '.join(misnamed[:_NAMED])}{more}; expected "
+        f"runs in folders that are not named like a model: {some(misnamed, _NAMED)}; expected "
         "<title>/<architecture> of letters, digits and ._+-, without _ in the title"
     )
     return [Problem(root, reason)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cog import constants, paths
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean
 from cog.results import (
     analysis_records,
     exchange,
@@ -343,12 +342,9 @@ def check_baseline(model: str, cells: Iterable[SeedAverage], *, flag: str) -> No
     """
     models = {cell.model for cell in cells}
     if model not in models:
-        raise CogError(f"{flag} {model}: no result of it among those read{_suggest(model, models)}")
-
-
-def _suggest(model: str, models: Iterable[str]) -> str:
-    near = difflib.get_close_matches(model, sorted(models), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+        raise CogError(
+            f"{flag} {model}: no result of it among those read{did_you_mean(model, sorted(models))}"
+        )
 
 
 def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
@@ -356,9 +352,8 @@ def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
     models = {cell.model for cell in cells}
     for model in selection.models or ():
         if not any(matches(known, model) for known in models):
-            return (
-                f"--model {model} is none of the {len(models)} models with results{_suggest(model, models)}"
-            )
+            hint = did_you_mean(model, sorted(models))
+            return f"--model {model} is none of the {len(models)} models with results{hint}"
     datasets = {cell.dataset for cell in cells}
     for dataset in selection.datasets or ():
         if dataset not in datasets:
@@ -399,7 +394,7 @@ def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
     known = find.list_models(selection.models_root_dir)
     for model in selection.models or ():
         if not any(matches(name, model) for name in known):
-            text += _suggest(model, known)
+            text += did_you_mean(model, known)
             break
     layout = f"<title>/<architecture>/<dataset>/eval_{selection.eval_name}[_N<shots>]/seed-<seed>"
     return f"{text} under --models_root_dir {selection.models_root_dir}{refused}; expected {layout} there"

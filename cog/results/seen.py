@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cog import constants
+from cog.errors import some
 from cog.models import models_file as own_models
 from cog.models.pretraining import IN1K, UNKNOWN, pretraining
 from cog.models.spec import PRETRAINING
@@ -20,9 +21,6 @@ from cog.results.scores import RUNS
 
 #: Stands after the name of a model that may have seen concepts of the levels.
 MARK = "†"
-
-# Of many models, those that the footnote names.
-_NAMED = 3
 
 _ADVICE = (
     "State it as pretraining in --models_file; for a known set of concepts, build_levels.py --seen_wnids makes levels "
@@ -71,7 +69,7 @@ class ModelFacts:
         for model, source in dict.fromkeys(models):
             kinds.setdefault(self.of(model, source), []).append(model)
         parts = [
-            f"{'not stated' if kind == UNKNOWN else kind}: {_listing(list(dict.fromkeys(kinds[kind])))}"
+            f"{'not stated' if kind == UNKNOWN else kind}: {some(list(dict.fromkeys(kinds[kind])))}"
             for kind in PRETRAINING
             if kind in kinds and kind != IN1K
         ]
@@ -110,8 +108,3 @@ def read(
 def shows_levels(datasets: Iterable[str]) -> bool:
     """Whether one of the data sets is a level."""
     return any(constants.cog_level(dataset) is not None for dataset in datasets)
-
-
-def _listing(models: list[str]) -> str:
-    more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
-    return ", ".join(models[:_NAMED]) + more

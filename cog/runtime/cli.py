@@ -41,7 +41,7 @@ class OneLineParser(argparse.ArgumentParser):
             known = [str(choice) for choice in action.choices]
             hint = did_you_mean(str(value), known)
             raise argparse.ArgumentError(
-                action, f"invalid choice: {value!r} (choose from {some(known)}){hint}"
+                action, f"invalid choice: {value!r} (choose from {some(known, 6)}){hint}"
             )
 
     def error(self, message: str) -> NoReturn:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.runtime.check_report import OK, PROBLEM, WARNING
 from cog.runtime.progress import Progress
 from cog.study import slurm
@@ -224,10 +224,8 @@ class Findings:
                 if level == OK:
                     text = texts[0] if len(texts) == 1 else f"{len(same)} checks passed"
                 else:
-                    more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
-                    names = f"{', '.join(models[:_NAMED])}{more}"
-                    if len(models) == len(everybody) > _NAMED:
-                        names = f"all {len(models)} models"
+                    is_everybody = len(models) == len(everybody) > _NAMED
+                    names = f"all {len(models)} models" if is_everybody else some(models, _NAMED)
                     times = f", {len(same)} times" if len(same) > len(models) else ""
                     text = f"{texts[0].removeprefix(f'{subject}: ')} [{names}{times}]"
                 lines.append(f"{level:<8} {subject:<13} {text}\n")

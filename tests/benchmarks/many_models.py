@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/benchmarks/many_models.py --models 1000 --packed --folder /tmp/many
+    python tests/benchmarks/many_models.py --models 1000 --packed --folder DIR
     python tests/benchmarks/many_models.py --models 100 --folder /dev/shm/many
 
 The runs are records with accuracies that are drawn; no classifier is trained. Each has the ten files of a real one.

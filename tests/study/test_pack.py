@@ -273,7 +273,7 @@ RUN = "eval_logreg/seed-22"
 @pytest.mark.parametrize(
     "name",
     [
-        "../../../escaped", "/tmp/escaped", f"{RUN}/../../../escaped", f"{RUN}/.lock", f"{RUN}//x", f"{RUN}/a/./b",
+        "../../../escaped", "/escaped", f"{RUN}/../../../escaped", f"{RUN}/.lock", f"{RUN}//x", f"{RUN}/a/./b",
         f"{RUN}/a\\..\\b", "eval_logreg/seed-37/results.json", "features_train/X_Y.pth", f"{RUN}/\u202egpj.exe", RUN,
         f"{RUN}/folder/",
     ],

@@ -12,7 +12,7 @@ from typing import Any
 
 import cog.reporting.figures.style as style
 from cog import constants
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.reporting.tables import writers
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
@@ -167,9 +167,8 @@ def select(
         raise CogError("nothing to draw: no result has the data sets and shots asked for")
     models = {model for _, model in references}
     if baseline is not None and baseline not in models:
-        raise CogError(
-            f"no result of the baseline {baseline!r}; there are results of {_listing(sorted(models))}"
-        )
+        known = some(sorted(map(printable, models)), 8)
+        raise CogError(f"no result of the baseline {baseline!r}; there are results of {known}")
     return CurveSelection(
         curves=curves,
         references=dict(sorted(references.items(), key=lambda item: source_key(item[0][0]))),
@@ -315,8 +314,3 @@ def _unique(name: str, suffix: str, taken: set[str]) -> str:
         number += 1
         label = f"{shorten(name, max(12, _LABEL_LENGTH - len(suffix) - 4))}{suffix} #{number}"
     return label
-
-
-def _listing(values: Sequence[str], limit: int = 8) -> str:
-    shown = ", ".join(printable(value) for value in values[:limit])
-    return f"{shown} and {len(values) - limit} more" if len(values) > limit else shown

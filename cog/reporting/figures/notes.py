@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cog.errors import some
 from cog.reporting.figures.chart import Panel, Point
 from cog.reporting.figures.curves import Curve, CurveSelection, Key, model_label, shorten
 from cog.reporting.figures.points import RELATIVE, SPEARMAN, dataset_label
@@ -50,8 +51,7 @@ def of_experiments(selection: CurveSelection, panels: Sequence[Panel]) -> list[s
         if point.cell.missing_seeds:
             lacking.setdefault(curve.label, set()).add(dataset_label(point.cell.dataset))
     listed = [f"{label} ({', '.join(sorted(datasets))})" for label, datasets in lacking.items()]
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return [f"Seeds are missing: {', '.join(listed[:3])}{more}; see the CSV file."] if listed else []
+    return [f"Seeds are missing: {some(listed)}; see the CSV file."] if listed else []
 
 
 def of_alignment(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:

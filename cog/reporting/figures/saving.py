@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.reporting.figures.style import RC
 from cog.runtime import files
 
@@ -91,9 +91,8 @@ def save_all(
     if blocked:
         raise CogError(f"{path / blocked[0]} is in the way: it is not a regular file")
     if existing and not overwrite:
-        more = f" and {len(existing) - 3} more" if len(existing) > 3 else ""
         raise CogError(
-            f"{path} holds figures already ({', '.join(existing[:3])}{more}); name another folder or add --overwrite"
+            f"{path} holds figures already ({some(existing)}); name another folder or add --overwrite"
         )
     files.ensure_writable_dir(path, "figures folder")
     written = []

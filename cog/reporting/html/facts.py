@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import cog.reporting.html.experiment_notices as experiment_notices
 from cog import constants, paths
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.results import comparison, diagnostics, official, ranking, search_history, seen
 from cog.results.comparison import Difference, SharedRank
 from cog.results.diagnostics import Evidence, Notice
@@ -186,8 +186,9 @@ class Facts:
         items = []
         for (_, kind), places in kinds.items():
             models = [model for _, model in places if model]
-            names = ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
-            items.append((places[0][0], kind[0].upper() + kind[1:], names if len(self.own) > 1 else ""))
+            items.append(
+                (places[0][0], kind[0].upper() + kind[1:], some(models) if len(self.own) > 1 else "")
+            )
         return [(next(iter(kinds))[0], items)] if kinds else []
 
 

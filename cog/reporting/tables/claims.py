@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cog.errors import some
 from cog.reporting.tables.layout import View
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import claims, published
@@ -52,17 +53,14 @@ def _table(source: str, findings: Sequence[Finding]) -> Table:
         )
         for finding in findings
     )
-    exceptions = tuple(
-        (finding.claim.text, _shorten(finding.exceptions)) for finding in findings if finding.exceptions
-    )
-    notes = (Note(_NOTE), *([Note("Exceptions", exceptions)] if exceptions else []))
+    exceptions = [
+        (finding.claim.text, some([printable(text) for text in finding.exceptions], _MOST_EXCEPTIONS))
+        for finding in findings
+        if finding.exceptions
+    ]
+    notes = (Note(_NOTE), *([Note("Exceptions", tuple(exceptions))] if exceptions else []))
     title = f"statements of the paper by {printable(numbers)}"
     return Table(title, ("where", "verdict", "evidence"), rows, notes, "statement", frozenset({0, 1, 2}))
-
-
-def _shorten(exceptions: Sequence[str]) -> str:
-    shown = ", ".join(map(printable, exceptions[:_MOST_EXCEPTIONS]))
-    return shown + (f" and {len(exceptions) - _MOST_EXCEPTIONS} more" * (len(exceptions) > _MOST_EXCEPTIONS))
 
 
 def _record(source: str, finding: Finding) -> dict[str, object]:
