@@ -27,6 +27,7 @@ from cog.analysis.probe_flags import PROBE_FLAGS
 from cog.analysis.saved_runs import SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
+from cog.features.folder import read_image_paths
 from cog.levels.ranking import Ties
 from cog.results.analysis_records import Number
 from cog.results.metric_info import NONE, PERCENT, Metric, companion_of, declare
@@ -103,7 +104,7 @@ def read_tested(
                 f"the run {run.folder.parent} predicted {len(classes)} test images, and {file} has {len(labels)}: it "
                 "was trained on other features"
             )
-    image_paths = concepts.read_image_paths(file, n_rows=len(labels))
+    image_paths = read_image_paths(file, n_rows=len(labels))
     wnids = concepts.class_names(
         dataset,
         n_classes=int(labels.max()) + 1,

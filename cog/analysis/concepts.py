@@ -15,7 +15,6 @@ import numpy as np
 from cog import constants
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
-from cog.features.folder import PATHS_FILE
 from cog.runtime import files
 from cog.runtime.csv_text import csv_text
 
@@ -24,30 +23,6 @@ logger = logging.getLogger(__name__)
 
 # Begins the name of a class of which nothing but the label is known.
 _UNNAMED = "class "
-
-
-def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
-    """Return the image of each row of a feature file; None when no list is beside it (the original toolkit).
-
-    Args:
-        features: ``X_Y.pth``.
-        n_rows: expected number of images.
-
-    Raises:
-        CogError: another number of images, or a list that cannot be read.
-    """
-    path = features.parent / PATHS_FILE
-    if not path.is_file():
-        return None
-    try:
-        lines = [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    if n_rows is not None and len(lines) != n_rows:
-        raise CogError(
-            f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again"
-        )
-    return lines
 
 
 def class_names(

@@ -31,6 +31,7 @@ from cog.analysis.saved_runs import MODEL_FILE, PCA_FILE, SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.data import datasets
 from cog.errors import CogError
+from cog.features.folder import PATHS_FILE, read_image_paths
 from cog.results.analysis_records import Number
 from cog.results.metric_info import PERCENT, Metric, by_name, declare
 from cog.results.scores import natural_key
@@ -187,7 +188,7 @@ def _trained_features(
             ]
         recorded = (runs[0].record.get(key) for key in ("test_features", "train_features"))
         candidates += [Path(path) for path in recorded if isinstance(path, str)]
-    usable = (path for path in candidates if path.is_file() and (path.parent / concepts.PATHS_FILE).is_file())
+    usable = (path for path in candidates if path.is_file() and (path.parent / PATHS_FILE).is_file())
     return next(usable, None)
 
 
@@ -278,7 +279,7 @@ def _apply_to_test(
     request, args = job.request, job.request.args
     test = job.load("test", normalize=False)
     labels = test.y.numpy()
-    image_paths = concepts.read_image_paths(request.features_file("test"), n_rows=len(test))
+    image_paths = read_image_paths(request.features_file("test"), n_rows=len(test))
     applied = apply(test.x, classifiers, device=job.device, norms=test.norms)
     true_names = concepts.class_names(
         request.dataset,
@@ -309,7 +310,7 @@ def _predicted_names(
     outputs = runs[0].labels
     n_labels = n_classes if outputs is None else max(outputs) + 1
     if trained_features is not None:
-        image_paths = concepts.read_image_paths(trained_features)
+        image_paths = read_image_paths(trained_features)
         labels = read_labels(trained_features)
         if image_paths is not None and len(image_paths) != len(labels):
             image_paths = None

@@ -64,6 +64,30 @@ IDENTITY = (
 _BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
 
+def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
+    """Return the image of each row of a feature file; None when no list is beside it (the original toolkit).
+
+    Args:
+        features: ``X_Y.pth``.
+        n_rows: expected number of images.
+
+    Raises:
+        CogError: another number of images, or a list that cannot be read.
+    """
+    path = features.parent / PATHS_FILE
+    if not path.is_file():
+        return None
+    try:
+        lines = [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    except OSError as error:
+        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    if n_rows is not None and len(lines) != n_rows:
+        raise CogError(
+            f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again"
+        )
+    return lines
+
+
 class FeatureFolder(OutputFolder):
     """The output folder of one extraction, see :class:`~cog.runtime.output_folder.OutputFolder`.
 

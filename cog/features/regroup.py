@@ -6,7 +6,7 @@ nothing is extracted.
 
 from __future__ import annotations
 
-import hashlib
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -15,9 +15,9 @@ from cog import constants
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.features.folder import PATHS_FILE, FeatureFolder
+from cog.features.folder import PATHS_FILE, FeatureFolder, read_image_paths
+from cog.features.rearranged import publish, target_folder
 from cog.paths import ModelDir
-from cog.runtime.resume_dir import sample_sha256
 
 
 def regroup(
@@ -35,37 +35,13 @@ def regroup(
     Raises:
         CogError: features or names of images that are missing, a concept without features, another result there.
     """
+    wnids = sorted(wnids)
     for part in constants.SPLITS:
         folders = [FeatureFolder(source.features(level, part)) for level in levels]
-        digest = hashlib.sha256(" ".join(sorted(wnids)).encode())
-        for folder in folders:
-            if not folder.is_complete():
-                raise CogError(f"there are no features {folder.features_file}; run extract_features.py first")
-            digest.update(sample_sha256(folder.features_file).encode())
-        made = folders[0].metadata() or {}
-        own = {
-            "dataset": dataset,
-            "split": part,
-            "save_dtype": "float32",
-            "image_list_sha256": digest.hexdigest(),
-        }
-        result = FeatureFolder(target.features(dataset, part), {"decode": "exact"} | made | own)
-        if result.is_done():
-            continue
-        with result.claim() as claim:
-            if claim.is_done():
-                continue
-            features, names = _gather(folders, sorted(wnids), f"{target.model}_{dataset}_{part}")
-            counts = {
-                "n_classes": len(wnids),
-                "n_images": len(names),
-                "n_rows": len(names),
-                "regrouped": True,
-            }
-            with claim.publish() as stage:
-                result.write(
-                    stage, features, metadata=result.identity | counts, image_paths=names, failures=[]
-                )
+        result = target_folder(target, dataset, part, folders, " ".join(wnids), like=folders[0])
+        if not result.is_done():
+            gather = functools.partial(_gather, folders, wnids, f"{target.model}_{dataset}_{part}")
+            publish(result, gather, {"n_classes": len(wnids), "regrouped": True})
 
 
 def _gather(
@@ -74,13 +50,13 @@ def _gather(
     """Return the rows of the concepts in their order, and the names of their images."""
     blocks: dict[str, tuple[torch.Tensor, list[str]]] = {}
     for folder in folders:
-        file = folder.path / PATHS_FILE
-        if not file.is_file():
-            raise CogError(
-                f"{file} does not exist: it is not known which concept a row shows; extract the features again"
-            )
-        lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")[:-1]
         features = feature_files.load(folder.features_file, mapped=True)
+        lines = read_image_paths(folder.features_file, n_rows=len(features))
+        if lines is None:
+            raise CogError(
+                f"{folder.path / PATHS_FILE} does not exist: it is not known which concept a row shows; extract the "
+                "features again"
+            )
         rows: dict[str, list[int]] = {}
         for row, line in enumerate(lines):
             rows.setdefault(line.split("/")[0], []).append(row)

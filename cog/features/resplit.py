@@ -7,8 +7,7 @@ the same images.
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
+import functools
 
 import numpy as np
 import torch
@@ -18,9 +17,9 @@ from cog.data import split_files
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.features.folder import PATHS_FILE, FeatureFolder
+from cog.features.folder import FeatureFolder, read_image_paths
+from cog.features.rearranged import publish, target_folder
 from cog.paths import ModelDir
-from cog.runtime.resume_dir import sample_sha256
 
 
 def split_dataset(dataset: str, split_seed: int) -> str:
@@ -85,18 +84,11 @@ def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bo
         )
     target = split_dataset(dataset, split_seed)
     sources = {part: FeatureFolder(model_dir.features(dataset, part)) for part in split_files.PARTS}
-    for part, source in sources.items():
-        if not source.is_complete():
-            raise CogError(
-                f"there are no {part} features {source.features_file}; run extract_features.py first"
-            )
     folders = {
-        part: FeatureFolder(
-            model_dir.features(target, part),
-            _identity(sources, part, target, split_seed),
-            overwrite=overwrite,
+        part: target_folder(
+            model_dir, target, part, sources.values(), str(split_seed), like=source, overwrite=overwrite
         )
-        for part in split_files.PARTS
+        for part, source in sources.items()
     }
     todo = [part for part, folder in folders.items() if not folder.is_done()]
     if not todo:
@@ -106,43 +98,21 @@ def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bo
     names = _image_names(sources, features)
     labels = torch.cat([train.y, test.y])
     is_test = np.arange(len(labels)) >= len(train)
-    rows = dict(
-        zip(split_files.PARTS, draw_rows(labels.numpy(), is_test, names, split_seed=split_seed), strict=True)
-    )
+    parts = draw_rows(labels.numpy(), is_test, names, split_seed=split_seed)
+    rows = dict(zip(split_files.PARTS, parts, strict=True))
+
+    def gather(part: str) -> tuple[FeatureSet, list[str]]:
+        chosen = torch.from_numpy(rows[part])
+        x = torch.empty(len(chosen), train.x.shape[1])
+        old = chosen >= len(train)
+        x[~old] = train.x[chosen[~old]]
+        x[old] = test.x[chosen[old] - len(train)]
+        made = FeatureSet(x, labels[chosen], f"{model_dir.model}_{target}_{part}")
+        return made, [names[row] for row in rows[part].tolist()]
+
     for part in todo:
-        with folders[part].claim() as claim:
-            if claim.is_done():
-                continue
-            chosen = torch.from_numpy(rows[part])
-            x = torch.empty(len(chosen), train.x.shape[1])
-            old = chosen >= len(train)
-            x[~old] = train.x[chosen[~old]]
-            x[old] = test.x[chosen[old] - len(train)]
-            made = FeatureSet(x, labels[chosen], f"{model_dir.model}_{target}_{part}")
-            paths = [names[row] for row in rows[part].tolist()]
-            metadata = {
-                key: value for key, value in (sources[part].metadata() or {}).items() if key not in _OWN
-            }
-            metadata |= {"n_images": len(chosen), "n_rows": len(chosen), "split_seed": split_seed}
-            with claim.publish() as stage:
-                folders[part].write(
-                    stage, made, metadata=metadata | folders[part].identity, image_paths=paths, failures=[]
-                )
+        publish(folders[part], functools.partial(gather, part), {"split_seed": split_seed})
     return target
-
-
-#: Entries of features.json that are written anew.
-_OWN = frozenset({"status", "n_failed", "allow_failures", "dataset", "split", "image_list_sha256"})
-
-
-def _identity(sources: dict[str, FeatureFolder], part: str, target: str, split_seed: int) -> dict[str, Any]:
-    """Return what makes two divided feature sets the same: both sources, and the seed."""
-    made = sources[part].metadata() or {}
-    digest = hashlib.sha256(str(split_seed).encode())
-    for source in sources.values():
-        digest.update(sample_sha256(source.features_file).encode())
-    own = {"dataset": target, "split": part, "save_dtype": "float32", "image_list_sha256": digest.hexdigest()}
-    return {"decode": "exact"} | made | own
 
 
 def _image_names(sources: dict[str, FeatureFolder], features: dict[str, FeatureSet]) -> list[str]:
@@ -151,19 +121,13 @@ def _image_names(sources: dict[str, FeatureFolder], features: dict[str, FeatureS
     Raises:
         CogError: names that do not fit the features.
     """
-    names: list[str] = []
-    for part, source in sources.items():
-        file = source.path / PATHS_FILE
-        n = len(features[part])
-        if all((other.path / PATHS_FILE).is_file() for other in sources.values()):
-            own = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")[:-1]
-        else:
-            own = [f"{part}/{row:09d}" for row in range(n)]
-        if len(own) != n:
-            raise CogError(
-                f"{file} names {len(own)} images, and there are {n} rows; extract the features again"
-            )
-        names += own
+    lists = {
+        part: read_image_paths(source.features_file, n_rows=len(features[part]))
+        for part, source in sources.items()
+    }
+    if None in lists.values():
+        lists = {part: [f"{part}/{row:09d}" for row in range(len(features[part]))] for part in sources}
+    names = [name for own in lists.values() for name in own or ()]
     if len(set(names)) < len(names):
         raise CogError(
             f"{sources['train'].path} and {sources['test'].path} share images; they are not splits of one data set"

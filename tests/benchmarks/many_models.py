@@ -3,7 +3,7 @@
 ::
 
     python tests/benchmarks/many_models.py --models 1000 --packed --folder DIR
-    python tests/benchmarks/many_models.py --models 100 --folder /dev/shm/many
+    python tests/benchmarks/many_models.py --models 100 --folder DIR
 
 The runs are records with accuracies that are drawn; no classifier is trained. Each has the ten files of a real one.
 Prints seconds, seconds of processors and peak memory of each command, and the number of files and folders.
