@@ -128,7 +128,7 @@ step_times() {
             *) [[ -z "${value}" ]] || kept_flags+=("${flag}"); value="" ;;
         esac
     done
-    PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.study.step_times \
+    PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.commands.step_times \
         --models_root_dir="${models_root_dir}" --model="$1" --datasets ${datasets} --seeds ${seeds} \
         --shots ${shots} --dims $2 --max_per_class="${max_per_class}" ${kept_flags[@]+"${kept_flags[@]}"} \
         ${config_pairs[@]+"${config_pairs[@]}"} 2> /dev/null || true

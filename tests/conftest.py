@@ -202,4 +202,4 @@ def feature_folders(tmp_path) -> tuple[Path, Path]:
 @pytest.fixture
 def seen_in1k_alone(monkeypatch):
     """No model may have seen the levels in pretraining, so that tables and figures have neither mark nor footnote."""
-    monkeypatch.setattr("cog.results.seen.pretraining", lambda *_: "IN-1K")
+    monkeypatch.setattr("cog.results.model_facts.pretraining", lambda *_: "IN-1K")

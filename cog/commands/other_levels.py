@@ -81,15 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_table(args: argparse.Namespace) -> int:
     from cog import config
-    from cog.results import find, other_levels, run_records
+    from cog.reporting.tables import other_data, writers
+    from cog.results import find, other_levels
 
     cfg = config.get_cfg(model_name=args.model, opts=args.opts)
-    name, n_shot = config.evaluation_name(cfg), cfg.CLF.N_SHOT
-    runs, _ = find.find_runs(args.output_dir, eval_name=name, models=[args.model], n_shots=[n_shot])
-    averages = [average for average in run_records.average_runs(runs) if average.metric == "top1"]
-    if not other_levels.kinds(averages):
+    averages = find.top1_of_model(args.output_dir, args.model, cfg)
+    kinds = other_levels.kinds(averages)
+    if not kinds:
         raise CogError(f"{args.output_dir} has no runs of {args.model} on any levels")
-    sys.stdout.write(f"{other_levels.describe(args.model, averages)}\n")
+    in1k = next((average.value for average in averages if average.dataset == constants.IN1K), None)
+    sys.stdout.write(writers.draw([other_data.of_other_levels(args.model, kinds, in1k)], "text"))
     return 0
 
 

@@ -82,24 +82,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_spread(args: argparse.Namespace) -> int:
     from cog import config
-    from cog.results import find, run_records, split_spread
+    from cog.reporting.tables import other_data, writers
+    from cog.results import find, split_spread
 
     cfg = config.get_cfg(model_name=args.model, opts=args.opts)
-    runs, _ = find.find_runs(
-        args.models_root_dir,
-        eval_name=config.evaluation_name(cfg),
-        models=[args.model],
-        n_shots=[cfg.CLF.N_SHOT],
-        seeds=args.seeds,
-    )
-    averages = [average for average in run_records.average_runs(runs) if average.metric == "top1"]
-    found = [one for one in split_spread.spreads(averages) if one.dataset in args.dataset]
-    if not found:
+    averages = find.top1_of_model(args.models_root_dir, args.model, cfg, seeds=args.seeds)
+    spreads = [spread for spread in split_spread.spreads(averages) if spread.dataset in args.dataset]
+    if not spreads:
         raise CogError(
             f"no data set among {' '.join(args.dataset)} has runs on two splits; make them with --split_seed 1 2, and "
             "run logreg.py on NAME_split1 and NAME_split2"
         )
-    sys.stdout.write(f"{split_spread.describe(found)}\n")
+    sys.stdout.write(writers.draw([other_data.of_splits(spreads)], "text"))
     return 0
 
 

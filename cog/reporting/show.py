@@ -12,7 +12,8 @@ from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
 from cog.reporting.tables import accuracies, claims, comparisons, experiments, per_seed, power, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
-from cog.results import exchange, labels, official, published, query, seen
+from cog.results import exchange, labels, official, published, query
+from cog.results.model_facts import MARK, shows_levels
 from cog.results.query import QueryResult, ResultQuery
 from cog.results.run_records import Problem, average_runs, average_variants
 from cog.results.scores import LOGREG, RUNS, SeedAverage, is_classifier, of_metric
@@ -83,7 +84,7 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     seed_by_seed = is_one and request.format == "text" and request.per_seed and bool(runs)
     is_table = request.format in writers.DRAWN
     shown = results.all_measures if request.shows_experiments else results.cells
-    on_levels = seen.shows_levels({average.dataset for average in shown})
+    on_levels = shows_levels({average.dataset for average in shown})
     usual = "both" if seed_by_seed or (request.analysis and not is_table) else "top1"
     metric = request.metric or usual
     metrics = tuple(labels.METRIC_LABELS) if metric == "both" else (metric,)
@@ -100,7 +101,7 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         decimals=decimals,
         paper_labels=request.labels == "paper",
         with_source=selected.paper is not None or bool(selected.imports),
-        pretraining=results.pretraining if is_table else None,
+        model_facts=results.model_facts if is_table else None,
         marks=on_levels,
     )
     if request.claims:
@@ -111,8 +112,8 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
     comparable = official.compare([*results.cells, *results.others])
     remarks = [writers.printable(remark) for remark in comparable.remarks]
-    if is_table and any(seen.MARK in label for table in view.tables for label, _ in table.rows):
-        remarks.append(writers.printable(results.pretraining.footnote((a.model, a.source) for a in shown)))
+    if is_table and any(MARK in label for table in view.tables for label, _ in table.rows):
+        remarks.append(writers.printable(results.model_facts.footnote((a.model, a.source) for a in shown)))
     if request.limit:
         remarks.insert(0, LIMITED.format(request.limit))
         view = dataclasses.replace(
@@ -196,7 +197,7 @@ def write_files(
             datasets=selected.datasets,
             baseline=selected.baseline,
             metric="top5" if request.metric == "top5" else "top1",
-            pretraining=results.pretraining,
+            model_facts=results.model_facts,
             overwrite=output.overwrite,
         )
         logger.info("wrote %d files in %s", len(written), folder)

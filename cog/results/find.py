@@ -15,16 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cog import constants, paths
+from cog import config, constants, paths
 from cog.errors import CogError, some
 from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, UnfinishedError
-from cog.results.scores import LOGREG, dataset_key, natural_key
+from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key, of_metric
 from cog.runtime import files, run_archive
 from cog.runtime.run_archive import RunArchive
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -155,6 +158,21 @@ def find_all(
         folders += results
         problems += inside
     return _read_all(folders, problems)
+
+
+def top1_of_model(
+    models_root_dir: str | os.PathLike[str],
+    model: str,
+    cfg: CfgNode,
+    *,
+    seeds: Iterable[int] | None = None,
+) -> list[SeedAverage]:
+    """Return the mean top-1 accuracies of a model on all data sets, by the evaluation and shots of a configuration."""
+    name = config.evaluation_name(cfg)
+    runs, _ = find_runs(
+        models_root_dir, eval_name=name, models=[model], n_shots=[cfg.CLF.N_SHOT], seeds=seeds
+    )
+    return of_metric(run_records.average_runs(runs), "top1")
 
 
 def read_evaluation(

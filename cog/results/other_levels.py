@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cog import constants
 from cog.results.scores import SeedAverage, natural_key
 
 #: The kind of levels that are draws: of each only the mean over draws counts.
@@ -88,31 +87,3 @@ def mean_interval(kind: LevelKind, *, level: float = 0.95) -> tuple[float, float
     assert mean.std is not None
     half = float(stats.t.ppf((1 + level) / 2, kind.draws - 1)) * mean.std / kind.draws**0.5
     return mean.value - half, mean.value + half
-
-
-def describe(model: str, averages: Iterable[SeedAverage]) -> str:
-    """Return a table of a model as text: kinds of levels by levels, IN-1K beside, in percent."""
-    averages = list(averages)
-    found = kinds(averages)
-    seen = next((average.value for average in averages if average.dataset == constants.IN1K), None)
-    n_levels = max((max(kind.by_level) for kind in found), default=0)
-    rows = [("levels", "IN-1K", *(f"L{k}" for k in range(1, n_levels + 1)))]
-    for kind in found:
-        numbers = [
-            f"{kind.by_level[k].value:.1f}" if k in kind.by_level else "-" for k in range(1, n_levels + 1)
-        ]
-        if kind.draws:
-            numbers = [numbers[0]] * n_levels
-        rows.append((kind.label, "-" if seen is None else f"{seen:.1f}", *numbers))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{model}: top-1 (%), mean over seeds"]
-    lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    for kind in found:
-        interval = mean_interval(kind)
-        if interval is not None:
-            std = kind.by_level[1].std
-            lines.append(
-                f"random draws: mean with 95 % interval [{interval[0]:.1f}, {interval[1]:.1f}], "
-                f"standard deviation over draws {std:.2f}"
-            )
-    return "\n".join(lines)

@@ -19,11 +19,11 @@ from cog.results import (
     published,
     run_records,
     search_history,
-    seen,
 )
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.diagnostics import PROTOCOL
 from cog.results.labels import shots_label
+from cog.results.model_facts import ModelFacts, read_model_facts
 from cog.results.relative import derive
 from cog.results.run_records import LOGS_FILE, Problem, Run
 from cog.results.scores import (
@@ -38,7 +38,6 @@ from cog.results.scores import (
     single,
     without_single_std,
 )
-from cog.results.seen import ModelFacts
 
 #: Groups of models: the paper's, and all others.
 CATEGORIES = (*published.CATEGORY_LABELS, "custom")
@@ -134,7 +133,7 @@ class QueryResult:
         all_measures: wanted numbers of all experiments, those of ``cells`` and what is derived among them.
         analyses: wanted results of analyses found on disk.
         variants: wanted runs of other evaluations, by the name of these.
-        pretraining: what is known of the models.
+        model_facts: what is known of the models.
     """
 
     runs: list[Run]
@@ -145,7 +144,7 @@ class QueryResult:
     all_measures: list[SeedAverage] = field(default_factory=list)
     analyses: list[AnalysisRecord] = field(default_factory=list)
     variants: dict[str, list[Run]] = field(default_factory=dict)
-    pretraining: ModelFacts = field(default_factory=ModelFacts)
+    model_facts: ModelFacts = field(default_factory=ModelFacts)
 
 
 def category(model: str) -> str:
@@ -224,7 +223,7 @@ def gather(
         variants={
             name: kept for name, group in variants.items() if (kept := list(filter(selection.wants, group)))
         },
-        pretraining=seen.read(
+        model_facts=read_model_facts(
             {
                 key[0]: {"pretraining": made.pretraining, "label": made.label, "group": made.group}
                 for key, made in features.items()

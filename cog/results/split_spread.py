@@ -64,25 +64,3 @@ def spreads(averages: Iterable[SeedAverage]) -> list[SplitSpread]:
             )
         )
     return found
-
-
-def describe(found: Iterable[SplitSpread]) -> str:
-    """Return a table as text, all accuracies in percent."""
-    header = ("model", "data set", "published", "splits", "mean", "over splits", "over seeds")
-    rows = [
-        (
-            one.model, one.dataset, "-" if math.isnan(one.published) else f"{one.published:.2f}",
-            str(len(one.by_split)), f"{statistics.fmean(one.by_split.values()):.2f}", f"{one.over_splits:.2f}",
-            "-" if math.isnan(one.over_seeds) else f"{one.over_seeds:.2f}",
-        )
-        for one in found
-    ]  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [
-        "top-1 (%); standard deviations over splits (of means over seeds) and over seeds (within a split)"
-    ]
-    lines += [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (header, *rows)
-    ]
-    return "\n".join(lines)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from cog.commands import extract_features
-from cog.study import step_times
+from cog.commands import extract_features, step_times
 
 NET = """
 import torch

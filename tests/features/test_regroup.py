@@ -16,6 +16,7 @@ from cog.data.level_files import write_levels
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.reporting import figures
+from cog.reporting.tables import other_data
 from cog.results import other_levels
 from cog.results.scores import SeedAverage
 
@@ -113,10 +114,12 @@ def test_kinds_and_random_draws_by_definition():
     expected = stats.t.interval(0.95, 2, loc=np.mean(drawn), scale=stats.sem(drawn))
     assert other_levels.mean_interval(random) == pytest.approx(expected)
     assert other_levels.mean_interval(wup) is None
-    lines = other_levels.describe("tiny_net", averages()).splitlines()
-    assert lines[2].split()[-3:] == ["76.0", "68.0", "60.0"]
-    assert lines[4].split() == ["3", "random", "draws", "76.0", "64.5", "64.5"]
-    assert "standard deviation over draws 1.50" in lines[5]
+    table = other_data.of_other_levels("tiny_net", [published, wup, random], 76.0)
+    rows = {label: [entry.number for entry in entries] for label, entries in table.rows}
+    assert rows["published (Lin)"] == ["76.0", "68.0", "60.0"]
+    assert rows["3 random draws"] == ["76.0", "64.5", "64.5"]
+    (note,) = table.notes
+    assert "standard deviation over draws 1.50" in note.text
 
 
 def test_figure():

@@ -14,6 +14,7 @@ from cog.commands import resplit_features
 from cog.data import split_files
 from cog.errors import CogError
 from cog.features import feature_files, resplit
+from cog.reporting.tables import other_data
 from cog.results import split_spread
 from cog.results.scores import SeedAverage
 
@@ -130,8 +131,8 @@ def test_spreads_by_definition():
     assert (found.dataset, found.published, list(found.by_split)) == ("cog_l1", 71.0, [1, 2, 10])
     assert found.over_splits == pytest.approx(table.mean(axis=1).std(ddof=1))
     assert found.over_seeds == pytest.approx(math.sqrt(table.var(axis=1, ddof=1).mean()))
-    text = split_spread.describe([found]).splitlines()
-    assert text[-1].split()[:4] == ["m_x", "cog_l1", "71.00", "3"]
+    ((label, entries),) = other_data.of_splits([found]).rows
+    assert label == "m_x, cog_l1" and [entry.number for entry in entries[:2]] == ["71.00", "3"]
     alone = split_spread.spreads(
         [average(f"cog_l1_split{seed}", row[:1]) for seed, row in values.items()][:2]
     )

@@ -7,8 +7,8 @@ from result_folders import make_seed_folder
 from cog import constants
 from cog.commands import print_results
 from cog.reporting.figures import curves
+from cog.results.model_facts import ModelFacts
 from cog.results.scores import SeedAverage
-from cog.results.seen import ModelFacts
 
 
 def make(model, value):
@@ -21,7 +21,7 @@ def test_figures_show_labels_and_colors_of_groups():
     found = {
         curve.model: curve
         for curve in curves.select(
-            cells, (), metric="top1", baseline=None, datasets=None, shots=None, pretraining=facts
+            cells, (), metric="top1", baseline=None, datasets=None, shots=None, model_facts=facts
         ).curves
     }
     assert found["a_net"].label.removesuffix(" †") == "Net A"

@@ -13,10 +13,10 @@ from cog import constants
 from cog.errors import CogError
 from cog.reporting.html import facts, score_tables
 from cog.results import diagnostics, official, published, ranking, run_records, search_history
+from cog.results.model_facts import ModelFacts
 from cog.results.official import Match
 from cog.results.run_records import Problem, average_runs
 from cog.results.scores import of_metric
-from cog.results.seen import ModelFacts
 
 PAPER = published.accuracies()
 LABELS = {name: model.label for name, model in published.MODELS.items()}
@@ -473,11 +473,11 @@ def test_best_model_on_unseen_concepts():
     assert "best on unseen" not in text and text.endswith(
         "None of them is known to have seen nothing beyond IN-1K."
     )
-    [text] = report_facts([], cells=cells, pretraining=ModelFacts({"a_net": "IN-1K"})).headline
+    [text] = report_facts([], cells=cells, model_facts=ModelFacts({"a_net": "IN-1K"})).headline
     assert text.startswith("Of 2 models, b_net † has the highest mean")
     assert "Alone in having seen only IN-1K, a_net is best on unseen concepts" in text
     stated = ModelFacts({"a_net": "web", "b_net": "web"}, {"a_net": "IN-1K", "b_net": "IN-1K"})
-    found = report_facts([], cells=cells, pretraining=stated)
+    found = report_facts([], cells=cells, model_facts=stated)
     assert found.headline[0].startswith("Of 2 models, b_net is best on unseen concepts: mean ")
     assert (
         found.footnote.startswith("† ")

@@ -23,8 +23,8 @@ from cog.reporting.figures.saving import FORMATS
 from cog.reporting.tables.writers import printable
 from cog.results import official
 from cog.results.analysis_records import AnalysisRecord
+from cog.results.model_facts import MARK, ModelFacts
 from cog.results.scores import SeedAverage
-from cog.results.seen import MARK, ModelFacts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ def charts(
     baseline: str | None = None,
     metric: str = "top1",
     singles: bool = True,
-    pretraining: ModelFacts | None = None,
+    model_facts: ModelFacts | None = None,
 ) -> list[Chart]:
     """Return what the figures show, before anything is drawn.
 
@@ -72,7 +72,7 @@ def charts(
             otherwise no differences.
         metric: ``top1`` or ``top5`` (the paper has no top-5).
         singles: whether panels of Figs. 3, 4 and the drop come as charts of their own, too.
-        pretraining: what models have seen: those that may have seen the levels are marked; None: as their names tell.
+        model_facts: what models have seen: those that may have seen the levels are marked; None: as their names tell.
 
     Returns:
         Each figure followed by its single panels.
@@ -92,16 +92,16 @@ def charts(
             for group in (cells, published, others, measures)
         )
     wanted = list(dict.fromkeys(which or names()))
-    pretraining = pretraining or ModelFacts()
+    model_facts = model_facts or ModelFacts()
     protocol = None
     if cells or published or not measures or any(FIGURES[name].of_protocol for name in which or ()):
         protocol = curves.select(
             cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots,
-            pretraining=pretraining,
+            model_facts=model_facts,
         )  # fmt: skip
         baseline = protocol.baseline
     experiments = curves.of_experiments(
-        measures, baseline=baseline, datasets=datasets, analyses=analyses, pretraining=pretraining
+        measures, baseline=baseline, datasets=datasets, analyses=analyses, model_facts=model_facts
     )
     made: list[Chart] = []
     for name in wanted:
@@ -124,7 +124,7 @@ def charts(
             chart = dataclasses.replace(chart, notes=(*chart.notes, f"{refused[:1].upper()}{refused[1:]}."))
         drawn_models = [(curve.model, curve.source) for curve in chart.curves() if MARK in curve.label]
         if drawn_models:
-            footnote = printable(pretraining.footnote(drawn_models, advice=False))
+            footnote = printable(model_facts.footnote(drawn_models, advice=False))
             chart = dataclasses.replace(chart, notes=(*chart.notes, footnote))
         made += [chart, *(building.singles(chart) if singles and spec.singles else ())]
     return made
@@ -145,7 +145,7 @@ def write(
     baseline: str | None = None,
     metric: str = "top1",
     singles: bool = True,
-    pretraining: ModelFacts | None = None,
+    model_facts: ModelFacts | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
     """Draw figures into ``folder`` as ``<stem>.<format>`` and ``<stem>.csv``.
@@ -166,7 +166,7 @@ def write(
     """
     made = charts(
         cells, published, others=others, measures=measures, analyses=analyses, which=which, shots=shots,
-        datasets=datasets, baseline=baseline, metric=metric, singles=singles, pretraining=pretraining,
+        datasets=datasets, baseline=baseline, metric=metric, singles=singles, model_facts=model_facts,
     )  # fmt: skip
     pages = {chart.stem: functools.partial(_page, chart) for chart in made}
     return saving.save_all(folder, pages, formats=formats, overwrite=overwrite)

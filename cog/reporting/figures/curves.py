@@ -16,11 +16,11 @@ from cog.errors import CogError, some
 from cog.reporting.tables import writers
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
-from cog.results import published, seen
+from cog.results import published
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key
-from cog.results.seen import ModelFacts
 
 LOG = logging.getLogger("cog")
 
@@ -120,7 +120,7 @@ def select(
     baseline: str | None,
     datasets: Sequence[str] | None,
     shots: Sequence[int] | None,
-    pretraining: ModelFacts | None = None,
+    model_facts: ModelFacts | None = None,
 ) -> CurveSelection:
     """Sort accuracies of the protocol into curves and give each its style.
 
@@ -132,7 +132,7 @@ def select(
         baseline: model; None: the paper's, if it is there.
         datasets: data sets to show.
         shots: training images per class to show, 0 = all.
-        pretraining: what models have seen; None: none is marked.
+        model_facts: what models have seen; None: none is marked.
 
     Raises:
         CogError: two cells for one point, nothing to draw, or a baseline without cells.
@@ -162,7 +162,7 @@ def select(
             }
             if not groups[name]:
                 del groups[name]
-    curves = _curves(own_groups, of_paper, pretraining)
+    curves = _curves(own_groups, of_paper, model_facts)
     if not curves:
         raise CogError("nothing to draw: no result has the data sets and shots asked for")
     models = {model for _, model in references}
@@ -185,7 +185,7 @@ def of_experiments(
     baseline: str | None = None,
     datasets: Sequence[str] | None = None,
     analyses: Iterable[AnalysisRecord] = (),
-    pretraining: ModelFacts | None = None,
+    model_facts: ModelFacts | None = None,
 ) -> CurveSelection:
     """Sort numbers of all experiments into curves, those of the paper first, and give each its style.
 
@@ -194,14 +194,14 @@ def of_experiments(
         baseline: model; None: the paper's, if it is there.
         datasets: to draw.
         analyses: results of analyses, for what is not in their numbers.
-        pretraining: what models have seen; None: none is marked.
+        model_facts: what models have seen; None: none is marked.
     """
     groups = _group(measures)
     papers = published.SOURCES.values()
     curves = _curves(
         {name: scores for name, scores in groups.items() if name[0] not in papers},
         {name: scores for name, scores in groups.items() if name[0] in papers},
-        pretraining,
+        model_facts,
     )
     references = {(curve.source, curve.model): curve.scores for curve in curves}
     if baseline is None and any(curve.model == BASELINE for curve in curves):
@@ -238,16 +238,16 @@ def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
     return groups
 
 
-def _curves(own_groups: _Groups, of_paper: _Groups, pretraining: ModelFacts | None) -> tuple[Curve, ...]:
+def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | None) -> tuple[Curve, ...]:
     """Give every curve its label, group and style.
 
     A model of the paper looks as in the paper, also when the cells are the user's and the paper's are not
     shown; every other model of the user's is highlighted, of many those with the highest means over the levels.
     """
-    on_levels = seen.shows_levels(
+    on_levels = shows_levels(
         place[0] for groups in (own_groups, of_paper) for scores in groups.values() for place in scores
     )
-    mark = pretraining.mark if pretraining is not None and on_levels else lambda model, source: ""
+    mark = model_facts.mark if model_facts is not None and on_levels else lambda model, source: ""
     order = {model: row.order for model, row in published.MODELS.items()}
     paper_keys = [key for key in of_paper if key[1] in order]
     if not of_paper:  # of each model, those of the first source
@@ -268,7 +268,7 @@ def _curves(own_groups: _Groups, of_paper: _Groups, pretraining: ModelFacts | No
     rest = {key: scores for key, scores in [*own_groups.items(), *of_paper.items()] if key not in taken}
     labels = {curve.label for curve in curves}
     best = sorted(rest, key=lambda name: _level_key(rest[name]))[: style.MANY]
-    facts, colors = pretraining or ModelFacts(), dict[str, str]()
+    facts, colors = model_facts or ModelFacts(), dict[str, str]()
     position = 0
     for (source, model), scores in rest.items():
         several = sum(other == model for _, other in rest) > 1

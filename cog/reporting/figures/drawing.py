@@ -17,7 +17,7 @@ from cog.reporting.figures.chart import Chart, Panel
 from cog.reporting.figures.curves import Curve
 from cog.reporting.figures.points import ABSOLUTE, RELATIVE
 from cog.reporting.figures.style import CurveStyle, legend_key
-from cog.results.seen import MARK
+from cog.results.model_facts import MARK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -55,7 +55,7 @@ def write(
         stated.published if stated.compared or not results.cells else (),
         stated.results.all_measures,
         results.analyses,
-        results.pretraining,
+        results.model_facts,
     )
     text = page.render(stated, pictures=drawn, pictures_hint=hint, created=created or now(), root=folder)
     files.write_text(target, text)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import cog.reporting.html.experiment_notices as experiment_notices
 from cog import constants, paths
 from cog.errors import CogError, some
-from cog.results import comparison, diagnostics, official, ranking, search_history, seen
+from cog.results import comparison, diagnostics, official, ranking, search_history
 from cog.results.comparison import Difference, SharedRank
 from cog.results.diagnostics import Evidence, Notice
+from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.official import Match, Verdict
 from cog.results.published import MODELS, SOURCES
 from cog.results.query import QueryResult
@@ -21,7 +22,6 @@ from cog.results.ranking import Place
 from cog.results.run_records import Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
-from cog.results.seen import ModelFacts
 
 _FIRST_VERSION = (
     "Compared with the first version of the paper (January 2021), whose levels were built differently: only IN-1K "
@@ -232,7 +232,7 @@ def collect(
     )
     notices += experiment_notices.collect(results, root=root)
     others = published if compared else ()
-    base = _choose_baseline(own, others, baseline, results.pretraining)
+    base = _choose_baseline(own, others, baseline, results.model_facts)
     marked = [(m.name, m.source) for m in own if m.mark]
     marked += [(c.model, c.source) for c in (others or () if own else published)]
     if limit := paths.limit_of(root):
@@ -248,7 +248,7 @@ def collect(
         standings=_standings(own, published) if compared and len(own) > 1 else (),
         differences=_differences(own, base),
         baseline=base,
-        footnote=results.pretraining.footnote(marked),
+        footnote=results.model_facts.footnote(marked),
         notices=tuple(sorted(notices, key=lambda notice: diagnostics.SEVERITIES.index(notice.severity))),
         results=results,
     )
@@ -275,7 +275,7 @@ def _own_models(
         places = ranking.places(
             [cell for cell in cells if verdicts[cell.dataset].match.comparable], published
         )
-        label = results.pretraining.label(model, source) or "(unnamed model)"
+        label = results.model_facts.label(model, source) or "(unnamed model)"
         if n_sources[model] > 1 or model in MODELS:
             label += f" ({'own runs' if source == RUNS else source})"
         here = model if source == RUNS else None  # imported results come without their runs
@@ -294,7 +294,7 @@ def _own_models(
                     if name == here
                 },
                 places=places,
-                mark=results.pretraining.mark(model, source) if seen.shows_levels(verdicts) else "",
+                mark=results.model_facts.mark(model, source) if shows_levels(verdicts) else "",
             )
         )
     return models
@@ -337,7 +337,7 @@ def _standings(own: Sequence[OwnModel], published: Sequence[SeedAverage]) -> tup
 
 
 def _choose_baseline(
-    own: Sequence[OwnModel], published: Sequence[SeedAverage], wanted: str | None, pretraining: ModelFacts
+    own: Sequence[OwnModel], published: Sequence[SeedAverage], wanted: str | None, model_facts: ModelFacts
 ) -> PageBaseline | None:
     """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
 
@@ -352,7 +352,7 @@ def _choose_baseline(
     for cell in published:
         groups.setdefault(cell.model, []).append(cell)
     if wanted is None and groups:
-        clean = [name for name, cells in groups.items() if not pretraining.mark(name, cells[0].source)]
+        clean = [name for name, cells in groups.items() if not model_facts.mark(name, cells[0].source)]
         wanted = max(clean or groups, key=lambda name: ranking.level_mean(groups[name]) or 0.0)
     index = next((i for i, model in enumerate(own) if model.name == wanted), None)
     if wanted is None:
@@ -369,7 +369,7 @@ def _choose_baseline(
             f"{MODELS[wanted].label} (published)" if wanted in MODELS else str(wanted),
             tuple(groups[wanted]),
         )
-        label += pretraining.mark(wanted, cells[0].source)
+        label += model_facts.mark(wanted, cells[0].source)
     else:
         raise CogError(
             f"--baseline {wanted}: no result of it on the page; expected a model of yours or a published one"

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from cog.errors import CogError
 from cog.results.analysis_records import AnalysisRecord
+from cog.results.model_facts import MARK, ModelFacts
 from cog.results.scores import LOGREG, SeedAverage
-from cog.results.seen import MARK, ModelFacts
 
 #: The figure of the first screen.
 ANSWER = "levels"
@@ -48,7 +48,7 @@ def draw(
     published: Sequence[SeedAverage],
     measures: Sequence[SeedAverage] = (),
     analyses: Sequence[AnalysisRecord] = (),
-    pretraining: ModelFacts | None = None,
+    model_facts: ModelFacts | None = None,
 ) -> tuple[list[Picture], str]:
     """Draw the figures for which there are results.
 
@@ -57,7 +57,7 @@ def draw(
         published: of the paper; empty where they may not be compared.
         measures: numbers of all experiments.
         analyses: results of analyses.
-        pretraining: what models have seen.
+        model_facts: what models have seen.
 
     Returns:
         The figures, first that of the answer; and a hint for the reader: why there are none, or "".
@@ -77,7 +77,7 @@ def draw(
         try:
             for chart in figures.charts(
                 cells, published, measures=measures, analyses=analyses, which=[which], singles=False,
-                pretraining=pretraining,
+                model_facts=model_facts,
             ):  # fmt: skip
                 # The page says once what the mark means.
                 chart = dataclasses.replace(

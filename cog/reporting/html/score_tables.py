@@ -95,7 +95,7 @@ def rows_of(facts: Facts) -> list[PageRow]:
     for model, source in _in_order_of_paper(facts.published if facts.compared or not facts.own else ()):
         known = published.MODELS.get(model)
         label, kind = (model, "published") if known is None else (known.label, known.category)
-        label += facts.results.pretraining.mark(model, source)
+        label += facts.results.model_facts.mark(model, source)
         rows.append(PageRow(f"paper-{model}", label, kind, model, source))
     return rows
 

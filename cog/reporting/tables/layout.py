@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from cog.reporting.tables.writers import Table, printable
 from cog.results import published
+from cog.results.model_facts import ModelFacts
 from cog.results.scores import RUNS, SeedAverage, natural_key
-from cog.results.seen import ModelFacts
 
 
 class Row(NamedTuple):
@@ -36,14 +36,14 @@ class TableStyle:
         decimals: digits after the point; None: those of each metric.
         paper_labels: whether the paper's models get the paper's names (``a-DeiT-S``), and own ones their labels.
         with_source: whether records of accuracies have the column ``source``.
-        pretraining: what is known of models; None: nothing.
+        model_facts: what is known of models; None: nothing.
         marks: whether models that may have seen the levels are marked.
     """
 
     decimals: int | None = None
     paper_labels: bool = False
     with_source: bool = True
-    pretraining: ModelFacts | None = None
+    model_facts: ModelFacts | None = None
     marks: bool = True
 
     @property
@@ -56,9 +56,9 @@ class TableStyle:
         model = row.model
         if self.paper_labels and model in published.MODELS:
             model = published.MODELS[model].table_label
-        elif self.paper_labels and self.pretraining:
-            model = self.pretraining.label(*row)
-        mark = self.pretraining.mark(*row) if self.pretraining and self.marks else ""
+        elif self.paper_labels and self.model_facts:
+            model = self.model_facts.label(*row)
+        mark = self.model_facts.mark(*row) if self.model_facts and self.marks else ""
         return (
             f"{model}{mark}"
             if row.source == RUNS or set(sources) == {row.source}

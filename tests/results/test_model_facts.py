@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cog.errors import CogError
-from cog.results import published, seen
-from cog.results.seen import ModelFacts
+from cog.results import published
+from cog.results.model_facts import ModelFacts, read_model_facts
 
 
 def test_the_papers_own_web_models_are_marked():
@@ -19,7 +19,7 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
     file.write_text("my_net: {pretraining: IN-1K, label: Mine}\nclip_resnet50: {pretraining: IN-1K}\n")
     seen_by = {"my_net": "web", "other_net": "IN-21K", "odd_net": "<b>", "none_net": None}
     recorded = {name: {"pretraining": text, "label": "L", "group": None} for name, text in seen_by.items()}
-    known = seen.read(recorded, file)
+    known = read_model_facts(recorded, file)
     assert [known.label("my_net"), known.label("other_net"), known.label("my_net", "friend.json")] == [
         "Mine", "L", "my_net"
     ]  # fmt: skip
@@ -29,7 +29,7 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
     assert known.of("clip_resnet50", "paper v2") == "web", "the paper's numbers are of the paper's weights"
     assert known.of("other_net", "friend.json") == "unknown", "recorded beside the runs, not in the file"
     with pytest.raises(CogError, match="does not exist"):
-        seen.read({}, tmp_path / "none.yaml")
+        read_model_facts({}, tmp_path / "none.yaml")
 
 
 def test_the_footnote_names_a_few_models_of_each_kind():

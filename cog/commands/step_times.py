@@ -1,4 +1,4 @@
-"""How long the steps of ``experiments.sh`` take, before anything is read: ``python -m cog.study.step_times``.
+"""How long the steps of ``experiments.sh`` take, before anything is read: ``python -m cog.commands.step_times``.
 
 Prints a line ``<experiment> <data set> <seconds> <duration>`` for each classifier experiment whose features tell
 their size (``features.json``): for the runs that are not done. The matrix products of the protocol are counted, and

@@ -79,7 +79,7 @@ class ModelFacts:
         return f"{text} {_ADVICE}" if advice else text
 
 
-def read(
+def read_model_facts(
     recorded: Mapping[str, Mapping[str, str | None]], path: str | os.PathLike[str] | None = None
 ) -> ModelFacts:
     """Return what is known of models.
