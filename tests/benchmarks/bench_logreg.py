@@ -275,6 +275,7 @@ def study(case: str, precisions: list[str], repeats: int, epochs: int, *, batche
         CASES[f"{case}/{n}"] = (*CASES[case][:4], n)
         cases[n] = Parts(f"{case}/{n}", [])
     sampler = sampler_seconds()
+    cases[0].plain("search", 1)  # the first step imports what optimizers need, which takes seconds
     for precision in precisions:
         engine = Engine(torch.device("cpu"), precision)
         data = prepare(*feature_sets(case), engine)
