@@ -258,6 +258,24 @@ def test_differences_in_a_table_have_intervals(counted, run):
     assert "± combined deviation over seeds" in words and "paired over both" in words
 
 
+def test_drops_have_intervals_over_the_concepts_of_both(counted, run):
+    rows = json.loads(run("--models_root_dir", counted, "--drop", "--n_shot", "all", "--format", "json"))
+    of: dict[tuple[str, str], list[object]] = {}
+    for one in find.find_all(counted, n_shots=[0]).runs["logreg"]:
+        of.setdefault((one.model, one.dataset), []).append(one.concepts)
+    for row in rows:
+        if row["dataset"] == "in1k":
+            assert (row["drop"], row["low"], row["high"]) == (0.0, None, None)
+            continue
+        accuracies = [uncertainty.accuracy(of[row["model"], d]) for d in (row["dataset"], "in1k")]
+        expected = uncertainty.change(*accuracies)
+        assert (row["drop"], row["low"], row["high"]) == pytest.approx(
+            (expected.mean, expected.low, expected.high)
+        )
+    out = " ".join(run("--models_root_dir", counted, "--drop", "--n_shot", "all").split())
+    assert "over concepts (with their images) of both data sets" in out and "[" in out
+
+
 def test_differences_of_seeds_alone_tell_nothing(study, run):
     argv = ("--models_root_dir", study, "--compare", "mine_net", "sup_resnet50")
     records = json.loads(run(*argv, "--format", "json"))
