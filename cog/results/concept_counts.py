@@ -50,6 +50,11 @@ class ConceptCounts:
     images: array[int] | int
 
     @property
+    def images_of_each(self) -> Sequence[int]:
+        """Test images of each class."""
+        return [self.images] * len(self.correct) if isinstance(self.images, int) else self.images
+
+    @property
     def n_images(self) -> int:
         """Test images of all concepts."""
         return self.images * len(self.correct) if isinstance(self.images, int) else sum(self.images)

@@ -237,6 +237,37 @@ def test_differences_paired_over_seeds_and_concepts(counted, run):
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_imported_numbers_have_the_intervals_and_verdicts_of_the_runs(counted, run, tmp_path):
+    file = tmp_path / "theirs.json"
+    run("--models_root_dir", counted, "--export", file)
+
+    def place(row):
+        return row["dataset"], row.get("model"), row["n_shot"]
+
+    for view in (("--compare", "mine_net", "sup_resnet50"), ("--drop",), ("--n_shot", "all"), ("--power",)):
+        ours, theirs = (
+            sorted(json.loads(run(*source, *view, "--format", "json")), key=place)
+            for source in (("--models_root_dir", counted), ("--import", file))
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            names = [name for name in one if "source" not in name]
+            assert [one[name] for name in names] == [other[name] for name in names]
+    # A model of the file against one's own runs.
+    own = (
+        "--models_root_dir",
+        counted,
+        "--import",
+        file,
+        "--baseline",
+        "sup_resnet50",
+        "--model",
+        "mine_net",
+    )
+    rows = json.loads(run(*own, "--format", "json"))
+    readings = {(row["dataset"], row["reading"]) for row in rows if row["source"] == "theirs"}
+    assert readings == {("in1k", "lower"), ("cog_l1", "not told apart"), ("cog_l5", "higher")}
+
+
 @pytest.mark.parametrize("fmt", writers.FORMATS)
 def test_accuracies_with_intervals(counted, run, fmt):
     out = run("--models_root_dir", counted, "--format", fmt, "--n_shot", "all")
