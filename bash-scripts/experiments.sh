@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Run every experiment and print them side by side: logistic regression with all images and with few, neighbors,
 # clusters, alignment, components, MLPs, balanced classes, confident errors on other data sets, accuracy by semantic
-# distance, concepts won and lost against another model, and, when named, fine-tuning. What is complete is skipped;
-# after more seeds, add --overwrite to cross, distance and winners (experiments="cross distance winners" --overwrite).
+# distance and by WordNet subtree, concepts won and lost against another model, and, when named, fine-tuning. What is
+# complete is skipped; after more seeds, add --overwrite to cross, distance, subtrees and winners
+# (experiments="cross distance subtrees winners" --overwrite).
 #   bash bash-scripts/experiments.sh models_root_dir=/models model_name="sup_resnet50 dino_resnet50" max_per_class=732
 #   bash bash-scripts/experiments.sh models_root_dir=/models experiments="label_free pca" datasets="in1k cog_l5"
 #   bash bash-scripts/experiments.sh models_root_dir=/models model_name=dino_resnet50 against=sup_resnet50 \
@@ -17,9 +18,9 @@ models_root_dir="${models_root_dir:-None}"
 # One or several, separated by spaces; so are data sets.
 model_name="${model_name:-sup_resnet50}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
-# Which of them: logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact finetune; all.
+# Which of them: logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune; all.
 # Those that would take days on this machine are left out, unless you name some here.
-default_experiments="logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact"
+default_experiments="logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact"
 experiments="${experiments:-${default_experiments}}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
@@ -29,7 +30,7 @@ dims="${dims:-32 64 128 256 512 1024}"
 max_per_class="${max_per_class:-732}"
 # Data set whose classifiers are applied to the others' test images.
 trained_on="${trained_on:-in1k}"
-# levels.csv of build_levels.py; None: no analysis of semantic distance.
+# levels.csv of build_levels.py; None: no analysis of semantic distance, nor (it needs WordNet 3.0, too) of subtrees.
 levels_csv="${levels_csv:-None}"
 # Model that the others are compared with concept by concept; None: no such comparison.
 against="${against:-None}"
@@ -66,8 +67,17 @@ done
 # All levels together, where there are several.
 together="cog_levels"
 [[ ${#levels[@]} -ge 2 ]] || together=""
-all_experiments="logreg fewshot label_free cross distance winners pca balanced mlp mlp_noact finetune"
+all_experiments="logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune"
 [[ "${experiments}" != "all" ]] || experiments="${all_experiments}"
+# has_wordnet: whether the analysis of subtrees finds WordNet.
+has_wordnet() {
+    PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -c '
+from cog.levels import wordnet
+
+wordnet.load_wordnet()
+' 2> /dev/null
+}
+
 kept=()
 for experiment in ${experiments}; do
     case "${experiment}" in
@@ -84,6 +94,15 @@ for experiment in ${experiments}; do
                 echo "left out: distance (needs levels_csv, and a level among the datasets)" >&2
             else
                 kept+=(distance)
+            fi
+            ;;
+        subtrees)
+            if [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]]; then
+                echo "left out: subtrees (needs levels_csv, and a level among the datasets)" >&2
+            elif ! has_wordnet; then
+                echo "left out: subtrees (needs WordNet 3.0, see docs/levels.md)" >&2
+            else
+                kept+=(subtrees)
             fi
             ;;
         winners)
@@ -168,7 +187,7 @@ for model in ${model_name}; do
             [[ "${experiment}" != "logreg" ]] || untrained+=" ${model}"
             continue
         fi
-        if [[ " ${untrained} " == *" ${model} "* && " cross distance " == *" ${experiment} "* ]]; then
+        if [[ " ${untrained} " == *" ${model} "* && " cross distance subtrees " == *" ${experiment} "* ]]; then
             echo "left out: ${experiment} of ${model} (needs its classifiers)" >&2
             continue
         fi
@@ -177,7 +196,7 @@ for model in ${model_name}; do
     kept_of_models+=("${mine}")
     for experiment in ${mine}; do
         case "${experiment}" in
-            label_free | cross | distance | finetune) n_steps=$((n_steps + 1)) ;;
+            label_free | cross | distance | subtrees | finetune) n_steps=$((n_steps + 1)) ;;
             winners) ;;
             pca) n_steps=$((n_steps + n_datasets * $(count_words ${fitting}))) ;;
             *) n_steps=$((n_steps + n_datasets)) ;;
@@ -261,6 +280,7 @@ for model in ${model_name}; do
             cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" \
                 "${sheet_flags[@]}" ;;
             distance) analyze distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
+            subtrees) analyze subtrees --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
             pca)
                 for dim in ${fitting}; do
                     train "pca${dim}" "${dim} components" CLF.PCA_DIM "${dim}"

@@ -1,9 +1,15 @@
-"""Comparison of two models concept by concept, with the uncertainty of each difference.
+"""Comparison of two models concept by concept, with the uncertainty of each difference and of their mean.
 
-Two uncertainties are kept apart. Seeds vary the training of the classifier alone: the standard deviation of the
-difference over paired seeds. The 50 test images of a concept are few: a sign test over images (exact, two-sided; with
-one seed this is McNemar's test), with false discovery rates over all concepts, because among 1000 of them 50 come out
-below 0.05 by chance.
+Of each concept, two uncertainties are kept apart. Seeds vary the training of the classifier alone: the standard
+deviation of the difference over paired seeds. The 50 test images of a concept are few: a sign test over images (exact,
+two-sided; with one seed this is McNemar's test), with false discovery rates over all concepts, because among 1000 of
+them 50 come out below 0.05 by chance.
+
+The mean over concepts has two intervals, for two questions. ``mean_difference``: would another draw of concepts, with
+their images, and other seeds tell the same? That is the interval of tables
+(:func:`cog.results.uncertainty.difference`). ``mean_difference_of_these``: would other images of the very same
+concepts, and other seeds? (:func:`cog.results.uncertainty.mean_difference_over_images`.) The first has the images in
+it, too: concepts whose accuracies rest on few images vary the more.
 """
 
 from __future__ import annotations
@@ -28,11 +34,18 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.errors import CogError
 from cog.features.folder import PATHS_FILE
 from cog.paths import ModelDir
+from cog.results import uncertainty
 from cog.results.analysis_records import Number
-from cog.results.metric_info import Metric, by_name, declare
-from cog.results.scores import natural_key
+from cog.results.metric_info import POINTS, Metric, by_name, declare
+from cog.results.scores import interval_of, natural_key
 
 logger = logging.getLogger(__name__)
+
+#: The mean difference once more, with its interval over images of these concepts.
+_OF_THESE = "mean_difference_of_these"
+
+_OVER_CONCEPTS = "[ ]: 95 % interval over concepts (with their images) and seeds, paired over both."
+_OVER_IMAGES = "[ ]: 95 % interval over images of these very concepts and seeds, paired over both."
 
 #: False discovery rate at which concepts are counted.
 _RATE = 0.05
@@ -98,6 +111,19 @@ def _metric(other: str, quantity: str) -> Metric | None:
             label=f"{_title(other) or 'winners'}: p-value of the sign test over images",
             decimals=2,
             significant=True,
+        )
+    if quantity in ("mean_difference", _OF_THESE):
+        these = quantity == _OF_THESE
+        return Metric(
+            group="winners",
+            label=f"{_title(other) or 'winners'}: mean difference{' on these concepts' if these else ''}",
+            unit=POINTS,
+            decimals=2,
+            better=0,
+            signed=True,
+            headline=False,
+            order=(9, natural_key(f"winners_{other}"), False, natural_key(quantity)),
+            interval=_OVER_IMAGES if these else _OVER_CONCEPTS,
         )
     if ahead is None:
         return None
@@ -229,7 +255,7 @@ def _compute(
     n_test = tested.n_test()
     order = [int(k) for k in np.argsort(-comparison.difference, kind="stable") if n_test[k]]
     _write_table(job.stage / "concepts.csv", comparison, tested, words, order)
-    values = _headline(comparison, order)
+    values = _headline(comparison, order) | _mean_intervals(tested, other_tested, order)
     details = {
         "against": args.against,
         "seeds_of_model": tested.seeds,
@@ -245,8 +271,11 @@ def _compute(
             if comparison.difference[k] < 0
         ],
     }
+    interval = ""
+    if (low := values["mean_difference_low"]) is not None:
+        interval = f" [{low:+.2f}, {values['mean_difference_high']:+.2f}]"
     summary = (
-        f"{values['mean_difference']:+.2f} points against {args.against}; better on {values['n_better']} of "
+        f"{values['mean_difference']:+.2f}{interval} points against {args.against}; better on {values['n_better']} of "
         f"{len(order)} concepts ({values['n_surely_better']} at a false discovery rate of {100 * _RATE:.0f} %), "
         f"worse on {values['n_worse']} ({values['n_surely_worse']})"
     )
@@ -268,6 +297,22 @@ def _headline(comparison: ConceptComparison, order: Sequence[int]) -> dict[str, 
         "n_surely_worse": int((sure & (difference < 0)).sum()),
         "p_sign_test": statistics.sign_test(int(comparison.n_ahead.sum()), int(comparison.n_behind.sum())),
     }
+
+
+def _mean_intervals(tested: Tested, other: Tested, order: Sequence[int]) -> dict[str, Number]:
+    """Return the ends of both intervals of the mean difference over the concepts ``order``; None where not known."""
+    over_concepts = over_images = None
+    if tested.seeds == other.seeds:
+        differences = (tested.accuracies() - other.accuracies())[:, order]
+        over_concepts = uncertainty.mean_difference(differences, len(tested.labels))
+        by_image = 100 * (tested.correct.astype(np.float64) - other.correct)
+        over_images = uncertainty.mean_difference_over_images(by_image, tested.labels)
+    ends: dict[str, Number] = {}
+    for name, found in (("mean_difference", over_concepts), (_OF_THESE, over_images)):
+        values = (None, None) if found is None else (found.low, found.high)
+        ends |= dict(zip(interval_of(name), values, strict=True))
+    mean = None if over_images is None else over_images.mean
+    return {_OF_THESE: mean, **ends}
 
 
 def _per_seed(tested: Tested, other_tested: Tested, seeds: Sequence[int]) -> dict[int, dict[str, Number]]:

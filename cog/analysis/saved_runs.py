@@ -19,9 +19,10 @@ import numpy as np
 from cog import config
 from cog.errors import CogError
 from cog.paths import ModelDir, evaluation_folder, parse_seed_folder
-from cog.results import run_records
+from cog.results import run_records, saved_predictions
+from cog.results.saved_predictions import PREDICTIONS_FILE
 from cog.runtime import run_archive, safe_load
-from cog.runtime.safe_load import load_pickle, load_torch
+from cog.runtime.safe_load import load_torch
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL_FILE = "model.pth"
-PREDICTIONS_FILE = "preds.pkl"
 PCA_FILE = "pca.pth"
 
 
@@ -194,15 +194,7 @@ def predictions(run: SavedRun) -> np.ndarray:
         CogError: a file of another form.
     """
     path = run.file(PREDICTIONS_FILE)
-    content = load_pickle(path)
-    last = content[-1] if isinstance(content, list | tuple) and len(content) else content
-    try:
-        classes = np.asarray(last)
-    except (TypeError, ValueError):
-        classes = np.empty(0)
-    if classes.ndim != 1 or not len(classes) or classes.dtype.kind not in "iu":
-        raise CogError(f"{path} holds no list of predicted classes; run logreg.py again (--overwrite)")
-    classes = classes.astype(np.int64)
+    classes = saved_predictions.read(path)
     if run.labels is not None:
         known = np.asarray(run.labels, dtype=np.int64)
         if classes.max() >= len(known):

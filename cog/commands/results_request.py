@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 #: Flags of which one at most is given: each is a view of its own.
 _VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "power", "analysis", "variants", "overview")
 
+#: Flags that show differences, or hand them on: of these, runs without counts per concept are worth a file more.
+_WITH_INTERVALS = ("relative_to", "drop", "baseline", "power", "export", "report")
+
 
 def output_request(args: argparse.Namespace) -> OutputRequest:
     """Return where results are to be written."""
@@ -110,6 +113,7 @@ def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
         eval_name=evaluation,
         models_file=args.models_file,
         baseline=args.relative_to or args.baseline,
+        reads_predictions=any(getattr(args, flag) for flag in _WITH_INTERVALS),
         # With another evaluation than the protocol's, that one alone is exported, drawn and reported.
         experiments=request.shows_experiments
         or request.claims

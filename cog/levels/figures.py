@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cog import constants
+from cog.data import datasets
 from cog.data.level_files import Levels
 from cog.levels.builder import BuiltLevels
 
@@ -55,9 +57,15 @@ def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
 
 
 def save_images_figure(
-    path: Path, levels: Levels, counts: Mapping[str, int], *, n_test: int, max_train: int
+    path: Path,
+    levels: Levels,
+    counts: Mapping[str, int],
+    *,
+    n_test: int,
+    max_train: int,
+    in1k: Sequence[int] | None = None,
 ) -> None:
-    """Plot, level by level, the images of every concept that the split uses, most first.
+    """Plot, level by level, the images of every concept that the split uses, most first; IN-1K before them.
 
     Args:
         path: the PNG file.
@@ -65,21 +73,28 @@ def save_images_figure(
         counts: images on disk per concept.
         n_test: test images per concept.
         max_train: cap on training images.
+        in1k: images of each concept of IN-1K; None: there is no panel of it.
     """
-    columns = min(5, len(levels))
-    rows = -(-len(levels) // columns)
+    used = {
+        f"L{number}": [min(counts[wnid], n_test + max_train) for wnid in level]
+        for number, level in enumerate(levels, start=1)
+    }
+    colors = dict(zip(used, _colors(len(levels)), strict=True))
+    if in1k is not None:
+        used = {datasets.DATASETS[constants.IN1K].label: list(in1k), **used}
+    columns = 3 if len(used) == 6 else min(5, len(used))  # six as in the paper
+    rows = -(-len(used) // columns)
     figure = _figure(2.3 * columns + 0.8, 2.5 * rows + 0.3)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for panel in panels.flat[len(levels) :]:
+    for panel in panels.flat[len(used) :]:
         panel.set_axis_off()
-    for number, (level, shade, panel) in enumerate(
-        zip(levels, _colors(len(levels)), panels.flat, strict=False), start=1
-    ):
-        used = np.sort([min(counts[wnid], n_test + max_train) for wnid in level])[::-1]
-        panel.fill_between(np.arange(len(used)), used, color=shade, alpha=0.5, lw=0, step="mid")
-        panel.plot(np.arange(len(used)), used, color="black", lw=1, drawstyle="steps-mid")
-        panel.set_title(f"L{number}: {_short(int(used.sum()))} images", fontsize=10)
-        panel.set_xlim(0, max(1, len(used) - 1))
+    for (label, images), panel in zip(used.items(), panels.flat, strict=False):
+        falling = np.sort(images)[::-1]
+        x, shade = np.arange(len(falling)), colors.get(label, _GRAY)
+        panel.fill_between(x, falling, color=shade, alpha=0.5, lw=0, step="mid")
+        panel.plot(x, falling, color="black", lw=1, drawstyle="steps-mid")
+        panel.set_title(f"{label}: {_short(int(falling.sum()))} images", fontsize=10)
+        panel.set_xlim(0, max(1, len(falling) - 1))
         panel.set_ylim(0, None)
         panel.label_outer()
     figure.supxlabel("concepts, most images first", fontsize=10)

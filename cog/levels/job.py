@@ -33,7 +33,7 @@ def run(plan: LevelsPlan) -> None:
     plan.check_flags()
     if folder is not None and folder.is_done():
         return
-    _ = plan.inputs
+    _ = plan.inputs, plan.in1k_counts
     if folder is None:
         _build(plan)
         outputs.show("dry run: nothing was written")
@@ -140,6 +140,7 @@ def _draw_figures(folder: Path, plan: LevelsPlan, built: BuiltLevels) -> None:
             counts,
             n_test=limits.N_TEST,
             max_train=limits.MAX_TRAIN,
+            in1k=plan.in1k_counts,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
+from cog.data import datasets
 from cog.data.image_stores import ImageStore
 from cog.data.level_files import Levels, read_levels
 from cog.data.root_layout import open_store
@@ -64,6 +66,7 @@ class LevelsPlan:
     """
 
     imagenet_images_root: str | None
+    in1k_images_root: str | None
     image_counts: str | None
     concepts: str | None
     seen_wnids: str | None
@@ -137,9 +140,28 @@ class LevelsPlan:
         """The images, if their folder is given."""
         return None if self.root is None else open_store(self.root)
 
+    @cached_property
+    def in1k_root(self) -> Path | None:
+        """The folder of IN-1K, if given."""
+        if self.in1k_images_root is None:
+            return None
+        return files.require_dir(self.in1k_images_root, "--in1k_images_root")
+
+    @cached_property
+    def in1k_counts(self) -> list[int] | None:
+        """The training and test images of each concept of IN-1K, if its folder is given."""
+        if self.in1k_root is None:
+            return None
+        in1k, values = datasets.DATASETS[constants.IN1K], {"in1k_images_root": str(self.in1k_root)}
+        counts: Counter[str] = Counter()
+        for split in constants.SPLITS:
+            images = in1k.images(constants.IN1K, split, values)
+            counts.update(dict(zip(images.classes, images.counts().tolist(), strict=True)))
+        return list(counts.values())
+
     def check_flags(self) -> None:
         """Check the configuration, the flags, and that the inputs exist, before anything is read."""
-        _ = self.cfg, self.files, self.root
+        _ = self.cfg, self.files, self.root, self.in1k_root
 
     @cached_property
     def graph(self) -> NounGraph:
@@ -202,7 +224,14 @@ class LevelsPlan:
                     flag: {"path": str(path), "sha256": files.sha256(path)}
                     for flag, path in sorted(used.items())
                 },
-                **({"imagenet_images_root": {"path": str(self.root)}} if self.root else {}),
+                **{
+                    flag: {"path": str(path)}
+                    for flag, path in (
+                        ("imagenet_images_root", self.root),
+                        ("in1k_images_root", self.in1k_root),
+                    )
+                    if path is not None
+                },
             },
         }
 
@@ -351,7 +380,11 @@ def _essence(made_from: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that decide the result: contents of files instead of paths, no number of threads."""
     options, inputs = dict(made_from["options"]), dict(made_from["inputs"])
     options["config"] = {key: value for key, value in options["config"].items() if key != "LEVELS.N_WORKERS"}
-    root = inputs.pop("imagenet_images_root", {}).get("path")
+    roots = {
+        flag: path and os.path.abspath(path)
+        for flag in ("imagenet_images_root", "in1k_images_root")
+        for path in [inputs.pop(flag, {}).get("path")]
+    }
     synsets = sorted(entry["sha256"] for entry in inputs.pop("wordnet")["files"].values())
     used = {flag: entry["sha256"] for flag, entry in inputs.items()}
-    return {**options, **used, "wordnet": synsets, "imagenet_images_root": root and os.path.abspath(root)}
+    return {**options, **used, "wordnet": synsets, **roots}

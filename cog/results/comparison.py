@@ -6,11 +6,11 @@ So the difference is taken seed by seed and concept by concept, and gets an inte
 (:mod:`cog.results.uncertainty`). A verdict ("higher", "lower") is given only where the interval excludes zero after
 Holm's correction for the number of comparisons shown beside each other (:func:`judge`).
 
-*No verdict* is given where right answers per concept are not known (published numbers, imported files, runs of
-earlier versions and of the original toolkit), where two models have no two seeds in common, and where they were
-tested on different images: there is the difference and the deviation over seeds, paired where seeds are common, else
-the combined one ``sqrt(s1 ** 2 + s2 ** 2)`` of two single runs. Seeds vary the classifier's training (and the images
-drawn in few-shot) alone, and a difference that all seeds agree on may rest on a handful of images.
+*No verdict* is given where right answers per concept are not known (published numbers, files that do not have them,
+runs that do not and whose predictions cannot be read), where two models have no two seeds in common, and where they
+were tested on different images: there is the difference and the deviation over seeds, paired where seeds are common,
+else the combined one ``sqrt(s1 ** 2 + s2 ** 2)`` of two single runs. Seeds vary the classifier's training (and the
+images drawn in few-shot) alone, and a difference that all seeds agree on may rest on a handful of images.
 
 What none of these covers: another pretraining of the same method.
 """

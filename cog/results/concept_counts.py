@@ -33,8 +33,8 @@ CORRECT, IMAGES = "correct_per_class", "images_per_class"
 _TYPECODES = {1: "B", 2: "H", 4: "I"}
 _MOST_IMAGES = 1 << 31
 
-# As in run_records: accuracies computed in float32 may be off by rounding.
-_TOLERANCE_PERCENT = 1e-3
+#: Accuracies computed in float32 may be off by rounding.
+TOLERANCE_PERCENT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,11 @@ class ConceptCounts:
 
     correct: array[int]
     images: array[int] | int
+
+    @property
+    def images_of_each(self) -> Sequence[int]:
+        """Test images of each class."""
+        return [self.images] * len(self.correct) if isinstance(self.images, int) else self.images
 
     @property
     def n_images(self) -> int:
@@ -94,7 +99,7 @@ def read(final: Mapping[str, Any], *, n_classes: int | None, top1: float) -> Con
         fits = all(map(operator.le, correct, images))
     if not fits or not n:
         raise ValueError(f"{CORRECT} has more right answers than there are images")
-    if abs(100 * sum(correct) / n - top1) > _TOLERANCE_PERCENT:
+    if abs(100 * sum(correct) / n - top1) > TOLERANCE_PERCENT:
         raise ValueError(
             f"{CORRECT} has {100 * sum(correct) / n:g} % right answers, the accuracy is {top1:g}"
         )

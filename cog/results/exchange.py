@@ -50,9 +50,19 @@ digests of lists of classes it is 3: ``counts`` has ``class_lists``, too, and me
         }
       ]
 
-All entries of a cell (but for ``counts``) or measure are there, in any order; each once, and no others are allowed (a
-later form has another version). Both are read as the same averages: a cell is two numbers, a measure one.
-Numbers are written with all their digits, so that what is read equals what was written. Means (of accuracies of
+With right answers per concept it is 4: cells, and measures that are the top-1 accuracy of a classifier, may have
+``concepts``, from which readers compute intervals over concepts. Numbers are encoded as in ``results.json``
+(:mod:`cog.results.concept_counts`), by class index, and make the accuracy of each seed::
+
+          "concepts": {
+            "n_classes": 1000,
+            "images_per_class": 50,           test images; one number where all classes have as many, else encoded
+            "correct_per_class": ["MC4w...", "MS0x..."]       top-1, of each seed
+          }
+
+All entries of a cell (but for ``counts`` and ``concepts``) or measure are there, in any order; each once, and no others
+are allowed (a later form has another version). Both are read as the same averages: a cell is two numbers, a measure
+one. Numbers are written with all their digits, so that what is read equals what was written. Means (of accuracies of
 classifiers) and deviations must follow from the values of the seeds where these are given. A file is read as what
 it is, somebody's word: it can claim any accuracy, and tables name its label beside every number from it. It cannot
 claim to be a run found on disk, nor a published number that differs from the published one.
@@ -60,6 +70,7 @@ claim to be a run found on disk, nor a published number that differs from the pu
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -70,7 +81,7 @@ from typing import Any, TypeVar
 import cog
 from cog import constants
 from cog.errors import CogError
-from cog.results import published
+from cog.results import concept_counts, published
 from cog.results.run_records import is_percentage
 from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
 from cog.runtime import files
@@ -80,8 +91,8 @@ _T = TypeVar("_T")
 
 FORMAT = "imagenet-cog results"
 
-# A cell of five seeds takes 600 bytes, a measure 300.
-_LARGEST = 1 << 26
+# A cell of five seeds takes 600 bytes, a measure 300; with the answers of 1,000 concepts 7 kB more.
+_LARGEST = 1 << 27
 _MOST_ENTRIES = 400_000
 _MOST_SEEDS = 1000
 _LONGEST_LABEL = 80
@@ -104,10 +115,15 @@ LISTS = {
 }  # fmt: skip
 
 #: Lists of each version.
-VERSIONS = {1: ("cells",), 2: ("cells", "measures"), 3: ("cells", "measures")}
+VERSIONS = {1: ("cells",), **dict.fromkeys((2, 3, 4), ("cells", "measures"))}
 
 # The first version with digests of lists of classes, and with counts of measures.
 _WITH_CLASS_LISTS = 3
+
+# The first one with right answers per concept, and their entries.
+_WITH_CONCEPTS = 4
+_N_CLASSES = "n_classes"
+_CONCEPTS = (_N_CLASSES, concept_counts.IMAGES, concept_counts.CORRECT)
 
 
 def check_label(label: str) -> str:
@@ -141,6 +157,8 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     version = 1 if all(map(is_protocol, averages)) else 2
     if any(average.counts.class_lists for average in averages):
         version = _WITH_CLASS_LISTS
+    if any(map(_shares_concepts, averages)):
+        version = _WITH_CONCEPTS
     groups: dict[tuple[Any, ...], list[SeedAverage]] = {}
     for number, average in enumerate(averages):
         # Both accuracies of a cell are one entry.
@@ -187,7 +205,22 @@ def _entry(group: Sequence[SeedAverage], version: int) -> dict[str, Any]:
     entry = {key: values[key] for key in LISTS["cells" if is_protocol(first) else "measures"]}
     if first.counts != Counts() and (is_protocol(first) or version >= _WITH_CLASS_LISTS):
         entry["counts"] = {key: list(getattr(first.counts, key)) for key in _counts_keys(version)}
+    for average in filter(_shares_concepts, group):
+        written = [concept_counts.write(run.correct, run.images_of_each) for run in average.concepts]
+        entry["concepts"] = {
+            _N_CLASSES: len(average.concepts[0].correct),
+            concept_counts.IMAGES: written[0][concept_counts.IMAGES],
+            concept_counts.CORRECT: [run[concept_counts.CORRECT] for run in written],
+        }
     return entry
+
+
+def _shares_concepts(average: SeedAverage) -> bool:
+    """Whether right answers per concept are known, all on the same images."""
+    runs = average.concepts
+    return bool(runs) and all(
+        len(run.correct) == len(runs[0].correct) and run.images == runs[0].images for run in runs
+    )
 
 
 def write(path: str | os.PathLike[str], averages: Iterable[SeedAverage], *, label: str | None = None) -> None:
@@ -250,6 +283,8 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
     for name, averages in groups:
         for average in averages:
             first, known = merged.setdefault(average.place, (name, average))
+            if average.concepts and not known.concepts:
+                merged[average.place] = (name, average)
             if known != average:
                 raise CogError(
                     f"{first} and {name} have different numbers of {_describe(average)} under the same label "
@@ -351,8 +386,9 @@ def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -
         raise _Invalid(f"{path} is {_short(entry)}, expected an object")
     is_cell = kind == "cells"
     keys = LISTS[kind]
-    has_counts = is_cell or version >= _WITH_CLASS_LISTS
-    _check_keys(entry, (*keys, "counts") if has_counts else keys, path, needed=keys)
+    allowed = [*keys, *["counts"] * (is_cell or version >= _WITH_CLASS_LISTS)]
+    allowed += ["concepts"] * (version >= _WITH_CONCEPTS)
+    _check_keys(entry, allowed, path, needed=keys)
     dot = f"{path}." if path else ""
     shared: dict[str, Any] = {
         "model": _name(entry, "model", dot, constants.is_model_name, "<model_title>_<architecture_name>"),
@@ -374,7 +410,8 @@ def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -
             raise _Invalid(
                 f"{path or 'the measure'} is an accuracy of logistic regression, expected among cells"
             )
-        return [_average(key, entry, {k: f"{dot}{k}" for k in ("value", "std", "by_seed")}, shared)]
+        names = {k: f"{dot}{k}" for k in ("value", "std", "by_seed")}
+        return [_with_concepts(_average(key, entry, names, shared), entry, dot)]
     shared["epochs"] = epochs = _wholes(entry["epochs"], f"{dot}epochs")
     if epochs and (len(epochs) != len(seeds) or 0 in epochs):
         raise _Invalid(
@@ -394,7 +431,29 @@ def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -
         values |= {"value": score["mean"], "std": score["std"]}
         names = {"value": f"{name}.mean", "std": f"{name}.std", "by_seed": f"{name}_by_seed"}
         averages.append(_average((LOGREG, metric), values, names, shared))
-    return averages
+    return [_with_concepts(averages[0], entry, dot), *averages[1:]]
+
+
+def _with_concepts(average: SeedAverage, entry: dict[str, Any], dot: str) -> SeedAverage:
+    """Return the average of an entry with its right answers per concept, where it has some."""
+    if "concepts" not in entry:
+        return average
+    concepts, name = entry["concepts"], f"{dot}concepts"
+    if not isinstance(concepts, dict):
+        raise _Invalid(f"{name} is {_short(concepts)}, expected an object with {', '.join(_CONCEPTS)}")
+    _check_keys(concepts, _CONCEPTS, name, needed=_CONCEPTS)
+    n_classes = _whole(concepts[_N_CLASSES], f"{name}.{_N_CLASSES}")
+    runs, images = (concepts[key] for key in (concept_counts.CORRECT, concept_counts.IMAGES))
+    if average.metric != "top1" or not (isinstance(runs, list) and len(runs) == len(average.by_seed) > 0):
+        raise _Invalid(f"{name}.{concept_counts.CORRECT} is not a list with the top-1 answers of each seed")
+    counts = []
+    for run, top1 in zip(runs, average.by_seed, strict=True):
+        numbers = {concept_counts.CORRECT: run, concept_counts.IMAGES: images}
+        try:
+            counts.append(concept_counts.read(numbers, n_classes=n_classes, top1=top1))
+        except ValueError as error:
+            raise _Invalid(f"{name} is wrong: {error}") from None
+    return dataclasses.replace(average, concepts=tuple(filter(None, counts)))
 
 
 def _average(

@@ -55,6 +55,7 @@ class Metric:
         shows_range: whether the number is that of one repetition, and the range of all is shown instead of a deviation.
         table: title of a table that has this number beside others, one for each data set; "": it has its own.
         column: head of its column there, and its tick in figures.
+        interval: what its interval is, as a note; "": what those of its kind are.
     """
 
     group: str
@@ -71,6 +72,7 @@ class Metric:
     shows_range: bool = False
     table: str = ""
     column: str = ""
+    interval: str = ""
 
     @property
     def title(self) -> str:
@@ -157,11 +159,6 @@ def describe(experiment: str, quantity: str, n_shot: int = 0) -> Metric:
     name, _, rest = experiment.partition("_")
     declared = _DECLARED[name][0](rest, quantity) if name in _DECLARED else None
     return _classifier(experiment, quantity, n_shot) or declared or by_name(experiment, quantity)
-
-
-def interval_of(quantity: str) -> tuple[str, str]:
-    """Return the names of the ends of the interval of a quantity."""
-    return f"{quantity}_low", f"{quantity}_high"
 
 
 #: What comes with another number and is shown with it, or says it again.

@@ -21,7 +21,7 @@ from cog.results.scores import RUNS, Counts, SeedAverage
 if TYPE_CHECKING:
     from cog.results.search_history import FeatureDescription
 
-_N_CLASSES = 1000
+N_CLASSES = 1000
 
 # Images (ILSVRC-2012; paper Sec. 3.2, 4.1, A.1): 50 test and 732 to 1300 training images per concept of a level.
 _N_TEST = 50_000
@@ -90,7 +90,7 @@ def judge(dataset: str, counts: Iterable[Counts]) -> Verdict:
     differences: list[str] = []
     far = False
     for noun, numbers, (low, high), slack in (
-        ("classes", together.classes, (_N_CLASSES, _N_CLASSES), 0.0),
+        ("classes", together.classes, (N_CLASSES, N_CLASSES), 0.0),
         ("training images", together.train_images, train, _NEARLY),
         ("test images", together.test_images, (_N_TEST, _N_TEST), _NEARLY),
     ):

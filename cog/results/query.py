@@ -18,6 +18,7 @@ from cog.results import (
     official,
     published,
     run_records,
+    saved_predictions,
     search_history,
 )
 from cog.results.analysis_records import AnalysisRecord
@@ -67,6 +68,8 @@ class ResultQuery:
         baseline: model that is read as well, whatever the filters by model say.
         experiments: whether results of other evaluations and of analyses are wanted as well.
         models_file: the user's models, which says what they have seen and how they are called; or None.
+        reads_predictions: whether right answers per concept are taken from saved predictions
+            (:mod:`cog.results.saved_predictions`) of runs that do not record them; that is a file more for each.
     """
 
     logreg_root_dir: Path | None = None
@@ -82,6 +85,7 @@ class ResultQuery:
     baseline: str | None = None
     experiments: bool = False
     models_file: str | None = None
+    reads_predictions: bool = False
 
     @property
     def reads_runs(self) -> bool:
@@ -177,7 +181,8 @@ def gather(
     """
     read = _read(selection, needs_in1k=needs_in1k)
     on_problems(read.problems)
-    variants = dict(read.runs)
+    with_counts = saved_predictions.with_counts if selection.reads_predictions else list
+    variants = {name: with_counts(group) for name, group in read.runs.items()}
     runs = variants.pop(selection.eval_name, [])
     accuracies = run_records.average_runs(runs, selection.seeds or run_records.default_seeds(runs))
     more = run_records.average_variants(variants, expected_seeds=selection.seeds or ())

@@ -15,7 +15,9 @@ import math
 from collections.abc import Iterable
 
 from cog import constants
-from cog.results.scores import LOGREG, SeedAverage, is_classifier
+from cog.results import uncertainty
+from cog.results.scores import LOGREG, SeedAverage, interval_of, is_classifier
+from cog.results.uncertainty import Estimate
 
 #: Metrics that are derived from two averages, see :func:`derive`.
 RELATIVE_TO_LOGREG = "relative_to_logreg"
@@ -51,6 +53,16 @@ def relative(average: SeedAverage, base: SeedAverage) -> tuple[float | None, flo
     return 100 * (average.value - base.value) / base.value, std
 
 
+def change_from(average: SeedAverage, base: SeedAverage) -> Estimate | None:
+    """Return the change from ``base`` to ``average`` in percent of it, with its interval over the concepts of both.
+
+    Returns:
+        None where right answers per concept are not known.
+    """
+    both = uncertainty.accuracy(average.concepts), uncertainty.accuracy(base.concepts)
+    return None if None in both else uncertainty.change(*both)
+
+
 def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
     """Return the averages and what follows from pairs of them, unless it is there already.
 
@@ -63,6 +75,9 @@ def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
     * ``points_to_in1k`` of ``in1k_blurred``: its accuracy minus that on IN-1K (final version, C.4).
     * ``ratio_to_in1k``, as ``<metric>_ratio_to_in1k``, of alignment, uniformity and their ratio: relative to the
       model's own on IN-1K (first version, Fig. 6).
+
+    Of two accuracies on the same images, with right answers per concept of the same seeds, there are also the ends of
+    the 95 % interval over concepts and seeds, as ``<metric>_low`` and ``<metric>_high``.
     """
     given = list(averages)
     by_place = {a.place: a for a in given}
@@ -71,31 +86,45 @@ def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
     def base_of(a: SeedAverage, dataset: str, evaluation: str) -> SeedAverage | None:
         return by_place.get((a.model, dataset, (evaluation, a.metric, a.n_shot), a.source))
 
-    def add(a: SeedAverage, base: SeedAverage, metric: str, value: float | None, std: float | None) -> None:
+    def add(
+        a: SeedAverage,
+        base: SeedAverage,
+        metric: str,
+        number: tuple[float | None, float | None],
+        interval: Estimate | None = None,
+    ) -> None:
+        value, std = number
         if value is None or not math.isfinite(value):
             return
         seeds, missing = a.seeds, a.missing_seeds
         if not set(base.missing_seeds) <= set(missing):
             missing = tuple(sorted({*missing, *base.missing_seeds}))
             seeds = tuple(sorted({*seeds, *base.seeds} - set(missing)))
-        made = SeedAverage(
-            a.model, a.dataset, a.evaluation, metric, a.n_shot, value, std, seeds, missing, source=a.source
-        )
-        if made.place not in by_place:
-            derived.setdefault(made.place, made)
+        place = a.model, a.dataset, a.evaluation
+        made = [SeedAverage(*place, metric, a.n_shot, value, std, seeds, missing, source=a.source)]
+        if made[0].place in by_place:
+            return
+        if interval is not None and a.seeds == base.seeds:
+            made += [
+                SeedAverage(*place, name, a.n_shot, end, None, seeds, missing, source=a.source)
+                for name, end in zip(interval_of(metric), (interval.low, interval.high), strict=True)
+            ]
+        for average in made:
+            derived.setdefault(average.place, average)
 
     for a in given:
         is_top1 = a.metric == "top1" and is_classifier(a.evaluation)
         if is_top1 and a.evaluation != LOGREG and (base := base_of(a, a.dataset, LOGREG)) is not None:
             if a.evaluation.startswith("finetune"):
-                add(a, base, LOGREG_RELATIVE, *relative(base, a))
-                add(a, base, LOGREG_POINTS, *points(base, a))
+                pair, names = (base, a), (LOGREG_RELATIVE, LOGREG_POINTS)
             else:
-                add(a, base, RELATIVE_TO_LOGREG, *relative(a, base))
-                add(a, base, POINTS_TO_LOGREG, *points(a, base))
+                pair, names = (a, base), (RELATIVE_TO_LOGREG, POINTS_TO_LOGREG)
+            counts = [average.concepts for average in pair]
+            add(a, base, names[0], relative(*pair), uncertainty.relative_difference(*counts))
+            add(a, base, names[1], points(*pair), uncertainty.difference(*counts))
         base = base_of(a, constants.IN1K, a.evaluation)
         if base is not None and is_top1 and a.dataset == constants.IN1K_BLURRED:
-            add(a, base, POINTS_TO_IN1K, *points(a, base))
+            add(a, base, POINTS_TO_IN1K, points(a, base), uncertainty.difference(a.concepts, base.concepts))
         if base is not None and base.value and a.evaluation == "alignment" and a.metric in _RATIOS:
-            add(a, base, f"{a.metric}_{RATIO_TO_IN1K}", a.value / base.value, None)
+            add(a, base, f"{a.metric}_{RATIO_TO_IN1K}", (a.value / base.value, None))
     return [*given, *derived.values()]

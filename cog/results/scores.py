@@ -266,6 +266,11 @@ def of_metric(averages: Iterable[SeedAverage], metric: str) -> list[SeedAverage]
     return [average for average in averages if average.metric == metric]
 
 
+def interval_of(metric: str) -> tuple[str, str]:
+    """Return the names of the ends of the interval of a number, where these are numbers of their own."""
+    return f"{metric}_low", f"{metric}_high"
+
+
 def is_classifier(evaluation: str) -> bool:
     """Whether an evaluation is a classifier of a known kind, and not an analysis or a name of the user's own."""
     return CLASSIFIER.fullmatch(evaluation) is not None

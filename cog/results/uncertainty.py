@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -130,11 +130,128 @@ def difference(
     wins = _correct(runs) - _correct(baseline)
     total = float(images.sum())
     mean = 100 * float(wins.sum()) / len(runs) / total
-    concepts, seeds = _parts(_scaled(wins, images))
-    parts = concepts + _two_images(total), seeds
-    half = math.sqrt(_half_squared(parts, wins.shape, 1 - confidence))
-    p = _p_value(mean, parts, wins.shape)
-    return Estimate(mean, mean - half, mean + half, p, len(images), len(runs))
+    return _around(mean, _parts(_scaled(wins, images)), wins.shape, _two_images(total), confidence)
+
+
+def mean_difference(
+    differences: np.ndarray, n_images: int, *, confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Return the mean over concepts of differences of their accuracies, each concept with the same weight.
+
+    Args:
+        differences: of two models by seed and concept, in points, float64 ``(S, C)``.
+        n_images: test images of all concepts.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        In points; that of :func:`difference` where all concepts have as many images. None for a single concept.
+    """
+    if differences.shape[1] < 2:
+        return None
+    mean, parts = float(differences.mean()), _parts(differences)
+    return _around(mean, parts, differences.shape, _two_images(n_images), confidence)
+
+
+def mean_difference_over_images(
+    differences: np.ndarray, labels: np.ndarray, *, confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Return the mean over concepts of differences of two models for these very concepts: images and seeds vary.
+
+    With V[k] the variance over the n[k] images of concept k of their means over seeds, and R[k] the mean square of the
+    rest of each image with each seed, over C concepts (a stratified sample: Cochran, 1977, section 5.3)::
+
+        images = (sum of V[k] / n[k]) / C ** 2
+        seeds  = max(0, V_seeds / S - (sum of R[k] / n[k]) / C ** 2 / S)
+
+    Args:
+        differences: by seed and image: -100, 0 or 100, float64 ``(S, N)``.
+        labels: concept of each image, int64 ``(N,)``.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        In points; None when a concept has a single image.
+    """
+    n_seeds, n_images = differences.shape
+    labels = np.unique(labels, return_inverse=True)[1]
+    n = np.bincount(labels)
+    if n.min() < 2:
+        return None
+
+    def by_concept(values: np.ndarray) -> np.ndarray:
+        return np.bincount(labels, weights=values, minlength=len(n))
+
+    of_images = differences.mean(axis=0)
+    of_concepts = np.array([by_concept(row) for row in differences]) / n
+    of_seeds = of_concepts.mean(axis=1)
+    variances = by_concept((of_images - of_concepts.mean(axis=0)[labels]) ** 2) / (n - 1)
+    images, seeds = float((variances / n).sum()) / len(n) ** 2, 0.0
+    if n_seeds > 1:
+        # Of an image and a seed, what neither its mean over seeds nor its concept with this seed tells.
+        rest = differences - of_images - of_concepts[:, labels] + of_concepts.mean(axis=0)[labels]
+        squares = by_concept((rest**2).sum(axis=0)) / (n - 1) / (n_seeds - 1)
+        common = float((squares / n).sum()) / len(n) ** 2 / n_seeds
+        seeds = max(0.0, float(of_seeds.var(ddof=1)) / n_seeds - common)
+    shape = n_seeds, n_images - len(n) + 1
+    found = _around(float(of_seeds.mean()), (images, seeds), shape, _two_images(n_images), confidence)
+    return replace(found, n_concepts=len(n))
+
+
+def relative_difference(
+    runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts], *, confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Return the difference of two models on the same images in percent of the baseline's accuracy.
+
+    Paired over concepts and seeds as :func:`difference`. The ratio is linear to first order: each concept and seed
+    adds what its right answers are above those that the ratio of all would give it (Cochran, Sampling Techniques,
+    1977, section 6.3).
+
+    Args:
+        runs: of the model, one for each seed.
+        baseline: of the other one, with the same seeds in the same order.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        In percent; None when the runs are not of the same images, of a single concept, or the baseline is never right.
+    """
+    if len(runs) != len(baseline) or not _same_images([*runs, *baseline]):
+        return None
+    images, correct, base = _images(runs[0]), _correct(runs), _correct(baseline)
+    if not base.sum():
+        return None
+    ratio = float(correct.sum() / base.sum())
+    total, share = float(images.sum()), float(base.mean(axis=0).sum() / images.sum())
+    residuals = _scaled(correct - ratio * base, images) / share
+    few_images = _two_images(total) / share**2
+    return _around(100 * (ratio - 1), _parts(residuals), base.shape, few_images, confidence)
+
+
+def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
+    """Return the change from an accuracy to one on other concepts, in percent of the former.
+
+    The concepts of both are independent draws, so the interval follows from those of the two accuracies alone (Donner
+    and Zou, Statistical Methods in Medical Research 21, 2012, equation of a ratio; here without its 0 / 0).
+
+    Args:
+        accuracy: on the concepts changed to, such as a level.
+        base: on the concepts changed from, such as IN-1K.
+
+    Returns:
+        None where the base may be 0.
+
+    >>> found = change(Estimate(40.0, 36.0, 44.0, None, 1000, 5), Estimate(80.0, 78.0, 82.0, None, 1000, 5))
+    >>> found.mean, round(found.low, 1), round(found.high, 1)
+    (-50.0, -55.1, -44.8)
+    """
+    if base.low <= 0:
+        return None
+    product = accuracy.mean * base.mean
+    to_low, to_high = (end * (2 * accuracy.mean - end) for end in (accuracy.low, accuracy.high))
+    from_low, from_high = (end * (2 * base.mean - end) for end in (base.low, base.high))
+    low = to_low and to_low / (product + math.sqrt(max(0.0, product**2 - to_low * from_high)))
+    high = (product + math.sqrt(max(0.0, product**2 - to_high * from_low))) / from_low
+    percent = [100 * (ratio - 1) for ratio in (accuracy.mean / base.mean, low, high)]
+    n_concepts, n_seeds = min(accuracy.n_concepts, base.n_concepts), min(accuracy.n_seeds, base.n_seeds)
+    return Estimate(*percent, None, n_concepts, n_seeds)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -204,6 +321,16 @@ def _parts(x: np.ndarray) -> tuple[float, float]:
     n_seeds, n_concepts = x.shape
     concepts, seeds, rest = _mean_squares(x)
     return concepts / n_concepts, max(0.0, seeds / n_seeds - rest / (n_concepts * n_seeds))
+
+
+def _around(
+    mean: float, parts: tuple[float, float], shape: tuple[int, int], few_images: float, confidence: float
+) -> Estimate:
+    """Return a mean over ``shape`` with its interval; ``few_images``: variance that is added for differences of few."""
+    parts = parts[0] + few_images, parts[1]
+    half = math.sqrt(_half_squared(parts, shape, 1 - confidence))
+    n_seeds, n_concepts = shape
+    return Estimate(mean, mean - half, mean + half, _p_value(mean, parts, shape), n_concepts, n_seeds)
 
 
 def _two_images(total: float) -> float:

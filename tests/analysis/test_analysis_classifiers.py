@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import pickle
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ from cog.analysis import accuracy_vs_similarity, concepts, confidences, model_co
 from cog.commands import analyze_features
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.results import analysis_records, find
+from cog.results import analysis_records, find, uncertainty
+from cog.results.concept_counts import ConceptCounts
 
 del analysis
 
@@ -727,6 +729,26 @@ def test_winners_equal_the_definition(rivals):
     assert found.details["losers"][0]["wnid"] == LEVEL["cog_l1"][2]
     assert found.values["n_surely_better"] == 1 and found.values["n_surely_worse"] == 0
     assert found.per_seed["22"]["mean_difference"] == pytest.approx((a[0] - b[0]).mean())
+
+
+def test_both_intervals_of_the_mean_difference(rivals):
+    models, own, other = rivals
+    winners = ("--analysis", "winners", "--against", "other_net", "--dataset", "cog_l1")
+    analyze(models, *winners)
+    apart = read(models, "cog_l1", "winners_other_net").values
+    assert apart["mean_difference_low"] is None, "not the same seeds"
+    analyze(models, *winners, "--run_seeds", "22", "37", "--overwrite")
+    found = read(models, "cog_l1", "winners_other_net").values
+    a, b = ([ConceptCounts(array("I", runs[seed]), 10) for seed in (22, 37)] for runs in (own, other))
+    expected = uncertainty.difference(a, b)
+    for name in ("mean_difference", "mean_difference_of_these"):
+        assert found[name] == pytest.approx(expected.mean)
+    assert (found["mean_difference_low"], found["mean_difference_high"]) == pytest.approx(
+        (expected.low, expected.high)
+    )
+    # Three concepts that differ by much: their images alone vary far less.
+    assert expected.low < found["mean_difference_of_these_low"] < expected.mean
+    assert expected.mean < found["mean_difference_of_these_high"] < expected.high
 
 
 def test_one_seed_gives_mcnemars_test_and_no_deviation(rivals):

@@ -81,6 +81,7 @@ def test_every_experiment_with_one_command(workshop, images, repository, warm_py
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "left out: subtrees (needs WordNet 3.0" in done.stderr
     steps = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[")]
     n_steps = 2 * (6 * len(DATASETS) + 4) + 1
     assert sum(f"/{n_steps}]" in line for line in steps) == n_steps
@@ -142,11 +143,11 @@ def test_experiments_that_lack_something_are_named(repository, tmp_path):
     recorder.chmod(0o755)
     done = subprocess.run(
         ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}", "model_name=my_net",
-         "datasets=cog_l5", "experiments=cross distance winners label_free"],
+         "datasets=cog_l5", "experiments=cross distance subtrees winners label_free"],
         env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert re.findall("left out: (.*) .needs (.*?),", done.stderr) == [
-        ("cross", "in1k"), ("distance", "levels_csv"), ("winners", "against")
+        ("cross", "in1k"), ("distance", "levels_csv"), ("subtrees", "levels_csv"), ("winners", "against")
     ]  # fmt: skip
     assert "[1/1]" in done.stdout
 
@@ -159,13 +160,17 @@ def test_one_level_has_no_analysis_of_all_levels_together(repository, tmp_path):
     for datasets in ("in1k cog_l5", "cog_l4 cog_l5"):
         subprocess.run(
             ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
-             "model_name=my_net", f"datasets={datasets}", "experiments=distance", "levels_csv=levels.csv"],
+             "model_name=my_net", f"datasets={datasets}", "experiments=distance subtrees", "levels_csv=levels.csv"],
             env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, check=True,
         )  # fmt: skip
     found = [
-        line.split("--datasets ")[1] for line in commands.read_text().splitlines() if "--analysis" in line
+        line.split("--analysis ")[1] for line in commands.read_text().splitlines() if "--analysis" in line
     ]
-    assert found == ["cog_l5 --levels_csv levels.csv", "cog_l4 cog_l5 cog_levels --levels_csv levels.csv"]
+    assert found == [
+        f"{name} --datasets {datasets} --levels_csv levels.csv"
+        for datasets in ("cog_l5", "cog_l4 cog_l5 cog_levels")
+        for name in ("distance", "subtrees")
+    ]
 
 
 def test_what_takes_days_is_left_out_unless_named(repository, warm_python, tmp_path):

@@ -20,13 +20,13 @@ import tiny
 from test_output_folder import taken_over_at
 
 from cog import constants
-from cog.commands import build_levels
+from cog.commands import build_levels, levels_flags
 from cog.data.level_files import read_levels, write_levels
 from cog.data.root_layout import open_store
 from cog.data.split_files import read_split
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
-from cog.levels import image_folders, job, plan, wordnet
+from cog.levels import figures, image_folders, job, plan, wordnet
 from cog.levels.builder import SIMILARITIES
 from cog.levels.selection import DISCARDED_LIST, read_wnids
 from cog.levels.wordnet import NounGraph
@@ -125,7 +125,7 @@ def sha256(path):
 
 
 def test_help_is_fast_and_lists_what_exists(capsys):
-    assert tuple(SIMILARITIES) == build_levels.SIMILARITIES
+    assert tuple(SIMILARITIES) == levels_flags.SIMILARITIES
     with pytest.raises(SystemExit):
         build_levels.parse_args(["--help"])
     text = capsys.readouterr().out
@@ -203,6 +203,35 @@ def test_from_images_equals_from_counts_and_makes_a_split(toy):
     assert {name: sha256(toy.out / name) for name in first} == first
     assert cached.read_bytes() == (toy.root / "cached.csv").read_bytes()  # an input is not deleted
     assert not (toy.out / constants.SPLIT_FILE).exists()  # of the older result
+
+
+def test_images_of_in1k_are_drawn_before_those_of_the_levels(toy, monkeypatch):
+    """Fig. 9: images of each concept, most first; of IN-1K training and validation images."""
+    toy.figures, drawn = True, []
+    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.append(figure))
+    in1k = toy.root / "in1k"
+    for concept, (n_train, n_val) in zip(SEEN, ((3, 2), (7, 1))):
+        for split, n in (("train", n_train), ("val", n_val)):
+            (in1k / split / concept).mkdir(parents=True)
+            for i in range(n):
+                (in1k / split / concept / f"{i}.JPEG").touch()
+    flags = ("--image_counts", toy.counts, "--in1k_images_root", in1k)
+    assert toy.run(*flags) == 0
+    panels = [panel for panel in drawn[-1].axes if panel.get_title()]
+    assert [panel.get_title() for panel in panels] == [
+        "IN-1K: 13 images",
+        *(f"L{k}: 30 images" for k in (1, 2, 3, 4)),
+    ]
+    assert panels[0].lines[0].get_ydata().tolist() == [8, 5]
+    assert panels[1].lines[0].get_ydata().tolist() == [6] * 5, "two test images, and four of the others"
+    assert toy.report["inputs"]["in1k_images_root"] == {"path": str(in1k)}
+    with pytest.raises(CogError, match="in1k_images_root"):
+        toy.run("--image_counts", toy.counts)
+    assert toy.run("--image_counts", toy.counts, "--overwrite") == 0
+    assert len([panel for panel in drawn[-1].axes if panel.get_title()]) == 4
+    shutil.rmtree(in1k / "val")
+    with pytest.raises(CogError, match="--in1k_images_root"):
+        toy.run(*flags, "--overwrite")
 
 
 def test_same_seed_same_split_whatever_the_listing_order(toy, monkeypatch):

@@ -7,7 +7,9 @@ import json
 import os
 import re
 import statistics
+from array import array
 
+import numpy as np
 import pytest
 from experiment_records import folder_of, write_record, write_runs
 from result_folders import make_record, make_seed_folder
@@ -16,7 +18,7 @@ from cog import constants
 from cog.analysis.knn import neighbor_metric
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.reporting.tables import experiments
+from cog.reporting.tables import experiments, pivot
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages
 from cog.results import (
@@ -28,7 +30,9 @@ from cog.results import (
     relative,
     run_records,
     scores,
+    uncertainty,
 )
+from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import SeedAverage
 from cog.runtime import cli
 from cog.runtime.output_folder import INTERRUPTED
@@ -336,14 +340,51 @@ def test_variants_relative_to_logistic_regression(show, root):
 
 
 def test_deviation_of_a_relative_score_against_a_simulation():
-    import numpy as np
-
     generator = np.random.default_rng(0)
     one = SeedAverage("a_b", "in1k", "mlp", "top1", 0, 63.0, 0.4)
     base = SeedAverage("a_b", "in1k", "logreg", "top1", 0, 60.0, 0.3)
     (made,) = [m for m in relative.derive([one, base]) if m.metric == "relative_to_logreg"]
     a, b = generator.normal(63, 0.4, 10**5), generator.normal(60, 0.3, 10**5)
     assert made.std == pytest.approx((100 * (a - b) / b).std(), rel=0.02)
+
+
+def test_intervals_of_variants_and_of_their_differences():
+    generator = np.random.default_rng(1)
+    base = generator.binomial(50, 0.7, (2, 30))
+
+    def average(evaluation, correct, dataset="in1k", seeds=(1, 2)):
+        values = tuple((2 * correct).mean(axis=1))
+        counts = tuple(ConceptCounts(array("I", row.tolist()), 50) for row in correct)
+        mean = statistics.fmean(values)
+        return SeedAverage(
+            "a_b", dataset, evaluation, "top1", 0, mean, 0.1, seeds, by_seed=values, concepts=counts
+        )
+
+    logreg, mlp = average("logreg", base), average("mlp", np.clip(base + 2, 0, 50))
+    tuned = average("finetune", np.clip(base + 5, 0, 50))
+    blurred = average("logreg", base - 1, "in1k_blurred")
+    found = {
+        (m.evaluation, m.dataset, m.metric): m.value for m in relative.derive([logreg, mlp, tuned, blurred])
+    }
+    for place, of, one, other in (
+        (("mlp", "in1k", "points_to_logreg"), uncertainty.difference, mlp, logreg),
+        (("mlp", "in1k", "relative_to_logreg"), uncertainty.relative_difference, mlp, logreg),
+        (("finetune", "in1k", "logreg_points"), uncertainty.difference, logreg, tuned),
+        (("finetune", "in1k", "logreg_relative"), uncertainty.relative_difference, logreg, tuned),
+        (("logreg", "in1k_blurred", "points_to_in1k"), uncertainty.difference, blurred, logreg),
+    ):
+        expected = of(one.concepts, other.concepts)
+        ends = [found[(*place[:2], name)] for name in scores.interval_of(place[2])]
+        assert found[place] == pytest.approx(expected.mean)
+        assert ends == pytest.approx([expected.low, expected.high])
+    averages = Averages(relative.derive([logreg, mlp]))
+    style = TableStyle(decimals=1, paper_labels=False, with_source=False, model_facts=None, marks=False)
+    tables = experiments.of_variants(averages, ["mlp"], style=style).tables
+    assert all("[" in entry.interval for table in tables for _, (entry,) in table.rows)
+    assert {note.text for table in tables for note in table.notes} == {pivot.OVER_CONCEPTS_AND_SEEDS}
+    # Of other seeds there is nothing to pair.
+    apart = relative.derive([logreg, average("mlp", base, seeds=(3, 4))])
+    assert {m.metric for m in apart} == {"top1", "relative_to_logreg", "points_to_logreg"}
 
 
 def test_principal_components_by_dimension(show, root):

@@ -237,6 +237,37 @@ def test_differences_paired_over_seeds_and_concepts(counted, run):
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_imported_numbers_have_the_intervals_and_verdicts_of_the_runs(counted, run, tmp_path):
+    file = tmp_path / "theirs.json"
+    run("--models_root_dir", counted, "--export", file)
+
+    def place(row):
+        return row["dataset"], row.get("model"), row["n_shot"]
+
+    for view in (("--compare", "mine_net", "sup_resnet50"), ("--drop",), ("--n_shot", "all"), ("--power",)):
+        ours, theirs = (
+            sorted(json.loads(run(*source, *view, "--format", "json")), key=place)
+            for source in (("--models_root_dir", counted), ("--import", file))
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            names = [name for name in one if "source" not in name]
+            assert [one[name] for name in names] == [other[name] for name in names]
+    # A model of the file against one's own runs.
+    own = (
+        "--models_root_dir",
+        counted,
+        "--import",
+        file,
+        "--baseline",
+        "sup_resnet50",
+        "--model",
+        "mine_net",
+    )
+    rows = json.loads(run(*own, "--format", "json"))
+    readings = {(row["dataset"], row["reading"]) for row in rows if row["source"] == "theirs"}
+    assert readings == {("in1k", "lower"), ("cog_l1", "not told apart"), ("cog_l5", "higher")}
+
+
 @pytest.mark.parametrize("fmt", writers.FORMATS)
 def test_accuracies_with_intervals(counted, run, fmt):
     out = run("--models_root_dir", counted, "--format", fmt, "--n_shot", "all")
@@ -256,6 +287,24 @@ def test_differences_in_a_table_have_intervals(counted, run):
     out = run("--models_root_dir", counted, "--relative_to", "sup_resnet50", "--n_shot", "all")
     words = " ".join(out.split())
     assert "± combined deviation over seeds" in words and "paired over both" in words
+
+
+def test_drops_have_intervals_over_the_concepts_of_both(counted, run):
+    rows = json.loads(run("--models_root_dir", counted, "--drop", "--n_shot", "all", "--format", "json"))
+    of: dict[tuple[str, str], list[object]] = {}
+    for one in find.find_all(counted, n_shots=[0]).runs["logreg"]:
+        of.setdefault((one.model, one.dataset), []).append(one.concepts)
+    for row in rows:
+        if row["dataset"] == "in1k":
+            assert (row["drop"], row["low"], row["high"]) == (0.0, None, None)
+            continue
+        accuracies = [uncertainty.accuracy(of[row["model"], d]) for d in (row["dataset"], "in1k")]
+        expected = uncertainty.change(*accuracies)
+        assert (row["drop"], row["low"], row["high"]) == pytest.approx(
+            (expected.mean, expected.low, expected.high)
+        )
+    out = " ".join(run("--models_root_dir", counted, "--drop", "--n_shot", "all").split())
+    assert "over concepts (with their images) of both data sets" in out and "[" in out
 
 
 def test_differences_of_seeds_alone_tell_nothing(study, run):

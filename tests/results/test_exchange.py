@@ -10,6 +10,7 @@ import json
 import os
 import statistics
 import time
+from array import array
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.results import exchange, find, published, run_records
+from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import SeedAverage
 
 SEEDS = (22, 37, 45)
@@ -149,6 +151,77 @@ def test_documented_form(tmp_path):
     assert len(path.read_text().splitlines()) == 10, "one line for each cell, so that differences can be read"
 
 
+def counted(*, model="a_b", images=10, n_seeds=2, **fields):
+    """An average of runs on four concepts with right answers per concept."""
+    correct = [[9, 8, k, 10] for k in range(n_seeds)]
+    runs = tuple(ConceptCounts(array("B", row), images) for row in correct)
+    values = tuple(100 * sum(row) / runs[0].n_images for row in correct)
+    place = (model, "cog_l1", fields.pop("evaluation", "logreg"), "top1", 0)
+    mean, std = statistics.fmean(values), statistics.pstdev(values)
+    seeds = constants.SEEDS[:n_seeds]
+    return SeedAverage(*place, mean, std, seeds, by_seed=values, concepts=runs, **fields)
+
+
+@pytest.mark.parametrize("images", [10, array("B", [10, 9, 200, 11])])
+@pytest.mark.parametrize("evaluation", ["logreg", "mlp"])
+def test_right_answers_per_concept_survive(tmp_path, evaluation, images):
+    average = counted(evaluation=evaluation, images=images)
+    path = write(tmp_path / "f.json", [average], label="lab")
+    (found,) = exchange.load(path)
+    assert found == dataclasses.replace(average, source="lab")
+    assert [(c.correct, c.images) for c in found.concepts] == [
+        (c.correct, c.images) for c in average.concepts
+    ]
+    content = json.loads(path.read_text())
+    (entry,) = content["cells"] or content["measures"]
+    assert content["version"] == 4 and list(entry["concepts"]) == [*exchange._CONCEPTS]
+    assert all(f'"{key}"' in exchange.__doc__ for key in ("concepts", *exchange._CONCEPTS))
+    # Of runs on other images there is no interval, and so they are not shared.
+    mixed = dataclasses.replace(average, concepts=(average.concepts[0], counted(images=12).concepts[1]))
+    (without,) = exchange.load(write(tmp_path / "g.json", [mixed]))
+    assert without.concepts == () and json.loads((tmp_path / "g.json").read_text())["version"] < 4
+
+
+CONCEPTS = ("cells", 0, "concepts")
+BAD_CONCEPTS = {
+    "number": (CONCEPTS, 3, "cells[0].concepts is 3"),
+    "unknown entry": ((*CONCEPTS, "x"), 1, "unknown entry"),
+    "no classes": ((*CONCEPTS, "n_classes"), 0, "concepts is wrong"),
+    "huge": ((*CONCEPTS, "n_classes"), 1 << 62, "concepts is wrong"),
+    "other classes": ((*CONCEPTS, "n_classes"), 3, "concepts is wrong"),
+    "no images": ((*CONCEPTS, "images_per_class"), 0, "0 images per class"),
+    "images null": ((*CONCEPTS, "images_per_class"), None, "concepts is wrong"),
+    "few images": ((*CONCEPTS, "images_per_class"), 9, "more right answers than there are images"),
+    "more images": ((*CONCEPTS, "images_per_class"), 20, "the accuracy is"),
+    "of one seed": ((*CONCEPTS, "correct_per_class"), ["CQgACg=="], "answers of each seed"),
+    "answers null": ((*CONCEPTS, "correct_per_class"), [None, None], "concepts is wrong"),
+    "another accuracy": ((*CONCEPTS, "correct_per_class", 1), "CQgACg==", "the accuracy is"),
+    "no base64": ((*CONCEPTS, "correct_per_class", 1), "\x00" * 8, "concepts is wrong"),
+    "without seeds": (("cells", 0, "top1_by_seed"), [], "answers of each seed"),
+    "of another version": (("version",), 3, 'unknown entry "concepts"'),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONCEPTS)
+def test_wrong_answers_per_concept(tmp_path, name):
+    where, value, message = BAD_CONCEPTS[name]
+    content = json.loads(exchange.dump([counted()], label="lab"))
+    path = tmp_path / "f.json"
+    path.write_text(json.dumps(change(where, value)(content)))
+    with pytest.raises(CogError) as error:
+        exchange.load(path)
+    text = str(error.value)
+    assert text.startswith(f"--import {path}: ") and message in text and "\n" not in text and len(text) < 400
+
+
+def test_of_the_same_numbers_those_with_answers_per_concept_are_kept():
+    whole = counted(source="x")
+    bare = dataclasses.replace(whole, concepts=())
+    for groups in ((whole, bare), (bare, whole)):
+        (merged,) = exchange.merge(*((name, [a]) for name, a in zip("fg", groups)))
+        assert merged.concepts == whole.concepts
+
+
 def test_the_label_is_the_files_name_unless_given(tmp_path):
     cells = make()
     assert exchange.load(write(tmp_path / "lab one.json", cells))[0].source == "lab one"
@@ -194,7 +267,7 @@ BAD = {
     "text": (lambda content: "imagenet-cog results", "not a file of --export"),
     "another format": (change(("format",), "lm results"), "not a file of --export"),
     "no format": (remove(("format",)), "not a file of --export"),
-    "later version": (change(("version",), 4), "version is 4, expected 1 to 3"),
+    "later version": (change(("version",), 5), "version is 5, expected 1 to 4"),
     "version true": (change(("version",), True), "version is true"),
     "no version": (remove(("version",)), "version is null"),
     "unknown entry": (change(("cell",), []), "unknown entry \"cell\""),
@@ -305,7 +378,7 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     with open(tmp_path / "large", "wb") as handle:
-        handle.truncate((1 << 26) + 1)
+        handle.truncate((1 << 27) + 1)
     for name, message in (
         ("folder", "is a folder"),
         ("pipe", "is not a regular file"),

@@ -107,6 +107,121 @@ def test_concepts_of_different_sizes_are_a_ratio():
     assert found.mean == pytest.approx(100 * correct.sum() / images.sum())
 
 
+def test_concepts_of_the_same_weight():
+    generator = np.random.default_rng(11)
+    one, other = generator.binomial(50, 0.7, (2, 3, 40))
+    expected = uncertainty.difference(runs(one), runs(other))
+    found = uncertainty.mean_difference(2.0 * (one - other), 2000)
+    assert (found.mean, found.low, found.high, found.p) == pytest.approx(
+        (expected.mean, expected.low, expected.high, expected.p)
+    )
+    assert (found.n_concepts, found.n_seeds) == (40, 3)
+    assert uncertainty.mean_difference(np.zeros((3, 1)), 50) is None
+
+
+def bootstrap_over_concepts(statistic, n_concepts, generator, n_draws=4000):
+    """Return the standard deviation of a statistic over draws of concepts with replacement."""
+    return np.std([statistic(generator.integers(0, n_concepts, n_concepts)) for _ in range(n_draws)], ddof=1)
+
+
+def test_relative_differences_are_as_wide_as_a_bootstrap_over_concepts():
+    generator = np.random.default_rng(12)
+    images = generator.integers(30, 70, 150)
+    rates = accuracies(generator, 150)
+    one, other = (generator.binomial(images, np.clip(rates + shift, 0, 1)) for shift in (-0.1, 0))
+    found = uncertainty.relative_difference(runs([one], images), runs([other], images))
+    assert found.mean == pytest.approx(100 * (one.sum() / other.sum() - 1))
+    expected = bootstrap_over_concepts(
+        lambda drawn: 100 * one[drawn].sum() / other[drawn].sum(), 150, generator
+    )
+    assert found.high - found.mean == pytest.approx(stats.t.ppf(0.975, 149) * expected, rel=0.05)
+    assert found.mean - found.low == pytest.approx(found.high - found.mean)
+    assert uncertainty.relative_difference(runs([one], images), runs([one * 0], images)) is None
+    assert uncertainty.relative_difference(runs([one], images), runs([other], images + 1)) is None
+
+
+def test_changes_are_as_wide_as_a_bootstrap_over_the_concepts_of_both():
+    generator = np.random.default_rng(13)
+    level, seen = (generator.binomial(50, accuracies(generator, n, mean=m)) for n, m in ((150, 0), (200, 2)))
+    found = uncertainty.change(*(uncertainty.accuracy(runs([x])) for x in (level, seen)))
+    assert found.mean == pytest.approx(100 * (level.mean() / seen.mean() - 1))
+    draws = [
+        100
+        * (level[generator.integers(0, 150, 150)].mean() / seen[generator.integers(0, 200, 200)].mean() - 1)
+        for _ in range(4000)
+    ]
+    # A tenth of the width: Wilson's intervals lie a little nearer to one half.
+    low, high = np.quantile(draws, (0.025, 0.975))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.1 * (high - low))
+    assert found.n_concepts == 150
+
+
+def test_changes_at_the_ends_of_the_scale():
+    def number(mean, low, high):
+        return uncertainty.Estimate(mean, low, high, None, 10, 1)
+
+    none = uncertainty.change(number(0, 0, 10), number(50, 40, 60))
+    assert (none.mean, none.low) == (-100, -100) and -100 < none.high < -70
+    # Twice the base's mean is its upper end: 0 / 0 in the equation as it is published.
+    twice = uncertainty.change(number(60, 50, 70), number(50, 20, 100))
+    near = uncertainty.change(number(60, 50, 70), number(50, 20, 99.999))
+    assert twice.low == pytest.approx(near.low, abs=0.01) and twice.low < twice.mean < twice.high
+    same = uncertainty.change(number(60, 60, 60), number(50, 50, 50))
+    assert (same.low, same.high) == pytest.approx((20, 20))
+    assert uncertainty.change(number(60, 50, 70), number(0, 0, 10)) is None
+
+
+def images_of(generator, shares, n):
+    """Whether each of n[k] images of each concept is right, (S, N), and the concepts' labels."""
+    labels = np.repeat(np.arange(len(n)), n)
+    hard = generator.random((1, len(labels)))  # as hard with every seed
+    noise = generator.normal(0, 0.05, (len(shares), len(labels)))
+    return (hard + noise < shares[:, labels]).astype(float), labels
+
+
+def test_of_these_very_concepts_as_a_bootstrap_of_images_within_concepts():
+    generator = np.random.default_rng(14)
+    n = generator.integers(5, 60, 80)
+    rates = accuracies(generator, 80)
+    one, labels = images_of(generator, np.clip([rates - 0.05], 0, 1), n)
+    other = images_of(generator, np.clip([rates], 0, 1), n)[0]
+    x = 100 * (one - other)
+    found = uncertainty.mean_difference_over_images(x, labels)
+    by_concept = [x[0, labels == k] for k in range(80)]
+    assert found.mean == pytest.approx(np.mean([d.mean() for d in by_concept]))
+    draws = [
+        np.mean([d[generator.integers(0, len(d), len(d))].mean() for d in by_concept]) for _ in range(1000)
+    ]
+    # A bootstrap's variance of a mean lacks the factor n / (n - 1); two images are in the interval beside.
+    expected = np.sqrt(sum(d.var(ddof=1) / len(d) for d in by_concept) / 80**2 + 2 * (100 / len(labels)) ** 2)
+    assert np.std(draws) == pytest.approx(expected, rel=0.08)
+    assert found.high - found.mean == pytest.approx(stats.t.ppf(0.975, len(labels) - 80) * expected, rel=1e-6)
+    assert (found.n_concepts, found.n_seeds) == (80, 1)
+    over_concepts = uncertainty.mean_difference(np.array([[d.mean() for d in by_concept]]), len(labels))
+    assert over_concepts.high - over_concepts.low > found.high - found.low, (
+        "concepts vary beside their images"
+    )
+    assert uncertainty.mean_difference_over_images(x[:, :1], labels[:1]) is None
+
+
+@pytest.mark.parametrize("n_seeds", [1, 2, 5])
+def test_coverage_for_these_very_concepts(n_seeds):
+    """The concepts are drawn once, their images and the seeds again for each study."""
+    generator = np.random.default_rng(15)
+    n = np.full(60, 20)
+    effects = generator.normal(0, 8, 60)
+    n_covered = 0
+    for _ in range(400):
+        x, labels = np.zeros((n_seeds, n.sum())), np.repeat(np.arange(60), n)
+        x += effects[labels] + generator.normal(0, 40, n.sum()) + generator.normal(0, 20, x.shape)
+        x += (n_seeds > 1) * (
+            generator.normal(0, 1.5, (n_seeds, 1)) + generator.normal(0, 6, (n_seeds, 60))[:, labels]
+        )
+        found = uncertainty.mean_difference_over_images(x, labels)
+        n_covered += found.low <= effects.mean() <= found.high
+    assert 0.93 <= n_covered / 400 <= 0.985
+
+
 def test_holm_is_the_closed_test_of_bonferroni():
     """A hypothesis falls at a level where Bonferroni rejects every intersection of hypotheses that has it."""
     generator = np.random.default_rng(5)
@@ -213,6 +328,23 @@ def test_coverage_of_accuracies(n_concepts, n_seeds):
         rates = accuracies(generator, n_concepts, mean=level)
         found = uncertainty.accuracy(runs(generator.binomial(50, rates, (n_seeds, n_concepts))))
         n_covered += found.low <= truth[level] <= found.high
+    assert 0.93 <= n_covered / 400 <= 0.98
+
+
+@pytest.mark.parametrize("n_seeds", [1, 5])
+def test_coverage_of_changes(n_seeds):
+    generator = np.random.default_rng(16 + n_seeds)
+    truth = {m: accuracies(generator, 10**6, mean=m).mean() for m in (0.0, 1.5)}
+    n_covered = 0
+    for _ in range(400):
+        level, seen = (
+            uncertainty.accuracy(
+                runs(generator.binomial(50, accuracies(generator, 100, mean=m), (n_seeds, 100)))
+            )
+            for m in truth
+        )
+        found = uncertainty.change(level, seen)
+        n_covered += found.low <= 100 * (truth[0.0] / truth[1.5] - 1) <= found.high
     assert 0.93 <= n_covered / 400 <= 0.98
 
 

@@ -10,8 +10,7 @@ from cog.reporting.figures.curves import Curve, CurveSelection, Key, model_label
 from cog.reporting.figures.points import RELATIVE, SPEARMAN, dataset_label
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
-from cog.results import metric_info
-from cog.results.scores import SeedAverage
+from cog.results.scores import SeedAverage, interval_of
 
 # More lines below a figure would be a table.
 _MOST = 4
@@ -78,7 +77,7 @@ def _correlations(panels: Sequence[Panel], key: Key, words: str) -> list[str]:
     drawn = [(panel.key, series.curve) for panel in panels for series in panel.series]
     lines: dict[str, list[str]] = {}
     for dataset, curve in sorted(drawn, key=lambda place: not place[1].own):
-        names = (key[1], *metric_info.interval_of(key[1]))
+        names = (key[1], *interval_of(key[1]))
         value, *ends = (curve.scores.get((dataset, (key[0], name, key[2]))) for name in names)
         if value is None:
             continue

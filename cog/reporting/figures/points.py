@@ -12,6 +12,7 @@ from cog.reporting.figures.curves import Curve, CurveSelection, Key, shorten
 from cog.reporting.tables.writers import printable
 from cog.results import comparison, labels, uncertainty
 from cog.results.comparison import Difference
+from cog.results.relative import change_from
 from cog.results.scores import RUNS, SeedAverage
 from cog.results.uncertainty import Estimate
 from cog.runtime.json_fields import number
@@ -64,6 +65,8 @@ def _interval(score: SeedAverage, other: SeedAverage | None, quantity: str) -> t
         found = uncertainty.accuracy(score.concepts)
     elif quantity == RELATIVE and other is not None and other.model != score.model:
         found = comparison.difference(score, other)
+    elif quantity == DROP and other is not None and other is not score:
+        found = change_from(score, other)
     if found is None or found.low is None or found.high is None:
         return math.nan, math.nan
     return found.low, found.high

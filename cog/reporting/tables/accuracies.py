@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
-from cog.reporting.tables.pivot import Averages, Number, Quantity, Slice, tabulate
+from cog.reporting.tables.pivot import (
+    OVER_CONCEPTS_AND_SEEDS,
+    Averages,
+    Number,
+    Quantity,
+    Slice,
+    tabulate,
+)
 from cog.reporting.tables.writers import Note, Table
 from cog.results import comparison, published, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
-from cog.results.relative import points
+from cog.results.relative import change_from, points, relative
 from cog.results.scores import LOGREG, SeedAverage, dataset_key
 
 #: ``datasets``: models by data sets, one table for each number of shots (Fig. 3's data); ``shots``: models by numbers
@@ -120,7 +126,7 @@ def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
         "{metric} accuracy (%)",
         "mean ± std over seeds",
         ("mean", "std", *["low", "high"] * any(average.concepts for average in averages.shown)),
-        interval_note="[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts.",
+        interval_note=OVER_CONCEPTS_AND_SEEDS,
     )
 
 
@@ -228,14 +234,25 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
         base = reference.get((average.model, average.source, average.n_shot))
         if base is None or base.value <= 0:
             return None
-        value, deviation = 100 * (average.value / base.value - 1), None
-        if average.dataset != constants.IN1K and average.std is not None and base.std is not None:
-            deviation = 100 * math.hypot(average.std / base.value, average.value * base.std / base.value**2)
-        record = {"in1k_mean": base.value, "drop": value, "drop_deviation": deviation}
-        return Number(value, deviation, decimals, signed=True, record=record)
+        value, deviation, interval = 100 * (average.value / base.value - 1), None, None
+        if average.dataset != constants.IN1K:
+            deviation = relative(average, base)[1]
+            found = change_from(average, base)
+            interval = None if found is None else (found.low, found.high)
+        shown = (base.value, value, deviation, *(interval or (None, None)))
+        record = dict(zip(columns, shown, strict=True))
+        return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
 
+    columns = ("in1k_mean", "drop", "drop_deviation", "low", "high")
     title = f"{{metric}} accuracy, change since the model's own {constants.IN1K} (% of it)"
-    return Quantity(of, title, "± combined deviation", ("in1k_mean", "drop", "drop_deviation"))
+    return Quantity(
+        of,
+        title,
+        "± combined deviation over seeds",
+        columns,
+        interval_note="[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, "
+        "and seeds.",
+    )
 
 
 def rank(averages: Averages, metric: str, decimals: int) -> Quantity:

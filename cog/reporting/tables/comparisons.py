@@ -49,8 +49,8 @@ _DEVIATION = Note(
     "concepts or images; ±: no common seeds, combined deviation sqrt(s1^2 + s2^2) of single runs."
 )
 _UNKNOWN = Note(
-    "not told: counts per concept are not known (published and imported numbers, top-5, runs of earlier versions or "
-    "of the authors' toolkit; those trained again with logreg.py --overwrite record them), or there are no common "
+    "not told: counts per concept are not known (published numbers, top-5, files of earlier versions, and runs that "
+    "neither record them nor have predictions that tell; logreg.py --overwrite records them), or there are no common "
     "seeds or images; csv and json say which."
 )
 _ESTABLISHED = Note(

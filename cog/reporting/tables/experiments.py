@@ -19,6 +19,7 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import TableStyle, View, format_number, only_source, seeds_there
 from cog.reporting.tables.pivot import (
     OVER_CONCEPTS,
+    OVER_CONCEPTS_AND_SEEDS,
     Averages,
     Key,
     Number,
@@ -29,7 +30,7 @@ from cog.reporting.tables.pivot import (
     tabulate,
 )
 from cog.reporting.tables.writers import Note, Table, TableEntry
-from cog.results import metric_info, published, relative, scores
+from cog.results import metric_info, published, relative, scores, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.metric_info import ClassifierName, Metric
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key
@@ -138,7 +139,7 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
                 of,
                 notes=panel.notes,
                 spread_note=panel.metric.note,
-                interval_note=panel.metric.note if panel.metric.shows_range else OVER_CONCEPTS,
+                interval_note=_interval_note(_key_of(panel.columns[0])),
             ),
             title=panel.title,
             style=style,
@@ -151,17 +152,24 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
     return View(tuple(tables), COLUMNS, tuple(map(record, numbers)))
 
 
+def _key_of(column: Slice) -> Key:
+    return column.place["evaluation"], column.place["metric"], column.place["n_shot"]
+
+
 def _ends(averages: Averages, average: SeedAverage) -> list[SeedAverage | None]:
-    return [averages.beside(average, name) for name in metric_info.interval_of(average.metric)]
+    return [averages.beside(average, name) for name in scores.interval_of(average.metric)]
 
 
 def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None) -> Number:
     """Return the number of an average with its interval, where one is known, else with its deviation over seeds.
 
-    A number over concepts is uncertain by its concepts; a deviation over seeds beside it would look like its error. Of
-    a number of one chosen repetition (k-means), the interval is the range of all.
+    An accuracy of a classifier has both. Another number over concepts is uncertain by its concepts; a deviation over
+    seeds beside it would look like its error. Of a number of one chosen repetition (k-means), the interval is the range
+    of all.
     """
     number = own_number(average, decimals=decimals)
+    if average.concepts and (found := uncertainty.accuracy(average.concepts)) is not None:
+        return dataclasses.replace(number, interval=(found.low, found.high))
     low, high = _ends(averages, average)
     if low is not None and high is not None:
         return dataclasses.replace(number, deviation=None, interval=(low.value, high.value))
@@ -173,13 +181,22 @@ def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None)
 
 def interval_notes(averages: Averages, shown: Iterable[SeedAverage]) -> tuple[Note, ...]:
     """Return what the intervals of numbers are, each kind once."""
-    metrics = [
-        metric_info.describe(*average.key)
+    texts = (
+        _interval_note(average.key)
         for average in shown
         if number_of(averages, average, decimals=None).interval is not None
-    ]
-    texts = (metric.note if metric.shows_range else OVER_CONCEPTS for metric in metrics)
+    )
     return tuple(map(Note, dict.fromkeys(texts)))
+
+
+def _interval_note(key: Key) -> str:
+    """Return what the interval of a number is."""
+    metric = metric_info.describe(*key)
+    if metric.shows_range:
+        return metric.note
+    if metric.interval:
+        return metric.interval
+    return OVER_CONCEPTS_AND_SEEDS if scores.is_classifier(key[0]) else OVER_CONCEPTS
 
 
 def record(average: SeedAverage) -> dict[str, Any]:

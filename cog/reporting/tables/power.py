@@ -76,7 +76,7 @@ def smallest_differences(averages: Averages, style: TableStyle) -> View:
     if not records:
         raise CogError(
             "--power needs two models with two common seeds on a data set, and runs that record right answers per "
-            "concept (those of earlier versions do not: logreg.py --overwrite)"
+            "concept or have predictions that tell them (logreg.py --overwrite records them)"
         )
     return View(tuple(tables), _COLUMNS, tuple(records))
 
