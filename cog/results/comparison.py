@@ -167,7 +167,7 @@ def difference(cell: SeedAverage, baseline: SeedAverage) -> Difference:
         estimate = uncertainty.difference(*([by_seed[seed] for seed in seeds] for by_seed in runs))
         unknown = "one common seed" if len(seeds) == 1 else ""
         if estimate is None:
-            unknown = "not the same images per concept"
+            unknown = "not the same test images" if len(cell.concepts[0].correct) > 1 else "a single concept"
     return Difference(
         model=cell.model,
         source=cell.source,

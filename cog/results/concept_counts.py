@@ -44,10 +44,12 @@ class ConceptCounts:
     Attributes:
         correct: classified rightly, by class index.
         images: of each class; one number where all classes have as many.
+        image_list: SHA-256 of the list of test images; None where it is not known.
     """
 
     correct: array[int]
     images: array[int] | int
+    image_list: str | None = None
 
     @property
     def images_of_each(self) -> Sequence[int]:
@@ -71,13 +73,16 @@ def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:
     return {CORRECT: _encode(correct), IMAGES: int(images[0]) if same else _encode(images)}
 
 
-def read(final: Mapping[str, Any], *, n_classes: int | None, top1: float) -> ConceptCounts | None:
+def read(
+    final: Mapping[str, Any], *, n_classes: int | None, top1: float, image_list: str | None = None
+) -> ConceptCounts | None:
     """Return the counts of a run, or None where it has none (runs of earlier versions).
 
     Args:
         final: entry of ``results.json``.
         n_classes: number of classes.
         top1: accuracy of the run, in percent.
+        image_list: SHA-256 of the list of test images, where it is known.
 
     Raises:
         ValueError: counts of another form, or that contradict themselves or the accuracy.
@@ -91,7 +96,7 @@ def read(final: Mapping[str, Any], *, n_classes: int | None, top1: float) -> Con
     images: array[int] | int = stated if type(stated) is int else _decode(stated, n_classes)
     if isinstance(images, int) and not 0 < images < _MOST_IMAGES:
         raise ValueError(f"{images} images per class")
-    counts = ConceptCounts(correct, images)
+    counts = ConceptCounts(correct, images, image_list)
     n = counts.n_images
     if isinstance(images, int):
         fits = max(correct) <= images

@@ -7,13 +7,16 @@ one combined standard deviation were taken as equal.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cog import constants
+from cog.errors import some
 from cog.results import comparison, relative
+from cog.results.comparison import Difference
 from cog.results.labels import dataset_label, shots_label
 from cog.results.scores import SeedAverage, dataset_key
 
@@ -214,7 +217,7 @@ def _describe_ranks(here: Sequence[Place], label: Mapping[str, str], *, n_shot: 
     first = [p for p in here if p.rank == 1 and not p.about_equal]
     if first:
         names = _several([dataset_label(p.cell.dataset) for p in first])
-        text += f" On {names} it is ahead of every published model."
+        text += f" On {names} its mean is above every published one by more than the combined deviation over seeds."
     return text
 
 
@@ -337,31 +340,37 @@ def describe_own(cells: Sequence[SeedAverage]) -> list[str]:
     return texts
 
 
-def best_own(cells: Sequence[SeedAverage], label: Mapping[tuple[str, str], str]) -> list[str]:
-    """Say which of several models is best on which data set with all images; needs at least two models.
-
-    Args:
-        cells: of all models.
-        label: how to call them, by model and source.
-    """
+def to_highest(cells: Sequence[SeedAverage]) -> list[Difference]:
+    """Return what the model with the highest mean is above each other one, by data set, with all images."""
     by_dataset: dict[str, list[SeedAverage]] = {}
     for cell in cells:
         if cell.n_shot == 0:
             by_dataset.setdefault(cell.dataset, []).append(cell)
-    won: dict[str, list[str]] = {}
-    close: list[str] = []
-    highest = []
+    differences = []
     for dataset in sorted(by_dataset, key=dataset_key):
-        rivals = sorted(by_dataset[dataset], key=lambda cell: -cell.value)
-        if len(rivals) > 1:
-            highest.append(comparison.difference(rivals[0], rivals[1]))
-    for item in comparison.judge(highest):
-        first, second = label[item.model, item.source], label[item.baseline, item.baseline_source]
-        if item.sign > 0:
-            won.setdefault(first, []).append(item.dataset)
+        highest, *others = sorted(by_dataset[dataset], key=lambda cell: -cell.value)
+        differences += [comparison.difference(highest, other) for other in others]
+    return differences
+
+
+def describe_highest(differences: Iterable[Difference], label: Mapping[tuple[str, str], str]) -> list[str]:
+    """Say which of several models is highest on which data set, or that it cannot be told; none for a single model.
+
+    Args:
+        differences: of :func:`to_highest`, judged beside all others that are shown.
+        label: how to call the models, by model and source.
+    """
+    told: dict[str, list[str]] = {}
+    untold: list[str] = []
+    for dataset, group in itertools.groupby(differences, key=lambda item: item.dataset):
+        items = list(group)
+        first = label[items[0].model, items[0].source]
+        others = [label[item.baseline, item.baseline_source] for item in items if item.sign <= 0]
+        if others:
+            untold.append(f"{dataset} ({first}, not told from {some(others)})")
         else:
-            close.append(f"{item.dataset} ({first}, {second})")
-    parts = [f"{model} is highest on {_several(names)}" for model, names in won.items()]
-    if close:
-        parts.append(f"the two highest are not told apart on {_several(close)}")
+            told.setdefault(first, []).append(dataset)
+    parts = [f"{model} is highest on {_several(names)}" for model, names in told.items()]
+    if untold:
+        parts.append(f"highest by the mean alone on {_several(untold)}")
     return [f"With all training images: {'; '.join(parts)}."] if parts else []

@@ -327,6 +327,11 @@ def _read_last(path: Path, final: str) -> tuple[float, float, int]:
     return top1, top5, n_epochs
 
 
+def image_list_of_test(details: Details) -> str | None:
+    """Return the SHA-256 of the list of test images that a run was tested on; None where it is not recorded."""
+    return text(details.test_features.get("image_list_sha256"))
+
+
 def _run(
     path: Path,
     final: str,
@@ -354,7 +359,12 @@ def _run(
     concepts = None
     if record is not None:
         try:
-            concepts = concept_counts.read(recorded, n_classes=whole(record.get("n_classes")), top1=top1)
+            concepts = concept_counts.read(
+                recorded,
+                n_classes=whole(record.get("n_classes")),
+                top1=top1,
+                image_list=image_list_of_test(details),
+            )
         except ValueError as error:
             raise CogError(
                 f"{RESULTS_FILE} was changed ({error}); run this again with --overwrite, or remove the entry "

@@ -19,7 +19,7 @@ from cog import constants
 from cog.errors import CogError
 from cog.results import official
 from cog.results.concept_counts import TOLERANCE_PERCENT, ConceptCounts
-from cog.results.run_records import Run
+from cog.results.run_records import Run, image_list_of_test
 from cog.runtime import safe_load
 
 PREDICTIONS_FILE = "preds.pkl"
@@ -62,4 +62,4 @@ def _counts(run: Run) -> ConceptCounts | None:
     right = (predicted.reshape(n_classes, n_images) == np.arange(n_classes)[:, None]).sum(axis=1)
     if abs(100 * right.sum() / len(predicted) - run.top1) > TOLERANCE_PERCENT:
         return None
-    return ConceptCounts(array("I", right.tolist()), n_images)
+    return ConceptCounts(array("I", right.tolist()), n_images, image_list_of_test(run.details))

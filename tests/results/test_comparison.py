@@ -94,7 +94,21 @@ def test_without_counts_there_is_no_verdict():
     apart = difference(counted_cell("a_b", [[9, 9]], seeds=(1,)), counted_cell("a_c", [[9, 9]], seeds=(2,)))
     assert not apart.paired and apart.reading == "not told: no common seed"
     other = difference(counted_cell("a_b", [[9, 9]] * 2), counted_cell("a_c", [[9, 9]] * 2, images=49))
-    assert other.low is None and other.reading == "not told: not the same images per concept"
+    assert other.low is None and other.reading == "not told: not the same test images"
+    single = difference(counted_cell("a_b", [[9]] * 2), counted_cell("a_c", [[8]] * 2))
+    assert single.reading == "not told: a single concept"
+
+
+@pytest.mark.parametrize(("other", "reading"), [("f0", "higher"), ("f1", "not told: not the same test images"), (None, "higher")])
+def test_lists_of_test_images(other, reading):
+    """As many images are not the same ones."""
+
+    def on(image_list, cell):
+        listed = (dataclasses.replace(counts, image_list=image_list) for counts in cell.concepts)
+        return dataclasses.replace(cell, concepts=tuple(listed))
+
+    cells = on("f0", counted_cell("a_b", [[50] * 99] * 2)), on(other, counted_cell("a_c", [[0] * 99] * 2))
+    assert judge([difference(*cells)])[0].reading == reading
 
 
 def test_unpaired_differences_have_the_combined_deviation():

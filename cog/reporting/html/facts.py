@@ -240,19 +240,23 @@ def collect(
         notices.append(
             Notice("problem", "", "no results", "These are no results", text, "Run without --limit.")
         )
+    by_place = _differences(own, base)
+    to_highest = [] if compared else ranking.to_highest([cell for model in own for cell in model.cells])
+    # All comparisons of the page are corrected for their number together.
+    judged = comparison.judge([*by_place.values(), *to_highest])
     facts = Facts(
         own=tuple(own),
         published=tuple(published),
         compared=compared,
         headline=(),
         standings=_standings(own, published) if compared and len(own) > 1 else (),
-        differences=_differences(own, base),
+        differences=dict(zip(by_place, judged, strict=False)),
         baseline=base,
         footnote=results.model_facts.footnote(marked),
         notices=tuple(sorted(notices, key=lambda notice: diagnostics.SEVERITIES.index(notice.severity))),
         results=results,
     )
-    return dataclasses.replace(facts, headline=tuple(_headline(facts)))
+    return dataclasses.replace(facts, headline=tuple(_headline(facts, judged[len(by_place) :])))
 
 
 def _has_experiments(results: QueryResult) -> bool:
@@ -388,7 +392,7 @@ def _differences(own: Sequence[OwnModel], baseline: PageBaseline | None) -> dict
                 continue
             if official.compare([cell, base]).allows(cell, base):
                 differences[index, cell.dataset] = comparison.difference(cell, base)
-    return dict(zip(differences, comparison.judge(differences.values()), strict=True))
+    return differences
 
 
 def _sentences(model: OwnModel) -> list[str]:
@@ -424,7 +428,7 @@ def _certainty(cells: Sequence[SeedAverage]) -> list[str]:
     ]
 
 
-def _headline(facts: Facts) -> list[str]:
+def _headline(facts: Facts, to_highest: Sequence[Difference]) -> list[str]:
     own = facts.own
     if not own:
         if facts.has_experiments and not facts.published:
@@ -445,8 +449,7 @@ def _headline(facts: Facts) -> list[str]:
             "meaningful."
         )
     labels = {(model.name, model.source): model.label for model in own}
-    best = ranking.best_own([cell for model in own for cell in model.cells], labels)
-    return [f"{text} What follows {each_other}.", *best]
+    return [f"{text} What follows {each_other}.", *ranking.describe_highest(to_highest, labels)]
 
 
 def _best_on_levels(standings: Sequence[Standing]) -> list[str]:

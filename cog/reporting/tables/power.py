@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cog.errors import CogError
@@ -14,7 +14,6 @@ from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results import uncertainty
 from cog.results.labels import shots_label
 from cog.results.scores import SeedAverage
-from cog.results.uncertainty import Spread
 
 #: Numbers of seeds that are looked at beside those there are.
 SEEDS = (5, 10, 20)
@@ -26,9 +25,9 @@ _COLUMNS = (
 )  # fmt: skip
 _NOTES = (
     Note(
-        "Differences in points between two models that 4 of 5 studies with so many seeds, on as many concepts, would "
-        "tell at 95 %; one comparison, without correction for several. Variances are means over all pairs of the "
-        "models shown."
+        "Differences in points between two models that about 4 of 5 studies with so many seeds, on as many concepts, would "
+        "tell at 95 %; one comparison, without correction for several. Variances are means over all pairs of "
+        "models with two common seeds on the same images."
     ),
     Note(
         "std: of the difference of two models over seeds (what one seed changes on all concepts) and over concepts. "
@@ -53,19 +52,18 @@ def smallest_differences(averages: Averages, style: TableStyle) -> View:
                 for average in averages.shown
                 if (average.dataset, average.n_shot) == (dataset, n_shot) and len(average.concepts) > 1
             ]
-            found = _spread(group)
-            if found is None:
-                continue
-            record = _record(group, *found)
-            records.append(record)
-            needed = record["seeds_for_one_point"]
-            texts = [str(record["n_concepts"]), str(record["n_models"]), str(record["n_seeds"])]
-            texts += [
-                f"{record[name]:.{d}f}" for name in ("std_seeds", "std_concepts", "smallest_difference")
-            ]
-            texts += [f"{record[f'smallest_difference_{n}_seeds']:.{d}f}" for n in SEEDS]
-            texts.append("never" if needed is None else str(needed))
-            rows.append((dataset, tuple(map(TableEntry, texts))))
+            for same in _on_the_same_images(group):
+                record = _record(same)
+                if record is None:
+                    continue
+                records.append(record)
+                needed = record["seeds_for_one_point"]
+                texts = [str(record[name]) for name in ("n_concepts", "n_models", "n_seeds")]
+                numbers = ("std_seeds", "std_concepts", "smallest_difference")
+                texts += [f"{record[name]:.{d}f}" for name in numbers]
+                texts += [f"{record[f'smallest_difference_{n}_seeds']:.{d}f}" for n in SEEDS]
+                texts.append("never" if needed is None else str(needed))
+                rows.append((dataset, tuple(map(TableEntry, texts))))
         if rows:
             now = ("concepts", "models", "seeds", "std seeds", "std concepts", "now")
             columns = (*now, *(f"{n} seeds" for n in SEEDS), "seeds for 1 point")
@@ -81,24 +79,38 @@ def smallest_differences(averages: Averages, style: TableStyle) -> View:
     return View(tuple(tables), _COLUMNS, tuple(records))
 
 
-def _spread(group: Sequence[SeedAverage]) -> tuple[Spread, int] | None:
-    """Return the variances of differences between averages, and the most seeds that two of them share."""
-    pairs = []
+def _on_the_same_images(group: Iterable[SeedAverage]) -> list[list[SeedAverage]]:
+    """Divide averages on one data set by the images that they are on."""
+    groups: list[list[SeedAverage]] = []
+    for average in group:
+        for known in groups:
+            if uncertainty.same_images([known[0].concepts[0], *average.concepts]):
+                known.append(average)
+                break
+        else:
+            groups.append([average])
+    return groups
+
+
+def _record(group: Sequence[SeedAverage]) -> dict[str, Any] | None:
+    """Return the record of averages on the same images; None without two that share two seeds."""
+    pairs, models, n_seeds = [], set(), 0
     for one, other in itertools.combinations(group, 2):
         runs, baseline = (dict(zip(a.seeds, a.concepts, strict=True)) for a in (one, other))
         seeds = [seed for seed in runs if seed in baseline]
-        pairs.append(([runs[seed] for seed in seeds], [baseline[seed] for seed in seeds]))
+        if len(seeds) > 1:
+            pairs.append(([runs[seed] for seed in seeds], [baseline[seed] for seed in seeds]))
+            models |= {(one.model, one.source), (other.model, other.source)}
+            n_seeds = max(n_seeds, len(seeds))
+    if not pairs:
+        return None
     spread = uncertainty.spread(pairs)
-    return None if spread is None else (spread, max(len(runs) for runs, _ in pairs))
-
-
-def _record(group: Sequence[SeedAverage], spread: Spread, n_seeds: int) -> dict[str, Any]:
     return {
         "dataset": group[0].dataset,
         "n_shot": group[0].n_shot,
         "n_concepts": spread.n_concepts,
         "n_images": spread.n_images,
-        "n_models": len({(average.model, average.source) for average in group}),
+        "n_models": len(models),
         "n_seeds": n_seeds,
         "std_concepts": math.sqrt(spread.concepts),
         "std_seeds": math.sqrt(spread.seeds),
