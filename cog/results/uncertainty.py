@@ -453,8 +453,8 @@ def spread(pairs: Sequence[tuple[Sequence[ConceptCounts], Sequence[ConceptCounts
 def smallest_difference(spread: Spread, n_seeds: int, *, confidence: float = CONFIDENCE) -> float:
     """Return the difference in points that ``n_seeds`` seeds, at least two, would tell in 80 % of studies.
 
-    Without correction for the number of comparisons. That is half the interval (with the whole variance over seeds where
-    p-values take it) plus 0.84 standard errors.
+    Without correction for the number of comparisons. That is half the interval, with the whole variance over seeds
+    where p-values take it, plus 0.84 standard errors.
     """
     from scipy.special import ndtri
 

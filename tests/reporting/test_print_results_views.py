@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import re
+from array import array
 
 import numpy as np
 import pytest
@@ -18,10 +19,12 @@ from result_folders import make_logs, make_record, make_seed_folder
 from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.reporting.tables import accuracies, writers
+from cog.reporting.tables import accuracies, power, writers
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages
 from cog.results import concept_counts, exchange, find, published, run_records, uncertainty
+from cog.results.concept_counts import ConceptCounts
+from cog.results.scores import SeedAverage
 from cog.runtime import cli
 
 pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
@@ -519,6 +522,34 @@ def test_power(counted, run):
     assert first["seeds_for_one_point"] == uncertainty.seeds_needed(spread, 1.0)
     out = run(*argv)
     assert "seeds for 1 point" in out and max(map(len, out.splitlines())) <= 100
+
+
+def test_power_of_models_on_different_images():
+    """Each group of models on the same images has a row of its own, whatever their order."""
+
+    def cell(model, n_concepts, seed):
+        right = np.random.default_rng(seed).integers(20, 50, (3, n_concepts))
+        counts = tuple(ConceptCounts(array("B", row.tolist()), 50) for row in right)
+        values = tuple(float(2 * row.mean()) for row in right)
+        return SeedAverage(
+            model,
+            "in1k",
+            "logreg",
+            "top1",
+            0,
+            sum(values) / 3,
+            0.0,
+            (1, 2, 3),
+            by_seed=values,
+            concepts=counts,
+        )
+
+    cells = [cell("a_small", 17, 0), cell("b_small", 17, 1), cell("c_net", 100, 2), cell("d_net", 100, 3)]
+    cells.append(cell("e_alone", 30, 4))
+    records = power.smallest_differences(Averages(cells), TableStyle()).records
+    assert [(r["n_concepts"], r["n_models"], r["n_seeds"]) for r in records] == [(17, 2, 3), (100, 2, 3)]
+    (alone,) = power.smallest_differences(Averages(cells[2:4]), TableStyle()).records
+    assert alone == records[1]
 
 
 def test_power_needs_counts(study, run):

@@ -100,7 +100,10 @@ def test_sentences_about_a_model_that_is_better_on_the_levels():
     assert f"73.8 ± 0.0 % on IN-1K, rank {better + 1} of 32" in text
     assert "deviation over seeds on IN-1K (−2.0) and all levels (+4.0 on L1 to +8.0 on L5)." in text
     assert "it stands better on unseen concepts than on those of IN-1K" in text
-    assert "On L3, L4 and L5 its mean is above every published one by more than the combined deviation over seeds" in text
+    assert (
+        "On L3, L4 and L5 its mean is above every published one by more than the combined deviation over seeds"
+        in text
+    )
 
 
 def test_sentences_do_not_claim_what_the_deviations_do_not_carry():
@@ -410,8 +413,8 @@ def test_results_on_other_data_are_compared_with_each_other_only():
         in found.headline[0]
     )
     assert found.headline[1] == (
-        "With all training images: highest by the mean alone on in1k (a_net, not told from b_net) and cog_l5 (a_net, not "
-        "told from b_net)."
+        "With all training images: highest by the mean alone on in1k (a_net, not told from b_net) and cog_l5 (a_net, "
+        "not told from b_net)."
     )
     assert "rank" not in " ".join(found.own[0].sentences)
     assert found.baseline.index == 0

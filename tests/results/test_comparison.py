@@ -99,7 +99,9 @@ def test_without_counts_there_is_no_verdict():
     assert single.reading == "not told: a single concept"
 
 
-@pytest.mark.parametrize(("other", "reading"), [("f0", "higher"), ("f1", "not told: not the same test images"), (None, "higher")])
+@pytest.mark.parametrize(
+    ("other", "reading"), [("f0", "higher"), ("f1", "not told: not the same test images"), (None, "higher")]
+)
 def test_lists_of_test_images(other, reading):
     """As many images are not the same ones."""
 

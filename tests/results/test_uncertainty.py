@@ -369,7 +369,10 @@ def test_false_verdicts_of_whole_studies(n_concepts, n_seeds, kind):
 
 @pytest.mark.parametrize(
     ("n_seeds", "share"),
-    [(2, 8), *(pytest.param(n, s, marks=pytest.mark.slow) for n, s in ((2, 1), (3, 8), (4, 8), (5, 1), (5, 8)))],
+    [
+        (2, 8),
+        *(pytest.param(n, s, marks=pytest.mark.slow) for n, s in ((2, 1), (3, 8), (4, 8), (5, 1), (5, 8))),
+    ],
 )
 def test_false_verdicts_among_many_comparisons_of_few_seeds(n_seeds, share):
     """Holm's first p-value is small, where the tails count: 24 comparisons without a difference.

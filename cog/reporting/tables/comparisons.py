@@ -59,7 +59,8 @@ _ESTABLISHED = Note(
 )
 _WITHIN = Note(
     "within: the difference is at most the combined deviation sqrt(s1^2 + s2^2) plus "
-    f"{comparison.PUBLISHED_ROUNDING} for the rounding of the published mean."
+    f"{comparison.PUBLISHED_ROUNDING} for the rounding of the published mean; ?: a single seed, or no "
+    "published deviation."
 )
 
 
@@ -224,10 +225,9 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
 
 
 def compare_with_published(average: SeedAverage, other: SeedAverage) -> dict[str, Any]:
-    """Return the flat record of an accuracy beside the published one."""
-    deviation = (
-        math.hypot(average.std, other.std) if average.std is not None and other.std is not None else None
-    )
+    """Return the flat record of an accuracy beside the published one; of a single seed there is no deviation."""
+    known = average.std is not None and other.std is not None and len(average.seeds) != 1
+    deviation = math.hypot(average.std or 0.0, other.std or 0.0) if known else None
     return {
         **average_record(average),
         "mean": average.value,

@@ -53,7 +53,8 @@ def _beside(average: SeedAverage, paper: str, decimals: int) -> str:
     record = compare_with_published(average, other)
     difference = f"difference {format_number(record['difference'], decimals, signed=True)}"
     if record["within"] is None:
-        return f"{other.value:.1f}; {difference} (the deviation was not published)"
+        reason = "the deviation was not published" if other.std is None else "one seed has no deviation"
+        return f"{other.value:.1f}; {difference} ({reason})"
     words = "within" if record["within"] else "beyond"
     return (
         f"{other.value:.1f} +- {other.std:.1f}; {difference}, {words} the combined deviation of "

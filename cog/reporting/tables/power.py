@@ -25,8 +25,8 @@ _COLUMNS = (
 )  # fmt: skip
 _NOTES = (
     Note(
-        "Differences in points between two models that about 4 of 5 studies with so many seeds, on as many concepts, would "
-        "tell at 95 %; one comparison, without correction for several. Variances are means over all pairs of "
+        "Differences in points between two models that about 4 of 5 studies with so many seeds, on as many concepts, "
+        "would tell at 95 %; one comparison, without correction for several. Variances are means over all pairs of "
         "models with two common seeds on the same images."
     ),
     Note(
