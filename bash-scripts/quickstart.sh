@@ -13,19 +13,31 @@ seeds="${seeds:-22 37}"
 shots="${shots:-1 4}"
 # Another world: other siblings, looks and images; needs an output_dir of its own.
 world_seed="${world_seed:-0}"
+# Training and test images. Fewer are quicker and decide less; they need an output_dir of their own, too.
+images_per_concept="${images_per_concept:-80 50}"
+# Learning rates and weight decays that each classifier's search tries; the protocol has 30.
+n_trials="${n_trials:-30}"
 # -------------------------------------------------------------------------------------------
 
+variables="output_dir seeds shots world_seed images_per_concept n_trials"
 for argument in "$@"; do
     case "${argument}" in
-        output_dir=* | seeds=* | shots=* | world_seed=*) printf -v "${argument%%=*}" '%s' "${argument#*=}" ;;
+        output_dir=* | seeds=* | shots=* | world_seed=* | images_per_concept=* | n_trials=*)
+            printf -v "${argument%%=*}" '%s' "${argument#*=}"
+            ;;
         -h | --help)
             sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
-            echo "Variables: output_dir seeds shots world_seed"
+            echo "Variables: ${variables}"
             exit 0
             ;;
-        *) fail "unknown argument ${argument}; expected name=value with one of: output_dir seeds shots world_seed" ;;
+        *) fail "unknown argument ${argument}; expected name=value with one of: ${variables}" ;;
     esac
 done
+
+[[ "${images_per_concept}" =~ ^([1-9][0-9]*)\ +([1-9][0-9]*)$ ]] ||
+    fail "images_per_concept=${images_per_concept}: expected two numbers, such as '80 50'"
+n_train="${BASH_REMATCH[1]}" n_test="${BASH_REMATCH[2]}"
+[[ "${n_trials}" =~ ^[1-9][0-9]*$ ]] || fail "n_trials=${n_trials}: expected a number of 1 or more"
 
 ensure_environment
 ensure_wordnet
@@ -121,19 +133,20 @@ Everything is written to ${output_dir}; about 4 minutes on 2 processors.
 EOF
 
 step "Draw the images"
-"${python}" -m cog.miniature make --output_dir "${output_dir}" --seed "${world_seed}"
+"${python}" -m cog.miniature make --output_dir "${output_dir}" --seed "${world_seed}" \
+    --n_train "${n_train}" --n_test "${n_test}"
 
 step "Build the levels"
 levels_dir="${output_dir}/levels"
 if [[ -f "${levels_dir}/report.json" ]]; then
     echo "${levels_dir} exists"
 else
-    # All concepts have 130 images; the paper's list of discarded concepts is about photographs.
+    # All concepts have as many images; the paper's list of discarded concepts is about photographs.
     : > "${output_dir}/discarded_wnids.txt"
     "${python}" build_levels.py --imagenet_images_root "${output_dir}/in21k" --output_dir "${levels_dir}" \
         --image_counts "${output_dir}/image_counts.csv" --seen_wnids "${output_dir}/seen_wnids.txt" \
         --concepts "${output_dir}/concepts.txt" --discarded_wnids "${output_dir}/discarded_wnids.txt" \
-        --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES 130
+        --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES "$((n_train + n_test))" LEVELS.N_TEST "${n_test}"
 fi
 [[ -f "${output_dir}/overview.png" ]] ||
     "${python}" -m cog.miniature overview --output_dir "${output_dir}" \
@@ -162,10 +175,11 @@ extract() {
         "FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64 FT_EXTRACT.N_WORKERS 0"
 }
 logreg() {
-    echo "output_dir=None bash bash-scripts/logreg.sh model_name=$1 dataset='$2' seeds=$3 --device cpu"
+    echo "output_dir=None bash bash-scripts/logreg.sh model_name=$1 dataset='$2' seeds=$3 --device cpu CLF.N_TRIALS ${n_trials}"
 }
 fewshot() {
-    echo "output_dir=None bash bash-scripts/fewshot.sh model_name=$1 dataset='$2' seeds=$3 shots='${shots}' --device cpu"
+    echo "output_dir=None bash bash-scripts/fewshot.sh model_name=$1 dataset='$2' seeds=$3 shots='${shots}' --device cpu" \
+        "CLF.N_TRIALS ${n_trials}"
 }
 
 step "Train the network on the seen concepts; meanwhile, features of the untrained network"

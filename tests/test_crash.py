@@ -12,26 +12,12 @@ import sys
 
 import crash_matrix
 import pytest
-from marks import first_quick
 
 from cog.runtime import locks
 
 
 @pytest.mark.parametrize(
-    ("what", "number", "n"),
-    first_quick(
-        2,
-        [
-            ("extraction", signal.SIGKILL, 1),
-            ("logreg", signal.SIGTERM, 1),
-            ("levels", signal.SIGTERM, 2),
-            ("extraction", signal.SIGKILL, 3),
-            ("extraction --overwrite", signal.SIGKILL, 2),
-            ("logreg", signal.SIGKILL, 3),
-            ("finetune", signal.SIGKILL, 1),
-            ("kmeans", signal.SIGKILL, 1),
-        ],
-    ),
+    ("what", "number", "n"), [("extraction", signal.SIGKILL, 1), ("logreg", signal.SIGTERM, 1)]
 )
 def test_killed_and_restarted(tmp_path, what, number, n):
     crash_matrix.import_everything()

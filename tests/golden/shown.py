@@ -10,6 +10,7 @@ the strips of ranks: those of figures and searches are compared by their data).
 # ruff: noqa: E501
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import lzma
@@ -304,6 +305,22 @@ def _content(path: Path) -> str:
     return words(text) if path.suffix == ".html" else text
 
 
+@contextlib.contextmanager
+def _without_drawings():
+    """Let figures be made and not drawn, which takes longest, since nothing of their drawings is recorded."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    execute, savefig = ConstrainedLayoutEngine.execute, Figure.savefig
+    ConstrainedLayoutEngine.execute = lambda self, figure: None
+    Figure.savefig = lambda self, stream, **how: stream.write(b"<svg></svg>")
+    try:
+        yield
+    finally:
+        ConstrainedLayoutEngine.execute, Figure.savefig = execute, savefig
+
+
+@_without_drawings()
 def collect(folder: Path, wanted: str = "") -> dict[str, dict[str, str]]:
     """Run every command whose name has ``wanted`` on a root below ``folder``: what each printed, said and wrote."""
     root, out = make_root(folder / "models"), folder / "out"

@@ -384,16 +384,24 @@ def test_quickstart_explains_itself_and_refuses_unknown_arguments(repository):
     script = str(repository / "bash-scripts" / "quickstart.sh")
     shown = subprocess.run(["bash", script, "--help"], capture_output=True, text=True, check=True)
     assert "control experiment" in shown.stdout and "output_dir" in shown.stdout
-    refused = subprocess.run(["bash", script, "color=red"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and "color" in refused.stderr and refused.stderr.count("\n") == 1
+    for word in ("color=red", "images_per_concept=40", "n_trials=none"):
+        refused = subprocess.run(["bash", script, word], capture_output=True, text=True, check=False)
+        assert refused.returncode == 2 and word in refused.stderr and refused.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_quickstart_runs_and_runs_again(repository, warm_python, tmp_path, wordnet):
-    """Everything, with the answer that is known; the second run only reads."""
+    """Everything, with the answer that is known, on fewer images; the second run only reads."""
     environment = {**os.environ, "COG_PYTHON": warm_python}
     script = str(repository / "bash-scripts" / "quickstart.sh")
-    command_line = ["bash", script, f"output_dir={tmp_path}", "shots=1"]
+    command_line = [
+        "bash",
+        script,
+        f"output_dir={tmp_path}",
+        "shots=1",
+        "images_per_concept=40 20",
+        "n_trials=6",
+    ]
     first = subprocess.run(command_line, env=environment, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "NOT AS EXPECTED" not in first.stdout and first.stdout.count("as expected: ") >= 4
