@@ -19,7 +19,7 @@ models_root_dir="${models_root_dir:-None}"
 model_name="${model_name:-sup_resnet50}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 # Which of them: logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune; all.
-# Those that would take days on this machine are left out, unless you name some here.
+# Those that would take days on this machine are left out, unless you name them here.
 default_experiments="logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact"
 experiments="${experiments:-${default_experiments}}"
 seeds="${seeds:-22 37 45 77 93}"
@@ -68,7 +68,10 @@ done
 together="cog_levels"
 [[ ${#levels[@]} -ge 2 ]] || together=""
 all_experiments="logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune"
-[[ "${experiments}" != "all" ]] || experiments="${all_experiments}"
+# Neither the default nor "all" names an experiment that would take days.
+named="yes"
+[[ "${experiments}" != "${default_experiments}" ]] || named=""
+[[ "${experiments}" != "all" ]] || { named="" && experiments="${all_experiments}"; }
 # has_wordnet: whether the analysis of subtrees finds WordNet.
 has_wordnet() {
     PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -c '
@@ -137,7 +140,7 @@ print((FeatureFolder(ModelDir(root, model).features(dataset, "train")).metadata(
     echo "${fitting}"
 }
 
-# Expected seconds of each classifier experiment of a model on each data set, as lines; none where nothing tells.
+# Expected seconds of each experiment of a model on each data set, as lines (cog/commands/step_times.py).
 step_times() {
     local flags=(${common_flags[@]+"${common_flags[@]}"}) kept_flags=() flag value=""
     for flag in ${flags[@]+"${flags[@]}"}; do
@@ -149,7 +152,8 @@ step_times() {
     done
     PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.commands.step_times \
         --models_root_dir="${models_root_dir}" --model="$1" --datasets ${datasets} --seeds ${seeds} \
-        --shots ${shots} --dims $2 --max_per_class="${max_per_class}" ${kept_flags[@]+"${kept_flags[@]}"} \
+        --shots ${shots} --dims $2 --max_per_class="${max_per_class}" --trained_on="${trained_on}" \
+        --finetune_seeds ${finetune_seeds} --n_processes="${n_processes}" ${kept_flags[@]+"${kept_flags[@]}"} \
         ${config_pairs[@]+"${config_pairs[@]}"} 2> /dev/null || true
 }
 
@@ -157,11 +161,24 @@ step_times() {
 takes_days() {
     local name dataset_ seconds text total=0
     while read -r name dataset_ seconds text; do
-        if [[ "${name}" == "$2" || "${name}" == "$2"[0-9]* ]]; then
+        # The line of all data sets together is dataset "-"; seconds that nothing tells are "?".
+        if [[ ("${name}" == "$2" || "${name}" == "$2"[0-9]*) && "${dataset_}" != "-" && "${seconds}" != "?" ]]; then
             total=$((total + seconds))
         fi
     done <<< "$1"
     [[ ${total} -le 86400 ]] || echo "$((total / 3600)) hours"
+}
+
+# expected EXPERIMENT DATASET: print, from the variable times, how long a step takes, or that nothing tells.
+expected() {
+    local name dataset_ seconds text
+    while read -r name dataset_ seconds text; do
+        if [[ "${name} ${dataset_}" == "$1 $2" ]]; then
+            echo "${text}"
+            return
+        fi
+    done <<< "${times}"
+    echo "no estimate"
 }
 
 # One classifier process per data set: its features are loaded once for all seeds and shots.
@@ -170,6 +187,7 @@ n_steps=0
 dims_of_models=()
 kept_of_models=()
 untrained=""
+times=""
 times_of_models=()
 for model in ${model_name}; do
     fitting="${dims}"
@@ -181,7 +199,7 @@ for model in ${model_name}; do
     mine=""
     for experiment in ${kept[@]+"${kept[@]}"}; do
         days="$(takes_days "${times}" "${experiment}")"
-        if [[ -n "${days}" && "${experiments}" == "${default_experiments}" ]]; then
+        if [[ -n "${days}" && -z "${named}" ]]; then
             echo "left out: ${experiment} of ${model} (about ${days} on this machine; to do it, name it:" \
                 "experiments=${experiment})" >&2
             [[ "${experiment}" != "logreg" ]] || untrained+=" ${model}"
@@ -214,14 +232,10 @@ fi
 n_steps=$((n_steps + ${#compared[@]}))
 # train EXPERIMENT WHAT ARGUMENT...: classifiers of a model on every data set.
 train() {
-    local key="$1" what="$2" dataset name dataset_ seconds text expected
+    local key="$1" what="$2" dataset
     shift 2
     for dataset in ${datasets}; do
-        expected=""
-        while read -r name dataset_ seconds text; do
-            [[ "${name} ${dataset_}" != "${key} ${dataset}" ]] || expected=" (about ${text})"
-        done <<< "${times}"
-        run_step "${what} of ${model} on ${dataset}, seeds ${seeds}${expected}" \
+        run_step "${what} of ${model} on ${dataset}, seeds ${seeds} ($(expected "${key}" "${dataset}"))" \
             "${python}" "${repository}/logreg.py" \
             --models_root_dir="${models_root_dir}" \
             --model="${model}" \
@@ -234,9 +248,11 @@ train() {
     done
 }
 
-# analyze ARGUMENT...: analyses of a model.
+# analyze EXPERIMENT ARGUMENT...: analyses of a model.
 analyze() {
-    run_step "analysis of ${model}: $1" \
+    local key="$1"
+    shift
+    run_step "analysis of ${model}: $1 ($(expected "${key}" -))" \
         "${python}" "${repository}/analyze_features.py" \
         --models_root_dir="${models_root_dir}" \
         --model="${model}" \
@@ -252,7 +268,7 @@ finetune() {
     for name in ${image_variables}; do
         image_settings+=("${name}=${!name}")
     done
-    run_step "fine-tuning of ${model}" \
+    run_step "fine-tuning of ${model} ($(expected finetune -))" \
         bash "${repository}/bash-scripts/finetune.sh" \
         models_root_dir="${models_root_dir}" \
         model_name="${model}" \
@@ -276,11 +292,11 @@ for model in ${model_name}; do
         case "${experiment}" in
             logreg) train logreg "logistic regression" ;;
             fewshot) train fewshot "logistic regression with N = ${shots}" --n_shots ${shots} ;;
-            label_free) analyze all --datasets ${datasets} ;;
-            cross) analyze cross --trained_on "${trained_on}" --datasets "${others[@]}" \
+            label_free) analyze label_free all --datasets ${datasets} ;;
+            cross) analyze cross cross --trained_on "${trained_on}" --datasets "${others[@]}" \
                 "${sheet_flags[@]}" ;;
-            distance) analyze distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
-            subtrees) analyze subtrees --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
+            distance) analyze distance distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
+            subtrees) analyze subtrees subtrees --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
             pca)
                 for dim in ${fitting}; do
                     train "pca${dim}" "${dim} components" CLF.PCA_DIM "${dim}"
@@ -294,7 +310,7 @@ for model in ${model_name}; do
     done
 done
 for model in ${compared[@]+"${compared[@]}"}; do
-    analyze winners --datasets ${datasets} --against "${against}"
+    analyze winners winners --datasets ${datasets} --against "${against}"
 done
 
 print_results "Experiments of ${model_name}" --models_root_dir="${models_root_dir}" --model ${model_name} --overview

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from cog.reporting import show
 from cog.reporting.request import check_outputs
 from cog.runtime import cli as command_line
 from cog.runtime import files
+from cog.runtime.memory import without_garbage_collection
 
 logger = logging.getLogger("cog")  # also when run with python -m
 
@@ -47,13 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return show.check(lambda: results_request(args), output)
     request = results_request(args)
     paths = check_outputs(output)
-    gc.disable()  # records refer to no circles, and there are many: looking for some takes a sixth of the time
-    try:
+    with without_garbage_collection():
         results = show.read(request, for_page=output.report is not None)
         shown = "output" in paths or not output.without_tables
         text = show.as_text(results, request) if shown else ""
-    finally:
-        gc.enable()
     if shown:
         if target := paths.get("output"):
             files.write_text(target, text)

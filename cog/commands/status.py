@@ -16,6 +16,7 @@ from cog.errors import CogError
 from cog.reporting.tables import writers
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
+from cog.runtime.memory import without_garbage_collection
 from cog.study import plan, slurm, status, units
 
 logger = logging.getLogger("cog")  # also when run with python -m
@@ -37,6 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Show the state of every unit; returns the exit code."""
     args = names.understood(parse_args(argv))
     study = study_flags.select(args, args.opts)
+    with without_garbage_collection():
+        sys.stdout.write(_as_text(args, study))
+    return 0
+
+
+def _as_text(args: argparse.Namespace, study: units.Study) -> str:
     statuses = units.survey(study)
     if args.log_dir is not None:
         log_dir = Path(os.path.abspath(files.require_dir(args.log_dir, "--log_dir")))
@@ -45,11 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except CogError as error:
             logger.warning("SLURM's queue is not shown: %s", error)
     if args.format == "text":
-        sys.stdout.write(status.draw(study, statuses, width=shutil.get_terminal_size((140, 24)).columns))
-    else:
-        records = status.as_records(study, statuses)
-        sys.stdout.write(writers.flat(records, status.COLUMNS, args.format, decimals=0))
-    return 0
+        return status.draw(study, statuses, width=shutil.get_terminal_size((140, 24)).columns)
+    return writers.flat(status.as_records(study, statuses), status.COLUMNS, args.format, decimals=0)
 
 
 def cli() -> NoReturn:

@@ -17,7 +17,7 @@ import numpy as np
 
 from cog.data import image_names
 from cog.data.archive_index import ArchiveIndex, IndexedImages, as_rows
-from cog.data.archives import TAR_INSIDE, ArchiveFile, Member, read_member, scan
+from cog.data.archives import TAR_INSIDE, ZIP_DEFLATED, ArchiveFile, Member, read_member, scan
 from cog.data.image_stores import ImageStore
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
@@ -30,6 +30,9 @@ _THREADS = 16
 
 # Of as many classes the places of single images stay in memory (a hundred bytes each).
 _MOST_TABLES = 2048
+
+# Bytes that nothing becomes in a compressed zip file.
+_DEFLATED_NOTHING = 2
 
 # Seconds between two savings of a long indexing, which continues there after a crash.
 _SAVE_SECONDS = 120.0
@@ -115,6 +118,11 @@ class ArchiveImages(ImageStore):
         """Return the images of a class."""
         tables = self._tables_of(folder, keep=False)
         return sorted({name for table in tables for name in table.names(folder)})
+
+    def empty_names(self, folder: str) -> list[str]:
+        """Return the images of a class without a byte, as the index tells."""
+        tables = self._tables_of(folder, keep=False)
+        return sorted({name for table in tables for name in table.empty_names(folder)})
 
     def has_class(self, folder: str) -> bool:
         """Return whether there is an archive of a class, or an image in any other."""
@@ -338,9 +346,17 @@ class _Table:
 
     def names(self, folder: str) -> list[str]:
         """Return the images of a class, ascending by code point."""
+        return sorted(map(os.fsdecode, self._paths[self._rows_of(folder)].tolist()))
+
+    def empty_names(self, folder: str) -> list[str]:
+        """Return the images of a class that have no byte, packed or not."""
+        rows = self._rows[self._rows_of(folder)]
+        deflated = (rows["kind"] == ZIP_DEFLATED) & (rows["crc"] == 0) & (rows["size"] == _DEFLATED_NOTHING)
+        return list(map(os.fsdecode, rows["path"][(rows["size"] == 0) | deflated].tolist()))
+
+    def _rows_of(self, folder: str) -> slice:
         prefix = os.fsencode(folder)
-        first, stop = (bisect_left(self._paths, prefix + end) for end in (b"/", b"0"))
-        return sorted(map(os.fsdecode, self._paths[first:stop].tolist()))
+        return slice(*(bisect_left(self._paths, prefix + end) for end in (b"/", b"0")))
 
     def find(self, name: str) -> tuple[ArchiveFile, Member] | None:
         """Return the archive and the member of an image; None when there is none of that name."""

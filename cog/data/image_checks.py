@@ -40,7 +40,7 @@ def missing(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
 
 
 def empty(images: ImageList) -> list[str]:
-    """Return the images of a list whose files have no bytes, in the list's order; of images in folders only."""
+    """Return the images of a list that have no bytes, in the list's order."""
     wanted = [images.file(row) for row in range(len(images))]
     with ThreadPoolExecutor(_THREADS) as pool:
         folders = {name.rpartition("/")[0] for name in wanted}

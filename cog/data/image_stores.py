@@ -89,9 +89,9 @@ class ImageStore(ABC):
             CogError: when an archive cannot be read.
         """
 
+    @abstractmethod
     def empty_names(self, folder: str) -> list[str]:
-        """Return the images of a class folder that are files without a byte, as far as that costs nothing."""
-        return []
+        """Return the images of a class folder without a byte, sorted; none where they cannot be listed."""
 
     @abstractmethod
     def has_class(self, folder: str) -> bool:

@@ -184,7 +184,8 @@ def to_input(
     import torch
 
     if isinstance(pixels, np.ndarray):
-        pixels = torch.from_numpy(pixels)
+        # An array of a Pillow image cannot be written to, and no tensor is like that.
+        pixels = torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
     if mean.device.type == "cpu" and memory_format is torch.channels_last:
         return _to_input_row_by_row(pixels, mean, std)
     memory_format = memory_format or torch.contiguous_format

@@ -26,6 +26,7 @@ from cog.features.extract import Extractor
 from cog.features.folder import IDENTITY
 from cog.features.plan import ExtractionPlan, ExtractJob
 from cog.runtime import locks, provenance, signals
+from cog.runtime.device import device_name
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import FolderClaim, read_state
 from cog.runtime.progress import Progress
@@ -151,7 +152,7 @@ class _Worker(contextlib.ExitStack):
         self, job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, work: shards.Shards, *, label: str
     ) -> None:
         super().__init__()
-        self.job, self.shards, self.device = job, work, _device_name(extractor.device)
+        self.job, self.shards, self.device = job, work, device_name(extractor.device)
         self._extractor, self._rank = extractor, plan.rank
         work.scan()
         self._n_before, n_rows = work.n_done(), work.manifest.n_rows
@@ -455,10 +456,6 @@ class _Leader:
             f"rank 0 has ended before {self._job.label} was complete; what is done is saved, and the same command "
             "continues from here"
         )
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan, FineTuneRequest, make_plan
 from cog.logreg.run_folder import print_accuracies
 from cog.runtime import provenance, signals
-from cog.runtime.device import full_float32, require_precision, resolve_device
+from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
 from cog.runtime.output_folder import FolderClaim
 from cog.runtime.ranks import Rank
 
@@ -146,7 +146,7 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
         return
     metadata = {
         "n_processes": group.size,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "device": device_name(device),
         "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
         "finished": provenance.now(),
     }

@@ -10,12 +10,10 @@ import dataclasses
 import fnmatch
 import os
 import stat
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from cog import config, constants, paths
 from cog.errors import CogError, some
@@ -24,20 +22,15 @@ from cog.results.analysis_records import AnalysisRecord
 from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, UnfinishedError
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key, of_metric
 from cog.runtime import files, run_archive
+from cog.runtime.parallel_reading import map_in_processes, map_waiting
 from cog.runtime.run_archive import RunArchive
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-
-# On a network file system, where every file costs a round trip, threads read as many times faster as there are of them.
-# Where nothing has to be waited for they only hand Python's lock around, which can take longer than the reading.
-# Processes gain nothing over threads, since the records have to be sent back.
-_THREADS = 8
-_PATIENCE = 64
-_CHUNK = 64
+# From so many models on, several processes read them, so many models at a time: a tenth of a second of work.
+_MANY_MODELS = 32
+_MODELS_TOGETHER = 2
 
 # A record takes a few kB; bulky results lie beside it.
 _LARGEST_ANALYSIS = 1 << 26
@@ -55,7 +48,7 @@ class _Folder(NamedTuple):
     evaluation: str  # or the name of the analysis
     n_shot: int | None  # None: the run must say
     seed: int | None  # None: it is an analysis
-    path: Path
+    path: str
     run: Run | Problem | None = None  # already read, from an archive
 
 
@@ -117,47 +110,99 @@ def find_all(
         CogError: when ``models_root_dir`` is not a readable folder, or a name is not valid.
     """
     root = files.require_dir(models_root_dir, "--models_root_dir")
-    wanted_datasets = None if datasets is None else {paths.check_dataset_name(name) for name in datasets}
-    wanted_shots = None if n_shots is None else set(n_shots)
-    wanted_seeds = None if seeds is None else set(seeds)
-    problems: list[Problem] = []
+    search = _Search(
+        datasets=None if datasets is None else frozenset(map(paths.check_dataset_name, datasets)),
+        n_shots=None if n_shots is None else frozenset(n_shots),
+        evaluation=evaluation,
+        seeds=None if seeds is None else frozenset(seeds),
+        analyses=analyses,
+    )
+    problems = [] if models is not None else _misnamed(root)
+    folders = list(_model_folders(root, models, problems))
+    if len(folders) < _MANY_MODELS:
+        return _together([search.read(folders)], problems)
+    parts = [folders[first : first + _MODELS_TOGETHER] for first in range(0, len(folders), _MODELS_TOGETHER)]
+    return _together(map(_sharing, map_in_processes(search.read, parts)), problems)
 
-    def list_dataset(model: str, dataset: str, path: Path) -> tuple[list[_Folder], list[Problem]]:
-        inside: list[Problem] = []
-        results = []
-        version = run_archive.version(path)
-        archive = _archive(path, inside)
-        for name in _names(path, archive, inside):
-            folder = path / name
-            if analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
-                results.append(_Folder(model, dataset, analysis, None, None, folder))
-            parsed = paths.parse_evaluation_folder(name)
-            if parsed is None or evaluation not in (None, parsed[0]):
-                continue
-            if wanted_shots is None or parsed[1] in wanted_shots:
-                results += _runs_in(folder, model, dataset, *parsed, wanted_seeds, archive, inside)
-        if version != run_archive.version(path):
-            return list_dataset(model, dataset, path)
-        return results, inside
 
-    def list_model(item: tuple[str, Path]) -> tuple[list[_Folder], list[Problem]]:
+class _Results(NamedTuple):
+    """What there is in some folders, in no particular order."""
+
+    runs: list[Run]
+    analyses: list[AnalysisRecord]
+    problems: list[Problem]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Which results are looked for, see :func:`find_all`."""
+
+    datasets: frozenset[str] | None
+    n_shots: frozenset[int] | None
+    evaluation: str | None
+    seeds: frozenset[int] | None
+    analyses: bool
+
+    def read(self, models: Sequence[tuple[str, Path]]) -> _Results:
+        """Read the results in the folders of models."""
+        folders: list[_Folder] = []
+        problems: list[Problem] = []
+        for found, inside in map_waiting(self._list_model, models, patience=8):
+            folders += found
+            problems += inside
+        return _read_all(folders, problems)
+
+    def _list_model(self, item: tuple[str, Path]) -> tuple[list[_Folder], list[Problem]]:
         model, path = item
-        inside: list[Problem] = []
-        results = []
-        for dataset in _folders(path, inside, missing_ok=True):
-            if wanted_datasets is None or dataset in wanted_datasets:
-                folders, there = list_dataset(model, dataset, path / dataset)
-                results += folders
-                inside += there
-        return results, inside
+        folders: list[_Folder] = []
+        problems: list[Problem] = []
+        for dataset in _folders(path, problems, missing_ok=True):
+            if self.datasets is None or dataset in self.datasets:
+                found, inside = self._list_dataset(model, dataset, path / dataset)
+                folders += found
+                problems += inside
+        return folders, problems
 
-    if models is None:
-        problems += _misnamed(root)
-    folders: list[_Folder] = []
-    for results, inside in _map(list_model, list(_model_folders(root, models, problems)), patience=8):
-        folders += results
-        problems += inside
-    return _read_all(folders, problems)
+    def _list_dataset(self, model: str, dataset: str, path: Path) -> tuple[list[_Folder], list[Problem]]:
+        folders: list[_Folder] = []
+        problems: list[Problem] = []
+        version = run_archive.version(path)
+        archive = _archive(path, problems)
+        for name in _names(path, archive, problems):
+            if self.analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
+                folders.append(_Folder(model, dataset, analysis, None, None, os.path.join(path, name)))
+            parsed = paths.parse_evaluation_folder(name)
+            if parsed is None or self.evaluation not in (None, parsed[0]):
+                continue
+            if self.n_shots is None or parsed[1] in self.n_shots:
+                folders += _runs_in(path / name, model, dataset, *parsed, self.seeds, archive, problems)
+        if version != run_archive.version(path):
+            return self._list_dataset(model, dataset, path)
+        return folders, problems
+
+
+def _sharing(part: _Results) -> _Results:
+    """Return results of another process, which have lost what they have in common with those of others."""
+    run_records.share(part.runs)
+    return part
+
+
+def _together(parts: Iterable[_Results], problems: list[Problem]) -> Everything:
+    """Return the results of several parts and further problems, sorted."""
+    runs: list[Run] = []
+    records: list[AnalysisRecord] = []
+    problems = list(problems)
+    for part in parts:
+        runs += part.runs
+        records += part.analyses
+        problems += part.problems
+    by_evaluation: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=run_records.sort_key):
+        by_evaluation.setdefault(run.evaluation, []).append(run)
+    records.sort(
+        key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))
+    )
+    return Everything(by_evaluation, records, sorted(problems, key=lambda problem: str(problem.path)))
 
 
 def top1_of_model(
@@ -193,9 +238,8 @@ def read_evaluation(
     problems: list[Problem] = []
     archive = None if parsed is None else _archive(Path(os.path.abspath(folder)).parent, problems)
     wanted = None if seeds is None else set(seeds)
-    everything = _read_all(
-        _runs_in(folder, model, dataset, evaluation, n_shot, wanted, archive, problems), problems
-    )
+    runs = _runs_in(folder, model, dataset, evaluation, n_shot, wanted, archive, problems)
+    everything = _together([_read_all(runs, problems)], [])
     return everything.runs.get(evaluation, []), everything.problems
 
 
@@ -340,12 +384,13 @@ def _runs_in(
     dataset: str,
     evaluation: str,
     n_shot: int | None,
-    wanted: set[int] | None,
+    wanted: Collection[int] | None,
     archive: RunArchive | None,
     problems: list[Problem],
 ) -> list[_Folder]:
     """Return the runs of an evaluation folder; those in the archive are read, as this takes no further file."""
     found = {}
+    prefix = str(folder / "-").removesuffix("-")  # text: a path takes three times the memory
     if archive is not None:
         packed = Path(os.path.abspath(folder)).name
         for name in archive.seeds(packed):
@@ -361,58 +406,53 @@ def _runs_in(
             }
             run: Run | Problem
             try:
-                run = run_records.read_packed(archive, f"{packed}/{name}", folder / name, **place)
+                run = run_records.read_packed(archive, f"{packed}/{name}", f"{prefix}{name}", **place)
             except CogError as error:
                 run = Problem(folder / name, str(error))
-            found[name] = _Folder(model, dataset, evaluation, n_shot, seed, folder / name, run)
-    for seed, path in _seed_folders(folder, wanted, problems, missing_ok=archive is not None):
-        names = [entry.name for entry in _scan(path, [])] if path.name in found else []
-        if path.name not in found or run_archive.holds_result(names):
-            found[path.name] = _Folder(model, dataset, evaluation, n_shot, seed, path)
+            found[name] = _Folder(model, dataset, evaluation, n_shot, seed, f"{prefix}{name}", run)
+    for seed, name in _seed_folders(folder, wanted, problems, missing_ok=archive is not None):
+        names = [entry.name for entry in _scan(folder / name, [])] if name in found else []
+        if name not in found or run_archive.holds_result(names):
+            found[name] = _Folder(model, dataset, evaluation, n_shot, seed, f"{prefix}{name}")
     return list(found.values())
 
 
 def _seed_folders(
-    folder: Path, wanted: set[int] | None, problems: list[Problem], *, missing_ok: bool = False
-) -> Iterator[tuple[int, Path]]:
+    folder: Path, wanted: Collection[int] | None, problems: list[Problem], *, missing_ok: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield seed and name of the folders of runs."""
     for entry in _scan(folder, problems, missing_ok=missing_ok):
         hidden = entry.name.startswith(".")
         if not (hidden or entry.name.startswith("seed")) or not _is_dir(entry):
             continue
         seed = None if hidden else paths.parse_seed_folder(entry.name)
-        path = folder / entry.name
         if hidden:
-            problems.append(Problem(path, LEFTOVER))
+            problems.append(Problem(folder / entry.name, LEFTOVER))
         elif seed is None:
-            problems.append(Problem(path, "not a seed folder, expected seed-<number>"))
+            problems.append(Problem(folder / entry.name, "not a seed folder, expected seed-<number>"))
         elif wanted is None or seed in wanted:
-            yield seed, path
+            yield seed, entry.name
 
 
-def _read_all(folders: Iterable[_Folder], problems: list[Problem]) -> Everything:
+def _read_all(folders: Iterable[_Folder], problems: list[Problem]) -> _Results:
+    """Read folders; a seed in two folders is a problem."""
     same: dict[tuple, list[_Folder]] = {}
     for folder in folders:
         same.setdefault(folder[:5], []).append(folder)
     single = [group[0] for group in same.values() if len(group) == 1]
     for group in same.values():
         for folder in group if len(group) > 1 else ():
-            others = ", ".join(str(other.path) for other in group if other is not folder)
+            others = ", ".join(other.path for other in group if other is not folder)
             reason = f"seed {folder.seed} is also in {others}; keep one of them"
-            problems.append(Problem(folder.path, reason))
+            problems.append(Problem(Path(folder.path), reason))
     runs, records = [], []
-    for result, inside in _map(_read, single):
+    for result, inside in map_waiting(_read, single):
         if isinstance(result, Run):
             runs.append(result)
         elif result is not None:
             records.append(result)
         problems += inside
-    by_evaluation: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=run_records.sort_key):
-        by_evaluation.setdefault(run.evaluation, []).append(run)
-    records.sort(
-        key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))
-    )
-    return Everything(by_evaluation, records, sorted(problems, key=lambda problem: str(problem.path)))
+    return _Results(runs, records, problems)
 
 
 def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
@@ -438,7 +478,7 @@ def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
     except CogError as error:
         # Messages of the loader name the whole path, which the problem already says.
         reason = str(error).replace(f"{folder.path}{os.sep}", "")
-    return None, [*problems, Problem(folder.path, reason, state)]
+    return None, [*problems, Problem(Path(folder.path), reason, state)]
 
 
 def _read_analysis(folder: _Folder) -> AnalysisRecord:
@@ -448,7 +488,7 @@ def _read_analysis(folder: _Folder) -> AnalysisRecord:
         UnfinishedError: when there is none yet.
         CogError: when it is not the record of this analysis.
     """
-    path = folder.path
+    path = Path(folder.path)
     try:
         entries = sorted(os.listdir(path))
         if RESULTS_FILE not in entries:
@@ -473,30 +513,3 @@ def _read_analysis(folder: _Folder) -> AnalysisRecord:
     if odd:
         raise CogError(f"{RESULTS_FILE} has a value named {odd[0][:40]!r}, expected letters, digits and ._+-")
     return dataclasses.replace(record, model=folder.model, dataset=folder.dataset)
-
-
-def _map(
-    function: Callable[[_Item], _Result], items: Sequence[_Item], *, patience: int = _PATIENCE
-) -> Iterator[_Result]:
-    """Apply ``function`` to all items and yield the results in order.
-
-    Args:
-        function: reads something.
-        items: its arguments.
-        patience: when so many more items than not took longer to wait for than to work on, threads take the others.
-    """
-    n_done = n_waited = 0
-    while n_done < len(items) and n_waited < patience:
-        worked, start = time.thread_time(), time.perf_counter()
-        result = function(items[n_done])
-        taken = time.perf_counter() - start
-        waited = taken > 2 * (time.thread_time() - worked)
-        n_waited = max(0, n_waited + (1 if waited else -1))
-        n_done += 1
-        yield result
-    # A task for every item would cost more than the item.
-    size = max(1, min(_CHUNK, (len(items) - n_done) // _THREADS))
-    chunks = [items[first : first + size] for first in range(n_done, len(items), size)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for done in pool.map(lambda chunk: [function(item) for item in chunk], chunks):
-            yield from done

@@ -318,22 +318,27 @@ def _sort_key(score: Score) -> tuple[Any, ...]:
     )
 
 
-def mixed_settings(runs: Iterable[Run]) -> dict[str, list[tuple[str, str, int]]]:
+def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]:
     """Find averages over runs with different settings, as far as these are recorded.
 
     Returns:
         For each setting in question, the (model, data set, number of shots) whose seeds disagree on it.
     """
-    values: dict[tuple[str, str, int], dict[str, set[str]]] = {}
+    values: dict[tuple[str, str, int], set[tuple[str | None, ...]]] = {}
+    known: dict[int, tuple[str | None, ...]] = {}  # many runs share one mapping
     for run in runs:
-        place = values.setdefault((run.model, run.dataset, run.n_shot), {})
-        for key in _SAME_FOR_ALL_SEEDS:
-            if key in run.details.settings:
-                place.setdefault(key, set()).add(repr(run.details.settings[key]))
+        settings = run.details.settings
+        if id(settings) not in known:
+            known[id(settings)] = tuple(
+                repr(settings[key]) if key in settings else None for key in _SAME_FOR_ALL_SEEDS
+            )
+        values.setdefault((run.model, run.dataset, run.n_shot), set()).add(known[id(settings)])
     mixed: dict[str, list[tuple[str, str, int]]] = {}
-    for result, by_key in values.items():
-        for key, different in by_key.items():
-            if len(different) > 1:
+    for result, different in values.items():
+        if len(different) == 1:
+            continue
+        for key, stated in zip(_SAME_FOR_ALL_SEEDS, zip(*different, strict=True), strict=True):
+            if len(set(stated) - {None}) > 1:
                 mixed.setdefault(key, []).append(result)
     return mixed
 

@@ -8,14 +8,16 @@ together from two runs is noticed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import marshal
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cog import constants, paths
 from cog.errors import CogError
@@ -63,8 +65,13 @@ _SUMMARIZED = (
 #: What is told of the trials.
 _COUNTED = ("n_trials", "n_trials_tied", "n_trials_diverged", "best_val_top1")
 
-_Value = TypeVar("_Value")
-_KEPT: dict[str, Any] = {}
+#: Entries of :class:`Details` that many runs have alike.
+_OFTEN_ALIKE = (
+    "settings", "train_features", "test_features", "train_features_file", "test_features_file", "rows", "versions",
+    "device", "precision",
+)  # fmt: skip
+
+_KEPT: dict[tuple[Any, bytes], Any] = {}
 _MOST_KEPT = 1 << 12
 
 # A record of 30 trials takes 8 kB.
@@ -145,11 +152,16 @@ class Run:
     lr: float | None  # of the final training; None where the folder does not tell
     wd: float | None
     diverged: bool  # as the run recorded it; runs of the original toolkit do not
-    path: Path  # the seed folder
+    folder: str  # the seed folder
     final_folder: str  # its subfolder with logs.pkl
     details: Details = field(default_factory=Details, compare=False, repr=False)
     evaluation: str = "logreg"  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
     concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def path(self) -> Path:
+        """The seed folder, as a path: of hundreds of thousands of runs it is kept as text."""
+        return Path(self.folder)
 
     @property
     def planned_epochs(self) -> int:
@@ -219,7 +231,12 @@ def average_runs(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> lis
         Two averages, top-1 and top-5, of each combination that has a run, sorted as the runs of
         :func:`cog.results.find.find_all` are.
     """
-    return average(scores(sorted(runs, key=sort_key)), expected_seeds=expected_seeds)
+    expected = tuple(expected_seeds)
+    averages: list[SeedAverage] = []
+    # One place after the other: the scores of all runs together would take as much memory as the runs.
+    for _, group in itertools.groupby(sorted(runs, key=sort_key), lambda run: sort_key(run)[:-1]):
+        averages += average(scores(group), expected_seeds=expected)
+    return averages
 
 
 def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:
@@ -261,7 +278,7 @@ class UnfinishedError(CogError):
 
 
 def read_run(
-    path: Path,
+    path: str | os.PathLike[str],
     *,
     model: str,
     dataset: str,
@@ -290,6 +307,7 @@ def read_run(
         UnfinishedError: when the run has not finished.
         CogError: when the run is ambiguous, its files contradict each other or cannot be read safely.
     """
+    path = os.fspath(path)
     problems = [] if problems is None else problems
     place: dict[str, Any] = {
         "model": model,
@@ -311,12 +329,12 @@ def read_run(
     if record is None:
         check_finished(path, [name for name, _ in entries], complete=bool(finals))
     elif stages and read_state(path, [name for name, _ in entries], complete=True).holder is None:
-        problems += [Problem(path / name, LEFTOVER) for name in stages]
+        problems += [Problem(Path(path, name), LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
     return _run(path, final, record, _read_last(path, final), **place)
 
 
-def _read_last(path: Path, final: str) -> tuple[float, float, int]:
+def _read_last(path: str, final: str) -> tuple[float, float, int]:
     """Return both accuracies (percent) after the last epoch, and the number of epochs."""
     logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
     logs_name = f"{final}/{LOGS_FILE}"
@@ -333,7 +351,7 @@ def image_list_of_test(details: Details) -> str | None:
 
 
 def _run(
-    path: Path,
+    path: str,
     final: str,
     record: dict[str, Any] | None,
     last: tuple[float, float, int],
@@ -385,7 +403,7 @@ def _run(
         lr=number(pair.get("lr")),
         wd=number(pair.get("wd")),
         diverged=recorded.get("diverged") is True,
-        path=path,
+        folder=path,
         final_folder=final,
         details=details,
         evaluation=evaluation,
@@ -401,7 +419,7 @@ def summary_of(run: Run) -> dict[str, Any]:
     """
     record: dict[str, Any] | None = None
     if run_archive.is_file(run.path / RESULTS_FILE):
-        record = summarize(_read_record(run.path, seed=run.seed, n_shot=run.n_shot))
+        record = summarize(_read_record(run.folder, seed=run.seed, n_shot=run.n_shot))
     return {"final": run.final_folder, "last": [run.top1, run.top5, run.n_epochs], "record": record}
 
 
@@ -412,7 +430,7 @@ def summarize(record: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {key: getattr(details, key) for key in _COUNTED}
 
 
-def read_packed(archive: RunArchive, name: str, path: Path, **place: Any) -> Run:
+def read_packed(archive: RunArchive, name: str, path: str, **place: Any) -> Run:
     """Return a run as the index of its archive tells it, without a look at its files.
 
     Args:
@@ -438,7 +456,7 @@ def read_packed(archive: RunArchive, name: str, path: Path, **place: Any) -> Run
     return _run(path, final, record, (top1, top5, n_epochs), **place)
 
 
-def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False) -> None:
+def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool = False) -> None:
     """Look for the traces of a run that is going on, failed or was interrupted.
 
     Args:
@@ -462,7 +480,7 @@ def check_finished(path: Path, entries: Sequence[str], *, complete: bool = False
         )
 
 
-def _list(path: Path) -> list[tuple[str, bool]]:
+def _list(path: str) -> list[tuple[str, bool]]:
     """Return the names in a seed folder, or in the archive that has it, sorted, each with whether it is a folder."""
     names = []
     missing = False
@@ -486,7 +504,7 @@ def _list(path: Path) -> list[tuple[str, bool]]:
     return sorted(names)
 
 
-def _read_record(path: Path, *, seed: int, n_shot: int | None) -> dict[str, Any]:
+def _read_record(path: str, *, seed: int, n_shot: int | None) -> dict[str, Any]:
     """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
     content = safe_load.contents(os.path.join(path, RESULTS_FILE), "record of a run", _LARGEST_RECORD)
     try:
@@ -509,7 +527,7 @@ def _check_record(record: Any, *, seed: int, n_shot: int | None) -> None:
         raise CogError(f"{RESULTS_FILE} says n_shot {record['n_shot']!r}, expected a whole number")
 
 
-def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] | None) -> str:
+def _choose_final(path: str, finals: Sequence[str], record: Mapping[str, Any] | None) -> str:
     if record is not None:
         folder = record["final"].get("folder")
         if folder not in finals:
@@ -517,7 +535,7 @@ def _choose_final(path: Path, finals: Sequence[str], record: Mapping[str, Any] |
         return folder
     if len(finals) > 1:
         # As in the original toolkit only a folder with logs is a candidate.
-        finals = [name for name in finals if run_archive.is_file(path / name / LOGS_FILE)]
+        finals = [name for name in finals if run_archive.is_file(Path(path, name, LOGS_FILE))]
     if not finals:
         raise CogError(f"no final-*/{LOGS_FILE}: the run is unfinished or failed")
     if len(finals) > 1:
@@ -566,59 +584,87 @@ def read_details(record: Mapping[str, Any]) -> Details:
     """
     identity = _mapping(record.get("identity"))
     trials = [trial for trial in _sequence(record.get("trials")) if isinstance(trial, dict)]
-    best = record.get("best_trial")
-    by_number = {trial.get("number"): trial for trial in trials if type(trial.get("number")) is int}
-    best_trial = best if type(best) is int else None
+    best_trial = record.get("best_trial")
+    best_trial = best_trial if type(best_trial) is int else None
     return Details(
         settings=_shared(
-            {
-                key: value
-                for key, value in identity.items()
-                if _is_plain(value)
-                or (isinstance(value, list) and len(value) <= 2 and all(map(_is_plain, value)))
-            }
+            {key: value for key, value in identity.items() if type(value) is not dict}, _settings
         ),
-        train_features=_shared(_plain(identity.get("train_features"))),
-        test_features=_shared(_plain(identity.get("test_features"))),
+        train_features=_shared(identity.get("train_features"), _plain),
+        test_features=_shared(identity.get("test_features"), _plain),
         train_features_file=_shared(text(record.get("train_features"))),
         test_features_file=_shared(text(record.get("test_features"))),
         n_classes=whole(record.get("n_classes")),
         feature_dim=whole(record.get("feature_dim")),
-        rows=_shared({key: n for key, n in _mapping(record.get("rows")).items() if whole(n) is not None}),
+        rows=_shared(record.get("rows"), _whole_numbers),
         n_trials=len(trials) or whole(record.get("n_trials")) or 0,
-        n_trials_tied=len(ties.tied([_val_top1(trial) for trial in trials]))
-        or whole(record.get("n_trials_tied"))
-        or 0,
-        n_trials_diverged=sum(trial.get("diverged") is True for trial in trials)
+        n_trials_tied=len(ties.tied(list(map(_val_top1, trials)))) or whole(record.get("n_trials_tied")) or 0,
+        n_trials_diverged=sum([trial.get("diverged") is True for trial in trials])
         or whole(record.get("n_trials_diverged"))
         or 0,
         best_trial=best_trial,
         best_val_top1=number(
-            by_number.get(best_trial, {}).get("val_top1") if trials else record.get("best_val_top1")
+            _numbered(trials, best_trial).get("val_top1") if trials else record.get("best_val_top1")
         ),
         seconds={
             key: seconds
             for key, value in _mapping(record.get("seconds")).items()
             if (seconds := number(value)) is not None
         },
-        versions=_shared(
-            {key: value for key, value in _mapping(record.get("versions")).items() if isinstance(value, str)}
-        ),
+        versions=_shared(record.get("versions"), _texts),
         device=_shared(text(record.get("device"))),
         precision=_shared(text(record.get("precision"))),
         finished=text(record.get("finished")),
     )
 
 
-def _shared(value: _Value) -> _Value:
-    """Return an equal value that other runs have already: what hundreds of thousands of runs say is kept once."""
-    if len(_KEPT) >= _MOST_KEPT:
-        _KEPT.clear()
-    return _KEPT.setdefault(repr(value), value)
+def _numbered(trials: Sequence[Mapping[str, Any]], wanted: int | None) -> Mapping[str, Any]:
+    """Return the last trial of a number."""
+    for trial in reversed(trials):
+        n = trial.get("number")
+        if type(n) is int and n == wanted:
+            return trial
+    return {}
+
+
+def _shared(value: Any, convert: Callable[[Any], Any] | None = None) -> Any:
+    """Return what an entry of a record is kept as: what hundreds of thousands of runs say is converted and kept once.
+
+    Args:
+        value: of JSON.
+        convert: what becomes of it; None: nothing.
+    """
+    if value is None and convert is None:
+        return None
+    key = convert, marshal.dumps(value, 2)  # of version 2: equal bytes for equal values
+    kept = _KEPT.get(key)
+    if kept is None:
+        kept = value if convert is None else convert(value)
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        _KEPT[key] = kept
+    return kept
+
+
+def share(runs: Iterable[Run]) -> None:
+    """Let runs that were read in another process have in common with all others what they say alike."""
+    known: dict[int, Any] = {}
+    for run in runs:
+        values = vars(run.details)
+        for name in _OFTEN_ALIKE:
+            value = values[name]
+            if id(value) not in known:
+                # The first of equal values is kept, so that no other gets its number.
+                known[id(value)] = _shared(value), value
+            values[name] = known[id(value)][0]
 
 
 def _val_top1(trial: Mapping[str, Any]) -> float:
-    value = None if trial.get("diverged") is True else number(trial.get("val_top1"))
+    if trial.get("diverged") is True:
+        return math.nan
+    value = trial.get("val_top1")
+    if type(value) is not float or not math.isfinite(value):
+        value = number(value)
     return math.nan if value is None else value
 
 
@@ -636,3 +682,20 @@ def _is_plain(value: Any) -> bool:
 
 def _plain(value: Any) -> dict[str, Any]:
     return {key: item for key, item in _mapping(value).items() if _is_plain(item)}
+
+
+def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values and short lists of them."""
+    return {
+        key: value
+        for key, value in identity.items()
+        if _is_plain(value) or (isinstance(value, list) and len(value) <= 2 and all(map(_is_plain, value)))
+    }
+
+
+def _whole_numbers(value: Any) -> dict[str, int]:
+    return {key: n for key, n in _mapping(value).items() if whole(n) is not None}
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {key: item for key, item in _mapping(value).items() if isinstance(item, str)}

@@ -130,11 +130,16 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
     """
     features: dict[tuple[str, str, str], FeatureDescription] = {}
     looked: set[tuple[str, str, str, str]] = set()
+    known: set[tuple[str, str, str, str | None, str | None]] = set()
     for run in runs:
-        beside = os.path.dirname(os.path.dirname(run.path))
-        for split in constants.SPLITS:
+        beside = os.path.dirname(os.path.dirname(run.folder))
+        files = run.details.train_features_file, run.details.test_features_file
+        # Nearly all runs of a model and data set say the same.
+        if (run.model, run.dataset, beside, *files) in known:
+            continue
+        known.add((run.model, run.dataset, beside, *files))
+        for split, recorded in zip(constants.SPLITS, files, strict=True):
             key = (run.model, run.dataset, split)
-            recorded = getattr(run.details, f"{split}_features_file")
             places = [os.path.join(beside, f"features_{split}")]
             if isinstance(recorded, str) and "\0" not in recorded:
                 places.append(os.path.dirname(recorded))

@@ -69,6 +69,11 @@ def _cuda_device(device: torch.device, name: str | None, rank: ranks.Rank) -> to
     )
 
 
+def device_name(device: torch.device) -> str:
+    """Return what records call a device: the product's name of a GPU, else its type."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
 def _step(device: torch.device) -> torch.Tensor:
     """Compute something small with kernels of PyTorch and of its matrix library; exact in every arithmetic."""
     x = torch.arange(4096, device=device).remainder(7).sub(3).float().view(64, 64)

@@ -78,15 +78,32 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[byt
     Raises:
         OSError: when it cannot be opened, or is a folder, a pipe or a device.
     """
-    # A pipe that nobody writes into would hold open() for ever, and not even a signal ends it.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    descriptor, _ = open_descriptor(path)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, "it is a folder, expected a file", str(path))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return os.fdopen(descriptor, "rb", buffering)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+# A pipe that nobody writes into would hold open() for ever, and not even a signal ends it.
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def open_descriptor(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Open a regular file for reading and return its descriptor, which the caller closes, and its size in bytes.
+
+    Raises:
+        OSError: see :func:`open_regular`.
+    """
+    descriptor = os.open(path, _READ_FLAGS)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder, expected a file", str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return descriptor, status.st_size
     except BaseException:
         os.close(descriptor)
         raise

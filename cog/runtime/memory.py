@@ -6,6 +6,7 @@ Nothing here imports torch before a GPU is asked.
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
 
 _EXHAUSTED = re.compile(r"out of memory|allocate memory|not enough memory|ALLOC_FAILED")
 _ASKED_FOR = re.compile(r"tried to allocate ([\d.]+ ?\w+)", re.IGNORECASE)
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Look for no circles of references in the block: among many records it takes a sixth of the time to find none."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cog import constants, paths
 from cog.errors import CogError
@@ -19,12 +19,14 @@ from cog.features.folder import DELETED_FILE, INCOMPLETE_FILE
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
 from cog.results import find, scores
 from cog.runtime import run_archive
+from cog.runtime.locks import LOCK_FILE
 from cog.runtime.output_folder import DONE as DONE
 from cog.runtime.output_folder import FAILED as FAILED
 from cog.runtime.output_folder import INTERRUPTED as INTERRUPTED
 from cog.runtime.output_folder import MISSING as MISSING
 from cog.runtime.output_folder import RUNNING as RUNNING
 from cog.runtime.output_folder import read_state
+from cog.runtime.parallel_reading import map_waiting
 
 #: Submitted and not yet begun; only a scheduler knows (see :mod:`cog.study.slurm`), never the folder.
 QUEUED = "queued"
@@ -33,9 +35,6 @@ QUEUED = "queued"
 DELETED = "deleted"
 
 STATES = (DONE, DELETED, RUNNING, QUEUED, FAILED, INTERRUPTED, MISSING)
-
-# Every folder costs a round trip on a network file system; threads wait for several at a time.
-_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,10 @@ class Status:
     foreign: bool = False
 
 
+# Of nearly all units there is no more to say.
+_DONE, _MISSING = Status(DONE), Status(MISSING)
+
+
 @dataclass(frozen=True)
 class Study:
     """The units to be computed: every model on every data set.
@@ -151,8 +154,7 @@ def survey(study: Study) -> dict[Unit, Status]:
     Raises:
         CogError: when the root cannot be read, or a folder on the way not listed.
     """
-    with ThreadPoolExecutor(_THREADS) as threads:
-        parts = list(threads.map(lambda pair: _survey_pair(study, *pair), study.pairs()))
+    parts = map_waiting(lambda pair: _survey_pair(study, *pair), study.pairs(), patience=8)
     return {unit: status for part in parts for unit, status in part.items()}
 
 
@@ -167,34 +169,33 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
         statuses[extraction] = _status(path, listed, done=constants.FEATURES_FILE in listed)
     archive = run_archive.open_archive(folder) if run_archive.ARCHIVE_FILE in entries else None
     packed = archive.runs if archive is not None else {}
-    runs = _run_folders(folder, entries, packed, study)
+    places = _run_places(folder, entries, packed, study)
     for training in study.trainings(model, dataset):
-        expected = training.folder(study.root)
-        statuses[training] = best = Status(MISSING)
-        for path in runs.get((training.n_shot, training.seed), ()):
-            listed = _list(path)
-            is_packed = f"{path.parent.name}/{path.name}" in packed
-            marked = RESULTS_FILE in listed or is_packed
-            done = marked or (
-                any(name.startswith("final-lr-") for name in listed) and RunFolder(path).is_complete()
-            )
-            status = _status(path, listed, done=done, marked=marked)
-            if path == expected or (status.state == DONE and best.state != RUNNING):
-                best = dataclasses.replace(status, foreign=path != expected)
-                statuses[training] = best
-                if status.state in (DONE, RUNNING):
-                    break
+        statuses[training] = _run_status(places.get((training.n_shot, training.seed), ()))
     return statuses if version == run_archive.version(folder) else _survey_pair(study, model, dataset)
 
 
-def _run_folders(
-    folder: Path, entries: frozenset[str], packed: Collection[str], study: Study
-) -> dict[tuple[int, int], list[Path]]:
-    """Return the folders of the runs that exist by (n_shot, seed), in either spelling, that of this toolkit first.
+class _RunPlace(NamedTuple):
+    """A folder that a run may be in.
 
-    Those of runs in the archive need not exist any more.
+    Attributes:
+        path: the folder.
+        is_own: whether it is spelled as this toolkit does.
+        exists: whether there is such a folder; that of a run in the archive need not exist any more.
+        is_packed: whether the run is in the archive.
     """
-    runs: dict[tuple[int, int], list[Path]] = {}
+
+    path: str
+    is_own: bool
+    exists: bool
+    is_packed: bool
+
+
+def _run_places(
+    folder: Path, entries: frozenset[str], packed: Collection[str], study: Study
+) -> dict[tuple[int, int], list[_RunPlace]]:
+    """Return the places of the runs by (n_shot, seed), in either spelling, that of this toolkit first."""
+    places: dict[tuple[int, int], list[_RunPlace]] = {}
     in_archive: dict[str, set[str]] = {}
     for run in packed:
         in_archive.setdefault(run.partition("/")[0], set()).add(run.partition("/")[2])
@@ -203,17 +204,44 @@ def _run_folders(
         if parsed is None or parsed[0] != study.evaluation or parsed[1] not in study.n_shots:
             continue
         is_own = name == paths.evaluation_folder(*parsed)
-        for seed_name in sorted(_list(folder / name) | in_archive.get(name, set())):
+        path = os.path.join(folder, name)
+        listed, archived = _list(path), in_archive.get(name, frozenset())
+        for seed_name in sorted(listed | archived):
             seed = paths.parse_seed_folder(seed_name)
-            if seed is not None:
-                places = runs.setdefault((parsed[1], seed), [])
-                first = is_own and seed_name == paths.seed_folder(seed)
-                places.insert(0 if first else len(places), folder / name / seed_name)
-    return runs
+            if seed is None:
+                continue
+            place = _RunPlace(
+                f"{path}{os.sep}{seed_name}",
+                is_own and seed_name == paths.seed_folder(seed),
+                seed_name in listed,
+                seed_name in archived,
+            )
+            of_run = places.setdefault((parsed[1], seed), [])
+            of_run.insert(0 if place.is_own else len(of_run), place)
+    return places
 
 
-def _status(path: Path, listed: frozenset[str], *, done: bool, marked: bool = True) -> Status:
+def _run_status(places: Sequence[_RunPlace]) -> Status:
+    """Return the status of a run by the folders that it may be in."""
+    best = _MISSING
+    for place in places:
+        listed = _list(place.path) if place.exists else frozenset()
+        marked = RESULTS_FILE in listed or place.is_packed
+        done = marked or (
+            any(name.startswith("final-lr-") for name in listed) and RunFolder(place.path).is_complete()
+        )
+        status = _status(place.path, listed, done=done, marked=marked)
+        if place.is_own or (status.state == DONE and best.state != RUNNING):
+            best = status if place.is_own else dataclasses.replace(status, foreign=True)
+            if status.state in (DONE, RUNNING):
+                break
+    return best
+
+
+def _status(path: str | Path, listed: frozenset[str], *, done: bool, marked: bool = True) -> Status:
     """Return the status of an output folder with these entries."""
+    if done and marked and LOCK_FILE not in listed:
+        return _DONE
     folder = read_state(path, listed, complete=done, marked=marked)
     if folder.state in (INTERRUPTED, MISSING) and INCOMPLETE_FILE in listed:
         return Status(FAILED, "images could not be decoded, see failed_images.txt beside the features")
@@ -222,7 +250,7 @@ def _status(path: Path, listed: frozenset[str], *, done: bool, marked: bool = Tr
     return Status(folder.state, str({RUNNING: folder.holder, FAILED: folder.failure}.get(folder.state, "")))
 
 
-def _list(path: Path) -> frozenset[str]:
+def _list(path: str | Path) -> frozenset[str]:
     """Return the names in a folder; an empty set when it does not exist."""
     try:
         return frozenset(os.listdir(path))

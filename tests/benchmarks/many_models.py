@@ -29,8 +29,11 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "helpers")]
 from result_folders import EPOCH_KEYS
 
 from cog import constants, paths
-from cog.results import find, run_records
+from cog.results import concept_counts, find, run_records
 from cog.runtime import run_archive
+
+#: Test images of a concept.
+N_IMAGES = 50
 
 FINAL = "final-lr-10.754262252767127_wd-3.0876607228369945e-08"
 SMALL_FILES = (
@@ -39,8 +42,9 @@ SMALL_FILES = (
 )  # fmt: skip
 
 
-def record_of(model: str, dataset: str, n_shot: int, seed: int, top1: float) -> dict:
-    """Return results.json of a run with 30 trials."""
+def record_of(model: str, dataset: str, n_shot: int, seed: int, correct: list[int]) -> dict:
+    """Return results.json of a run with 30 trials, and test images of each concept that are classified rightly."""
+    top1 = 100 * sum(correct) / (N_IMAGES * len(correct))
     features = {
         "bytes": 1 << 30,
         "checkpoint_sha256": model.encode().hex().ljust(64, "0"),
@@ -61,7 +65,8 @@ def record_of(model: str, dataset: str, n_shot: int, seed: int, top1: float) -> 
         "n_classes": 1000, "feature_dim": 2048,
         "rows": {"search_train": 1024000, "search_val": 256000, "final_train": 1280000, "test": 50000},
         "final": {"folder": FINAL, "lr": 10.754262252767127, "wd": 3.0876607228369945e-08, "test_top1": top1,
-                  "test_top5": top1 + 5, "diverged": False},
+                  "test_top5": top1 + 5, "diverged": False,
+                  **concept_counts.write(correct, [N_IMAGES] * len(correct))},
         "best_trial": 5, "trials": [{"number": k, **trial} for k in range(30)],
         "seconds": {"search": 123.4, "final": 23.4},
     }  # fmt: skip
@@ -71,11 +76,14 @@ def runs_of(model: str, dataset: str, draw: random.Random):
     """Yield name, record and logs.pkl of each run."""
     for n_shot in (0, *constants.SHOTS):
         for seed in constants.SEEDS:
-            top1 = round(draw.uniform(20, 80), 3)
+            most = draw.randrange(20, N_IMAGES)
+            correct = [most * byte // 255 for byte in draw.randbytes(1000)]
+            record = record_of(model, dataset, n_shot, seed, correct)
+            top1 = record["final"]["test_top1"]
             logs = {key: [top1 + 0.001 * k for k in range(100)] for key in EPOCH_KEYS}
             logs["test/top1"][-1], logs["test/top5"][-1] = top1, top1 + 5
             name = f"{paths.evaluation_folder('logreg', n_shot)}/{paths.seed_folder(seed)}"
-            yield name, record_of(model, dataset, n_shot, seed, top1), pickle.dumps(logs, protocol=4)
+            yield name, record, pickle.dumps(logs, protocol=4)
 
 
 def make(root: Path, n_models: int, *, packed: bool) -> None:
@@ -90,7 +98,10 @@ def make(root: Path, n_models: int, *, packed: bool) -> None:
                 (folder / f"features_{split}" / constants.FEATURES_FILE).touch()
             content = {}
             for name, record, logs in runs_of(model, dataset, draw):
-                content[name] = {"results.json": json.dumps(record).encode(), f"{FINAL}/logs.pkl": logs}
+                content[name] = {
+                    "results.json": json.dumps(record, indent=2).encode(),
+                    f"{FINAL}/logs.pkl": logs,
+                }
                 content[name] |= dict.fromkeys(SMALL_FILES, b"x")
             (write_packed if packed else write_loose)(folder, content)
 

@@ -11,6 +11,7 @@ import pytest
 import tiny
 
 from cog.commands import extract_features, step_times
+from cog.study import step_times as estimates
 
 NET = """
 import torch
@@ -220,12 +221,88 @@ def test_what_is_done_takes_no_time(tmp_path, capsys):
 
     def seconds() -> dict[str, float]:
         assert step_times.main(argv) == 0
-        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-        assert {line[1] for line in lines} == {"cog_l1"}
-        return {line[0]: float(line[2]) for line in lines}
+        lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
+        assert {line[1] for line in lines} == {"cog_l1", "in1k", "-"}
+        # Of in1k there are no features, so nothing tells how long all data sets take together.
+        assert {line[2] for line in lines if line[1] != "cog_l1"} == {"?"}
+        assert all(line[3].startswith("no estimate: ") == (line[2] == "?") for line in lines)
+        return {line[0]: float(line[2]) for line in lines if line[2] != "?"}
 
     before = seconds()
     assert before["mlp"] > before["logreg"] > before["fewshot"]
     (folder / "eval_logreg/seed-22").mkdir(parents=True)
     (folder / "eval_logreg/seed-22/results.json").write_text("{}")
     assert seconds()["logreg"] == 0
+
+
+def write_sizes(folder, n_train, n_test, **more):
+    for split, n_images in (("train", n_train), ("test", n_test)):
+        (folder / f"features_{split}").mkdir(parents=True)
+        sizes = {"n_images": n_images, "n_classes": 100, "feature_dim": 512, **more}
+        (folder / f"features_{split}/features.json").write_text(json.dumps(sizes))
+
+
+def test_times_of_analyses_and_fine_tuning(tmp_path, capsys, monkeypatch):
+    """Against operations counted by hand: 1 GFLOP/s, and an extraction of 50 images a second."""
+    monkeypatch.setattr(estimates, "measure_rate", lambda device: 1e9)
+    for dataset in ("in1k", "cog_l1"):
+        write_sizes(tmp_path / "my/net" / dataset, 100_000, 5_000, images_per_second=50.0, device="cpu")
+
+    def lines(*more: str) -> dict[tuple[str, str], tuple[str, str]]:
+        argv = ["--models_root_dir", str(tmp_path), "--model", "my_net", "--datasets", "in1k", "cog_l1", "--seeds",
+                "22", "37", "--device", "cpu", "--trained_on", "in1k", "--finetune_seeds", "22", *more]  # fmt: skip
+        assert step_times.main(argv) == 0
+        split = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
+        return {(name, dataset): (seconds, text) for name, dataset, seconds, text in split}
+
+    found = lines("FINETUNE.N_EPOCHS", "10", "ANALYSIS.KMEANS_SEEDS", "[22]")
+    # 10 epochs of 100,000 images forward and backward (as long as 3 forward), and 5,000 test images
+    assert found["finetune", "cog_l1"] == ("61000", "about 16h56m")
+    assert found["finetune", "-"] == ("122000", "about 33h53m")
+    # two classifiers of 100 classes on the test images of both data sets
+    assert found["cross", "cog_l1"][0] == found["cross", "-"][0] == f"{2 * 512 * 10_000 * 100 * 2 / 1e9:.0f}"
+    neighbors, pairs, means = 2 * 512 * 100_000 * 5_000, 512 * 5_000**2, 8 * 512 * 5_000 * 100
+    clusters = 2 * 512 * 100_000 * 100 * 29
+    assert found["label_free", "in1k"][0] == f"{(clusters + neighbors + pairs + means) / 1e9:.0f}"
+    assert found["distance", "-"] == ("?", "no estimate: it works on saved predictions")
+    # more processes do not make a processor faster
+    assert lines("--n_processes", "4")["finetune", "-"] == lines()["finetune", "-"]
+
+    for name in ("kmeans", "alignment", "ncm"):
+        (tmp_path / f"my/net/in1k/analysis_{name}").mkdir()
+        (tmp_path / f"my/net/in1k/analysis_{name}/results.json").write_text("{}")
+    assert lines()["label_free", "in1k"][0] == f"{neighbors / 1e9:.0f}"
+
+    for split in ("train", "test"):
+        path = tmp_path / f"my/net/in1k/features_{split}/features.json"
+        path.write_text(path.read_text().replace('"cpu"', '"NVIDIA H200"'))
+    found = lines()
+    assert found["finetune", "in1k"] == found["finetune", "-"]
+    assert (
+        found["finetune", "in1k"][1]
+        == "no estimate: no features.json tells how fast the network is on such a device"
+    )
+    assert found["finetune", "cog_l1"][0] != "?"
+
+
+@pytest.mark.slow
+def test_days_of_analyses_and_fine_tuning_are_left_out_of_all(repository, warm_python, tmp_path):
+    write_sizes(tmp_path / "my/net/cog_l1", 10**9, 10**5, images_per_second=50.0, device="cpu")
+
+    def run(*more: str) -> str:
+        done = subprocess.run(
+            ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
+             "model_name=my_net", "datasets=cog_l1", "seeds=22", "shots=1", "dims=32", *more, "--device", "cpu"],
+            env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    by_default = run("experiments=all")
+    for name in ("label_free", "finetune"):
+        assert re.search(
+            rf"left out: {name} of my_net \(about \d+ hours on this machine; .*experiments={name}", by_default
+        )
+    named = run("experiments=label_free finetune")
+    assert "left out" not in named
+    assert re.search(r"\[1/2\] analysis of my_net: all \(about \d+d\d\dh\)", named)

@@ -459,6 +459,19 @@ def test_missing_images(folders, root, form):
     assert image_checks.missing(images) == [names[0], names[1], names[3], names[4]]
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_empty_images(folders, root, tmp_path, form):
+    """Files without a byte, packed or not, are named in the order of the list."""
+    shutil.copytree(folders, tmp_path / "copy")
+    # Among gzipped members, these are not compressed.
+    names = [f"{WNIDS[0]}/{WNIDS[0]}_0.JPEG", f"{WNIDS[2]}/{WNIDS[2]}_9.JPEG"]
+    for name in reversed(names):
+        (tmp_path / "copy" / name).write_bytes(b"")
+    FORMS[form](tmp_path / "copy", root)
+    images = dataclasses.replace(reference(folders), store=open_store(root))
+    assert image_checks.empty(images) == names
+
+
 def test_a_file_with_another_suffix_is_not_missing(folders, root):
     (root / "c").mkdir()
     (root / "c/a.odd").touch()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from cog import constants
 from cog.results.query import QueryResult
 from cog.results.run_records import Details, Run, average_runs
@@ -44,7 +42,7 @@ def make_run(model="my_net", dataset="in1k", n_shot=0, seed=22, top1=70.0, *, pa
         n_shot=n_shot,
         seed=seed,
         top1=top1,
-        path=Path(path or f"/runs/{model}/{dataset}/eval_N{n_shot}/seed-{seed}"),
+        folder=str(path or f"/runs/{model}/{dataset}/eval_N{n_shot}/seed-{seed}"),
         final_folder="final-lr-10.0_wd-1e-06",
         details=Details(**details),
         **fields,
