@@ -21,6 +21,7 @@ from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
 from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.fingerprint import plain
+from cog.runtime.state_file import StateFile
 
 if TYPE_CHECKING:
     from cog.runtime.locks import Lock
@@ -137,9 +138,9 @@ class ResumeFolder:
         path = self.path / name
         return path if path.is_file() else None
 
-    def forget(self, name: str) -> None:
-        """Remove a state that is not needed any more."""
-        (self.path / name).unlink(missing_ok=True)
+    def state(self, name: str) -> StateFile:
+        """Return a state of tensors in the folder, which is created when it is saved."""
+        return StateFile(self.path / name, create=self.create)
 
     def discard(self) -> None:
         """Remove it, at once for whoever looks: later starts remove stages, whose name it gets first.
