@@ -6,8 +6,9 @@ that line and exit with ``exit_code``; library callers catch the exception.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 #: Letters from which the beginning of a name is taken for the name.
 _SHORTEST = 3
@@ -35,6 +36,22 @@ class FailedImagesError(CogError):
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's error, or the name of its type when it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextlib.contextmanager
+def os_errors_explained(failed: str) -> Iterator[None]:
+    """Turn an error of the operating system in the block into one line.
+
+    Args:
+        failed: what does not succeed then, such as "cannot read /models/x.ckpt".
+
+    Raises:
+        CogError: with the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CogError(f"{failed}: {error.strerror or error}") from error
 
 
 def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:

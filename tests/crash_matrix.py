@@ -392,11 +392,10 @@ def _wordnet() -> Any:
 
 
 def _save_often() -> None:
-    from cog.analysis import lloyd
-    from cog.logreg import checkpoint
+    from cog.runtime import state_file
 
-    checkpoint.SAVE_SECONDS = lloyd.SAVE_SECONDS = 0.0
-    checkpoint._MAX_SHARE = 1e9
+    state_file.SAVE_SECONDS = 0.0
+    state_file._MAX_SHARE = 1e9
 
 
 def _spare_what_writes_nothing() -> None:

@@ -74,10 +74,10 @@ def task_on(name: str, tmp_path: Path, output: Path) -> crash_matrix.Task:
 @pytest.fixture
 def often(monkeypatch):
     """Let trainings save after every epoch."""
-    from cog.logreg import checkpoint
+    from cog.runtime import state_file
 
-    monkeypatch.setattr(checkpoint, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(checkpoint, "_MAX_SHARE", 1e9)
+    monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(state_file, "_MAX_SHARE", 1e9)
 
 
 def visible(folder: Path) -> dict[str, object]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from cog.analysis.clustering_metrics import agreement
 from cog.analysis.rows import FeatureRows, load_both_splits
-from cog.analysis.state_file import StateFile
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.errors import CogError
 from cog.results.analysis_records import Number
@@ -132,7 +131,7 @@ def _repetition(
 
     from cog.analysis import lloyd
 
-    finished = StateFile(resume, f"seed-{seed}.done.pt")
+    finished, unfinished = resume.state(f"seed-{seed}.done.pt"), resume.state(f"seed-{seed}.pt")
     state = finished.load()
     if state is not None:
         centers = state.pop("centres").to(rows.device)
@@ -143,13 +142,13 @@ def _repetition(
         seed=seed,
         max_iterations=settings["max_iterations"],
         tolerance=settings["tolerance"],
-        store=StateFile(resume, f"seed-{seed}.pt"),
+        store=unfinished,
         label=label,
     )
     finished.save(
         {"centres": clustering.centers.cpu(), "inertia": clustering.inertia, **_numbers(clustering)}
     )
-    resume.forget(f"seed-{seed}.pt")
+    unfinished.forget()
     logger.info(
         "%s: inertia %.6g after %d iterations (%s), %.0f %% of the distances computed",
         label, clustering.inertia, clustering.iterations, clustering.ended_by, 100 * clustering.computed_frac,

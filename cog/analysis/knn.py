@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cog.analysis.ranked_classes import TOP, accuracy, describe_classes, largest, train_classes
 from cog.analysis.rows import FeatureRows, load_both_splits
-from cog.analysis.state_file import SAVE_SECONDS, StateFile
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.results.analysis_records import Number
 from cog.results.labels import METRIC_LABELS
@@ -102,20 +100,17 @@ def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
 
 def _find_or_continue(job: AnalysisContext, train: FeatureRows, test: FeatureRows, k: int) -> NearestRows:
     """Return the neighbors of all test rows; finished blocks are saved now and then, and not computed again."""
-    store = StateFile(job.resume, "neighbours.pt")
+    store = job.resume.state("neighbours.pt")
     state = store.load()
     done = None if state is None else NearestRows(state["index"], state["similarity"])
-    saved_at = time.monotonic()
     with Progress(test.n, f"{job.label}neighbors", unit="images") as progress:
         progress.skip(0 if done is None else len(done.index))
 
         def on_block(parts: Sequence[NearestRows]) -> None:
-            nonlocal saved_at
             progress.update(len(parts[-1].index))
-            if signals.requested() or time.monotonic() - saved_at >= SAVE_SECONDS:
+            if store.due():
                 so_far = joined(parts)
                 store.save({"index": so_far.index, "similarity": so_far.similarity})
-                saved_at = time.monotonic()
             signals.check(f"the neighbors of {progress.done} of {test.n} test images are saved")
 
         return find(train, test, k, done=done, on_block=on_block)

@@ -7,7 +7,6 @@ bound of the distance to all others stays uncompared (Hamerly 2010); bounds are 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,9 +16,9 @@ import torch
 
 from cog.analysis import seeding
 from cog.analysis.rows import SMALL_BLOCK, FeatureRows
-from cog.analysis.state_file import SAVE_SECONDS, StateFile
 from cog.runtime import signals
 from cog.runtime.progress import Progress
+from cog.runtime.state_file import StateFile
 
 #: Rows compared with all centers at a time.
 BLOCK, _GPU_BLOCK = 4096, 65536
@@ -72,7 +71,6 @@ def fit(
     Raises:
         Interrupted: after a signal.
     """
-    saved_at = time.monotonic()
     lloyd = _Lloyd.continued(store.load() if store else None, rows.device)
     if lloyd is None:
         if centers is None:
@@ -89,9 +87,9 @@ def fit(
         signals.check(f"{n_saved} iterations of {label} are saved")
 
     while ended_by == "limit" and lloyd.iterations < max_iterations:
-        if store and (signals.requested() or time.monotonic() - saved_at >= SAVE_SECONDS):
+        if store and store.due():
             store.save(_to(vars(lloyd), torch.device("cpu")))
-            saved_at, n_saved = time.monotonic(), lloyd.iterations
+            n_saved = lloyd.iterations
         n_moved, movement = lloyd.iterate(rows, on_block)
         progress.update()
         if n_moved == 0 or movement <= threshold:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import constants, paths
 from cog.data import root_layout
-from cog.errors import CogError, FailedImagesError
+from cog.errors import CogError, FailedImagesError, os_errors_explained
 from cog.features.shards import Shards
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
@@ -77,10 +77,8 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
     path = features.parent / PATHS_FILE
     if not path.is_file():
         return None
-    try:
+    with os_errors_explained(f"cannot read {path}"):
         lines = [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
     if n_rows is not None and len(lines) != n_rows:
         raise CogError(
             f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again"
@@ -94,7 +92,6 @@ class FeatureFolder(OutputFolder):
     Args:
         identity: the entries named in ``IDENTITY``, and those of features.json that are known before the features are
             computed.
-        skip_complete: whether features of unknown making (the original toolkit's) are kept.
         allow_failures: number of failed images that is acceptable.
     """
 
@@ -111,12 +108,10 @@ class FeatureFolder(OutputFolder):
         path: str | os.PathLike[str],
         identity: Mapping[str, Any] | None = None,
         *,
-        overwrite: bool = False,
-        skip_complete: bool = False,
         allow_failures: int = 0,
+        **options: bool,
     ) -> None:
-        super().__init__(path, identity, overwrite=overwrite)
-        self.skip_complete = skip_complete
+        super().__init__(path, identity, **options)
         self.allow_failures = allow_failures
 
     @property

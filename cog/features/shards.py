@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
 from cog.runtime.resume_dir import FOLDER, ResumeFolder
 
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"
 
 _MARKER = re.compile(r"rows-([0-9]{9})-([0-9]{9})\.json")
-_TEMPORARY = re.compile(r"\.(rows-[0-9-]+\.(npy|json)|manifest\.json)\.[a-z0-9_]{8}\.tmp")
 
 # Types of the arrays in files, where NumPy lacks the type of the features.
 _STORED = {"bfloat16": "int16"}
@@ -191,13 +190,9 @@ class Shards(ResumeFolder):
                 manifest, work=stored.work, n_threads=stored.n_threads, overwrites=stored.overwrites
             )
         self.manifest = manifest
-        try:
+        with os_errors_explained(f"cannot write into {self.path.parent}"):
             self.path.mkdir(exist_ok=True)
-            for name in os.listdir(self.path):
-                if _TEMPORARY.fullmatch(name):
-                    (self.path / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise CogError(f"cannot write into {self.path.parent}: {error.strerror or error}") from error
+        files.remove_temporary(self.path)
         self.scan()
         for shard in self.used():
             if (reason := stale_reason(shard)) is not None:
@@ -279,10 +274,8 @@ class Shards(ResumeFolder):
             self.path.parent,
             reason,
         )
-        try:
+        with os_errors_explained(f"cannot write into {self.path}"):
             (self.path / f"{shard.name}.json").unlink(missing_ok=True)
-        except OSError as error:
-            raise CogError(f"cannot write into {self.path}: {error.strerror or error}") from error
         self._known.pop(f"{shard.name}.json", None)
 
     def merge(self) -> MergedShards | None:

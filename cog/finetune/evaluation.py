@@ -13,18 +13,15 @@ from cog.features.extract import Extractor
 from cog.finetune.network import FineTuned
 from cog.finetune.parallel import Group
 from cog.finetune.recipe import FineTuneRecipe
-from cog.logreg.metrics import true_class_rank
+from cog.logreg import metrics
 from cog.runtime import signals
 
 
 @dataclass(frozen=True, eq=False)
-class TestScore:
+class TestScore(metrics.Evaluation):
     """The score of a network on the test images that could be decoded.
 
     Attributes:
-        loss: mean cross-entropy, in nats.
-        top1: accuracy in percent.
-        top5: accuracy in percent; the true class among the min(5, C) best.
         predictions: int64 ``(n,)``, one class per test image; -1 where it could not be decoded.
         failures: ``(file, reason)`` of those images that this process was given.
         n_failed: number of those images, of all processes.
@@ -32,9 +29,6 @@ class TestScore:
 
     __test__ = False  # not a test of pytest's
 
-    loss: float
-    top1: float
-    top5: float
     predictions: torch.Tensor
     failures: list[tuple[str, str]]
     n_failed: int
@@ -90,10 +84,7 @@ def evaluate(
             rows, logits = torch.from_numpy(batch.rows), batch.x
             labels = torch.from_numpy(share.labels)[rows]
             if len(rows):
-                rank = true_class_rank(logits, labels)
-                sums[0] += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-                sums[1] += (rank < 1).sum()
-                sums[2] += (rank < 5).sum()
+                metrics.add_batch(sums[:3], logits, labels)
                 predictions[first + rows] = logits.argmax(1)
             for row, reason in batch.failures:
                 predictions[first + row] = -1

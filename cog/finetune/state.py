@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from cog.errors import CogError, first_line
+from cog.logreg.metrics import Evaluation, Logs, append_epoch, new_logs
 from cog.runtime import files
 from cog.runtime.safe_load import load_torch
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from cog.finetune.evaluation import TestScore
 
 STATE_FILE = "state.pth"
-
-#: One value per epoch each, as in ``logs.pkl`` of a classifier run.
-LOG_KEYS = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr")
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Position:
     epoch: int = 0
     step: int = 0
     sums: torch.Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
-    logs: dict[str, list[float]] = field(default_factory=lambda: {key: [] for key in LOG_KEYS})
+    logs: Logs = field(default_factory=new_logs)
     failed: set[int] = field(default_factory=set)
     seconds: float = 0.0
     score: TestScore | None = None
@@ -50,9 +48,7 @@ class Position:
         """Log an epoch that has been tested; ``lr``: learning rate of its last step."""
         loss, top1, top5, n = self.sums.tolist()
         n = max(n, 1.0)
-        values = (loss / n, 100 * top1 / n, 100 * top5 / n, score.loss, score.top1, score.top5, lr)
-        for key, value in zip(LOG_KEYS, values, strict=True):
-            self.logs[key].append(value)
+        append_epoch(self.logs, Evaluation(loss / n, 100 * top1 / n, 100 * top5 / n), score, lr)
         self.score = score
         self.epoch, self.step = self.epoch + 1, 0
         self.sums = torch.zeros(4, dtype=torch.float64)
@@ -107,7 +103,7 @@ def load(
             epoch=epoch,
             step=step,
             sums=state["sums"].double(),
-            logs={key: state["logs"][key].tolist() for key in LOG_KEYS},
+            logs={key: state["logs"][key].tolist() for key in new_logs()},
             failed=set(state["failed"].tolist()),
             seconds=float(state["seconds"]),
         )

@@ -7,7 +7,6 @@ again from the run's seed (the engine draws and drops the orders of the epochs t
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,18 +16,13 @@ import torch
 
 from cog.logreg.search import TrialJournal
 from cog.logreg.settings import Settings
-from cog.runtime import files, signals
+from cog.runtime import signals
+from cog.runtime.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
 #: In the folder of the run's work: finished trials, the state of the training.
 JOURNAL_FILE, CHECKPOINT_FILE = "study.journal", "checkpoint.pt"
-
-#: Seconds of training between two saves, which SIGKILL may cost.
-SAVE_SECONDS = 120.0
-
-#: Saves take at most this share of the time, whatever the file system: after a slow one the next comes later.
-_MAX_SHARE = 0.005
 
 
 @dataclass(eq=False)
@@ -72,9 +66,8 @@ class Work:
     ) -> None:
         self.print_freq, self.bar = print_freq, bar
         self._folder, self._before_epoch = folder, before_epoch
-        self._file = None if folder is None else folder / CHECKPOINT_FILE
+        self._file = None if folder is None else StateFile(folder / CHECKPOINT_FILE)
         self._key: dict[str, Any] = {}
-        self._saved, self._interval = time.monotonic(), SAVE_SECONDS
 
     def journal(self, settings: Settings) -> TrialJournal | None:
         """Return the finished trials on the disk; None without a folder."""
@@ -87,18 +80,14 @@ class Work:
             key: JSON values that tell trainings apart; a file with another key is left from an earlier training.
             label: name of the run in log lines.
         """
-        self._key, self._saved, self._interval = key, time.monotonic(), SAVE_SECONDS
+        self._key = key
         self._before_epoch()
-        data = None if self._file is None else read(self._file)
+        data = None if self._file is None else self._file.load()
         if data is None or data.get("key") != key:
             return TrainState()
         state = TrainState(**data["state"])
         logger.info("%scontinuing after epoch %d", label, state.epochs)
         return state
-
-    def due(self) -> bool:
-        """Return whether to save now: every two minutes, and when the process was asked to end."""
-        return signals.requested() is not None or time.monotonic() - self._saved >= self._interval
 
     def offer(self, state: Callable[[], TrainState]) -> None:
         """Save if it is time; to be called after every epoch but the last.
@@ -109,40 +98,12 @@ class Work:
         Raises:
             Interrupted: when the process was asked to end; everything is saved then.
         """
-        if self._file is not None and self.due():
-            self.save(self._file, state())
+        if self._file is not None and self._file.due():
+            self._file.save({"key": self._key, "state": dict(vars(state()))})
             signals.check("the training so far is saved")
         self._before_epoch()
-
-    def save(self, file: Path, state: TrainState) -> None:
-        """Write the state of the training."""
-        start = time.monotonic()
-        write(file, {"key": self._key, "state": dict(vars(state))})
-        self._saved = time.monotonic()
-        self._interval = max(SAVE_SECONDS, (self._saved - start) / _MAX_SHARE)
 
     def forget_training(self) -> None:
         """Delete the state of the training: it is finished, and its result is kept elsewhere."""
         if self._file is not None:
-            self._file.unlink(missing_ok=True)
-
-
-def write(path: Path, data: dict[str, Any]) -> None:
-    """Write nested dicts and lists of tensors, numbers and strings, whole or not at all."""
-    with files.atomic_write(path) as handle:
-        torch.save(data, handle)
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """Return the data that :func:`write` wrote, tensors on the CPU; None when the file is missing or cannot be read.
-
-    Nothing but tensors and plain values is ever unpickled (``weights_only``).
-    """
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-        return data if isinstance(data, dict) else None
-    except FileNotFoundError:
-        return None
-    except Exception as error:  # torch.load raises a dozen kinds for a damaged file; the training is repeated
-        logger.warning("%s cannot be read (%s); the training is begun again", path, type(error).__name__)
-        return None
+            self._file.forget()

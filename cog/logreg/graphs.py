@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import torch
 
+from cog.errors import first_line
 from cog.logreg.learners import Learner
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class Stepper:
             if not all(map(_same_bits, self._learner.tensors, after)):
                 reason = "a replayed step does not give the same bits as an issued one"
         except RuntimeError as error:  # running out of memory is one, too
-            reason = _first_line(error)
+            reason = first_line(error)
         if reason:
             self._give_up(reason)
             self._restore(after)
@@ -110,7 +111,7 @@ class Stepper:
             self._captured[b].replay()  # launches all or nothing
             self.n_replays += 1
         except RuntimeError as error:
-            self._give_up(_first_line(error))
+            self._give_up(first_line(error))
             self._issue(b)
 
     def _give_up(self, reason: str) -> None:
@@ -154,7 +155,3 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Compare bit for bit, so that NaN equals NaN."""
     kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     return torch.equal(a.view(kinds[a.element_size()]), b.view(kinds[b.element_size()]))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

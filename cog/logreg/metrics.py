@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,8 +46,8 @@ def new_logs() -> Logs:
 def append_epoch(logs: Logs, train: Evaluation, test: Evaluation, lr: float) -> None:
     """Add an epoch to the logs."""
     for split, evaluation in (("train", train), ("test", test)):
-        for name, value in asdict(evaluation).items():
-            logs[f"{split}/{name}"].append(value)
+        for name in ("loss", "top1", "top5"):
+            logs[f"{split}/{name}"].append(getattr(evaluation, name))
     logs["lr"].append(lr)
 
 

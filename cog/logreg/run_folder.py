@@ -46,15 +46,7 @@ _FINAL_FOLDER = re.compile(r"final-lr-.*_wd-.*")
 
 
 class RunFolder(OutputFolder):
-    """The folder of one classifier run, see :class:`~cog.runtime.output_folder.OutputFolder`.
-
-    Args:
-        skip_complete: whether runs of the original toolkit, whose settings are not known, are kept.
-
-    Attributes:
-        continuing: whether this run or another one of the command is an interrupted replacement: complete runs beside
-            it are those that it has replaced already.
-    """
+    """The folder of one classifier run, see :class:`~cog.runtime.output_folder.OutputFolder`."""
 
     markers = (RESULTS_FILE,)
     unfinished = "{path} holds unfinished work of a different run ({changed}); add --overwrite to discard it"
@@ -63,17 +55,9 @@ class RunFolder(OutputFolder):
         "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"
     )
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        identity: Mapping[str, Any] | None = None,
-        *,
-        overwrite: bool = False,
-        skip_complete: bool = False,
-    ) -> None:
-        super().__init__(path, identity, overwrite=overwrite)
-        self.skip_complete = skip_complete
-        self.continuing = False
+    #: Whether this run or another one of the command is an interrupted replacement: complete runs beside it are those
+    #: that it has replaced already.
+    continuing = False
 
     def results(self) -> dict[str, Any] | None:
         """Return results.json of a complete run, or None."""

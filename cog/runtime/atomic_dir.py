@@ -13,14 +13,14 @@ import errno
 import json
 import logging
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
+from cog.runtime import files
 from cog.runtime.locks import LOCK_FILE, live_holder
 
 logger = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ STAGE_PREFIX = ".partial-"
 #: In a stage: folders of the older result, until they are deleted; moving them away takes no time.
 _OLD = ".old"
 
-#: What atomic writing leaves beside a file when the process is killed (locks tidy up after themselves).
-_TEMPORARY = re.compile(r"\.(\.failed|features)\.json\.[a-z0-9_]{8}\.tmp")
+#: Files of an output folder that are written beside a publication.
+_WRITTEN = r"(\.failed|features)\.json"
 
 
 @contextlib.contextmanager
@@ -54,11 +54,9 @@ def staged(folder: Path, *, markers: Sequence[str], replaces: Sequence[str] = ()
     Raises:
         CogError: when the folder cannot be written to, or holds a folder where a file should go.
     """
-    try:
+    with os_errors_explained(f"cannot write into {folder}"):
         # mkdtemp creates 0700; entries are moved out one by one, but folders inside keep their own mode
         stage = Path(tempfile.mkdtemp(dir=folder, prefix=STAGE_PREFIX))
-    except OSError as error:
-        raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
     keep = False
     try:
         yield stage
@@ -98,7 +96,7 @@ def recover(folder: str | os.PathLike[str]) -> None:
         CogError: when a publication cannot be finished.
     """
     folder = Path(folder)
-    try:
+    with os_errors_explained(f"cannot write into {folder}"):
         for path in sorted(folder.glob(f"{STAGE_PREFIX}*")):
             note = _read_note(path)
             if note is not None:
@@ -109,16 +107,7 @@ def recover(folder: str | os.PathLike[str]) -> None:
                 logger.info("removing %s, left by a process that was killed", path)
             with contextlib.suppress(FileNotFoundError):  # of a process that only probes
                 shutil.rmtree(path)
-        _remove_temporary(folder)
-    except OSError as error:
-        raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
-
-
-def _remove_temporary(folder: Path) -> None:
-    for entry in os.scandir(folder):
-        if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(entry.path)
+    files.remove_temporary(folder, _WRITTEN)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.runtime import ranks
 
 _WHERE = "see https://pytorch.org/get-started/locally"
@@ -46,7 +46,7 @@ def resolve_device(name: str | None, rank: ranks.Rank | None = None) -> torch.de
         is_right = torch.equal(_step(device).cpu(), _step(torch.device("cpu")))
         fault = "" if is_right else "it multiplies matrices wrongly; report it to whoever runs this machine"
     except (RuntimeError, AssertionError, ImportError, AttributeError, TypeError) as error:
-        fault = _first_line(error)
+        fault = first_line(error)
     if fault:
         raise CogError(f"--device {device} cannot be used: {fault}{_advice(device, fault)}")
     return device
@@ -78,10 +78,6 @@ def _step(device: torch.device) -> torch.Tensor:
     """Compute something small with kernels of PyTorch and of its matrix library; exact in every arithmetic."""
     x = torch.arange(4096, device=device).remainder(7).sub(3).float().view(64, 64)
     return (x @ x).relu().sum(dim=1)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _advice(device: torch.device, fault: str) -> str:
@@ -130,7 +126,7 @@ def _unusable() -> str:
             torch.cuda.init()
             why = "it finds none of them"
         except (RuntimeError, AssertionError) as error:
-            why = _first_line(error).partition(" Please ")[0].rstrip(".")
+            why = first_line(error).partition(" Please ")[0].rstrip(".")
         archs = " ".join(torch.cuda.get_arch_list())
         why += f"; it is built with CUDA {torch.version.cuda}{f' for {archs}' if archs else ''}"
         what = "update the driver or install a PyTorch for an older CUDA"

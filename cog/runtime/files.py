@@ -8,13 +8,14 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 
 
 @contextlib.contextmanager
@@ -60,6 +61,29 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
         with contextlib.suppress(OSError):
             if tmp_name:
                 os.unlink(tmp_name)
+
+
+def is_temporary(name: str, of: str = ".+") -> bool:
+    """Return whether :func:`atomic_write` gives such a name to an unfinished file whose final name matches ``of``."""
+    return re.fullmatch(rf"\.({of})\.[a-z0-9_]{{8}}\.tmp", name) is not None
+
+
+def remove_temporary(folder: str | os.PathLike[str], of: str = ".+") -> None:
+    """Remove the unfinished files that killed processes have left in a folder.
+
+    Args:
+        folder: the folder; no live process writes such files in it.
+        of: regular expression of their final names.
+
+    Raises:
+        CogError: when they cannot be removed.
+    """
+    with os_errors_explained(f"cannot write into {folder}"):
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if is_temporary(name, of) and os.path.isfile(path) and not os.path.islink(path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
 
 
 def _umask() -> int:
@@ -136,9 +160,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         CogError: when it is missing, unreadable or not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8", errors="surrogateescape"))
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+        with os_errors_explained(f"cannot read {path}"):
+            return json.loads(Path(path).read_text(encoding="utf-8", errors="surrogateescape"))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{path} is not valid JSON ({error})") from error
 
@@ -151,12 +174,9 @@ def sha256(*paths: str | os.PathLike[str]) -> str:
     """
     digest = hashlib.sha256()
     for path in paths:
-        try:
-            with open(path, "rb") as handle:
-                while chunk := handle.read(1 << 22):
-                    digest.update(chunk)
-        except OSError as error:
-            raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+        with os_errors_explained(f"cannot read {path}"), open(path, "rb") as handle:
+            while chunk := handle.read(1 << 22):
+                digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -196,10 +216,8 @@ def ensure_writable_dir(path: str | os.PathLike[str], flag: str) -> Path:
         CogError: when it cannot be created or written to.
     """
     path = Path(path)
-    try:
+    with os_errors_explained(f"cannot write into {flag} {path}"):
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
-    except OSError as error:
-        raise CogError(f"cannot write into {flag} {path}: {error.strerror or error}") from error
     return path

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 from cog.runtime import atomic_dir, files, provenance, signals
 from cog.runtime.fingerprint import differences, plain
 from cog.runtime.locks import LOCK_FILE, Holder, LockedError, live_holder, locked
@@ -143,6 +143,7 @@ class OutputFolder(abc.ABC):
         identity: what makes two results the same: settings and inputs; values become those of JSON. None: of a
             folder that is only read.
         overwrite: whether another result, or the beginning of one, gives way.
+        skip_complete: whether a result whose making is not known (of the original toolkit) is kept.
 
     Attributes:
         markers: files that tell readers that the result is complete; the first is put in place last.
@@ -168,10 +169,11 @@ class OutputFolder(abc.ABC):
         identity: Mapping[str, Any] | None = None,
         *,
         overwrite: bool = False,
+        skip_complete: bool = False,
     ) -> None:
         self.path = Path(path)
         self.identity: dict[str, Any] = plain(identity or {})
-        self.overwrite = overwrite
+        self.overwrite, self.skip_complete = overwrite, skip_complete
         self.resume = self.resume_kind(self.path)
 
     # --- what a kind of result says
@@ -395,9 +397,7 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
         with atomic_dir.staged(folder.path, markers=folder.markers, replaces=folder.replaced()) as stage:
             yield stage
             if self.resume.log_file.is_file():
-                try:
+                with os_errors_explained(f"cannot write into {folder.path}"):
                     shutil.copyfile(self.resume.log_file, stage / self.resume.log_file.name)
-                except OSError as error:
-                    raise CogError(f"cannot write into {folder.path}: {error.strerror or error}") from error
             self.lock.require_held()
         self.resume.remove()

@@ -11,17 +11,17 @@ import contextlib
 import datetime
 import hashlib
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
 from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.fingerprint import plain
+from cog.runtime.state_file import StateFile
 
 if TYPE_CHECKING:
     from cog.runtime.locks import Lock
@@ -31,8 +31,6 @@ IDENTITY_FILE = "identity.json"
 LOG_FILE = "program.log"
 
 _N_BLOCKS, _BLOCK = 64, 4096
-
-_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
 
 
 class ResumeFolder:
@@ -87,7 +85,7 @@ class ResumeFolder:
             names = os.listdir(self.path)
         except OSError:
             return False
-        return any(name not in (IDENTITY_FILE, LOG_FILE) and not _TEMPORARY.fullmatch(name) for name in names)
+        return any(name not in (IDENTITY_FILE, LOG_FILE) and not files.is_temporary(name) for name in names)
 
     def create(self) -> None:
         """Create it if it is not there; whoever claims the output folder has compared what is.
@@ -101,10 +99,8 @@ class ResumeFolder:
         if self.read() is not None:
             return
         self.discard()  # what is left of a description
-        try:
+        with os_errors_explained(f"cannot write {self.path}"):
             self.path.mkdir()
-        except OSError as error:
-            raise CogError(f"cannot write {self.path}: {error.strerror or error}") from error
         files.write_json(
             self.path / IDENTITY_FILE,
             {
@@ -127,12 +123,7 @@ class ResumeFolder:
             raise CogError(
                 f"{self.path} was removed while this process was at work on it; run the same command again"
             )
-        try:
-            for name in os.listdir(self.path):
-                if _TEMPORARY.fullmatch(name):  # of a process that was killed while it wrote
-                    os.unlink(self.path / name)
-        except OSError as error:
-            raise CogError(f"cannot write {self.path}: {error.strerror or error}") from error
+        files.remove_temporary(self.path)
         data["sessions"] += 1
         files.write_json(self.path / IDENTITY_FILE, data)
         return data
@@ -147,9 +138,9 @@ class ResumeFolder:
         path = self.path / name
         return path if path.is_file() else None
 
-    def forget(self, name: str) -> None:
-        """Remove a state that is not needed any more."""
-        (self.path / name).unlink(missing_ok=True)
+    def state(self, name: str) -> StateFile:
+        """Return a state of tensors in the folder, which is created when it is saved."""
+        return StateFile(self.path / name, create=self.create)
 
     def discard(self) -> None:
         """Remove it, at once for whoever looks: later starts remove stages, whose name it gets first.
@@ -161,12 +152,8 @@ class ResumeFolder:
         if self._lock is not None:
             self._lock.require_held()
         aside = self.path.with_name(f"{STAGE_PREFIX}{secrets.token_hex(4)}")
-        try:
+        with os_errors_explained(f"cannot remove {self.path}"), contextlib.suppress(FileNotFoundError):
             os.rename(self.path, aside)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise CogError(f"cannot remove {self.path}: {error.strerror or error}") from error
         shutil.rmtree(aside, ignore_errors=True)
 
     def remove(self) -> None:
@@ -183,13 +170,10 @@ def sample_sha256(path: str | os.PathLike[str]) -> str:
     Raises:
         CogError: when the file cannot be read.
     """
-    try:
-        with open(path, "rb") as handle:
-            size = os.fstat(handle.fileno()).st_size
-            digest = hashlib.sha256(str(size).encode())
-            for position in range(_N_BLOCKS + 1):
-                handle.seek(max(0, size - _BLOCK) * position // _N_BLOCKS)
-                digest.update(handle.read(_BLOCK))
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+    with os_errors_explained(f"cannot read {path}"), open(path, "rb") as handle:
+        size = os.fstat(handle.fileno()).st_size
+        digest = hashlib.sha256(str(size).encode())
+        for position in range(_N_BLOCKS + 1):
+            handle.seek(max(0, size - _BLOCK) * position // _N_BLOCKS)
+            digest.update(handle.read(_BLOCK))
     return digest.hexdigest()

@@ -339,12 +339,14 @@ def test_the_beginning_of_other_work_is_refused(models):
     assert not resume.exists()
 
 
-@pytest.mark.parametrize("late", ["state_file.StateFile.save", "runner.analysis_records.write"])
+@pytest.mark.parametrize(
+    "late", ["runtime.state_file.StateFile.save", "analysis.runner.analysis_records.write"]
+)
 def test_who_comes_late_writes_nothing(models, monkeypatch, late):
     """Another process has the folder by now: no state and no result of the one that stood still."""
     folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
     with monkeypatch.context() as patch:
-        before = taken_over_at(patch, f"cog.analysis.{late}", folder)
+        before = taken_over_at(patch, f"cog.{late}", folder)
         with pytest.raises(LockedError, match="taken over by .* on elsewhere"):
             analyze(models, "--analysis", "kmeans")
     assert tiny.snapshot(folder) == before[0]

@@ -11,11 +11,12 @@ import torch
 from cog.commands import logreg
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol
-from cog.logreg.checkpoint import Work
+from cog.logreg.checkpoint import CHECKPOINT_FILE, Work
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.search import Result, Search
 from cog.logreg.settings import Settings
+from cog.runtime.state_file import StateFile
 
 # ------------------------------------------------------------------------------------------------------------
 # The command
@@ -152,7 +153,7 @@ class Killed(BaseException):
     """A SIGKILL: no handler between its place and the test sees it."""
 
 
-class KillingWork(Work):
+class KillingFile(StateFile):
     """Saves after every epoch, and dies after the save of a number; counts are those of all instances."""
 
     n_saves, kill_after = 0, None
@@ -164,11 +165,18 @@ class KillingWork(Work):
     def due(self):
         return True
 
-    def save(self, file, state):
-        super().save(file, state)
-        KillingWork.n_saves += 1
+    def save(self, state):
+        super().save(state)
+        KillingFile.n_saves += 1
         if self.n_saves == self.kill_after:
             raise Killed
+
+
+def killing_work(folder):
+    """Return the work in progress of a run in a folder, saved to a :class:`KillingFile`."""
+    work = Work(folder)
+    work._file = KillingFile(folder / CHECKPOINT_FILE)
+    return work
 
 
 def cloud(n, dim, *, seed=0, offset=0.5):

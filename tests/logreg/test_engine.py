@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from classifier_runs import Killed, KillingWork
+from classifier_runs import Killed, KillingFile, killing_work
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -20,7 +20,7 @@ from marks import first_quick
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.logreg import checkpoint, gram, graphs, matrix, metrics, precision, sgd
+from cog.logreg import gram, graphs, matrix, metrics, precision, sgd
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.matrix import FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
@@ -30,6 +30,7 @@ from cog.logreg.settings import RowCounts, Settings
 from cog.logreg.sgd import TrainSpec
 from cog.runtime import random_streams
 from cog.runtime.signals import Interrupted
+from cog.runtime.state_file import StateFile
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import plain_logreg
@@ -280,19 +281,19 @@ class TestEveryForm:
         for kill_after in (1, 2, 3):
             path = tmp_path / f"{kill_after}"
             path.mkdir()
-            KillingWork.reset(kill_after)
+            KillingFile.reset(kill_after)
             with pytest.raises(Killed):
-                engine.fit(data, spec, settings, work=KillingWork(path), **options)
-            KillingWork.reset()
-            resumed = engine.fit(data, spec, settings, work=KillingWork(path), **options)
-            assert KillingWork.n_saves == 3 - kill_after
+                engine.fit(data, spec, settings, work=killing_work(path), **options)
+            KillingFile.reset()
+            resumed = engine.fit(data, spec, settings, work=killing_work(path), **options)
+            assert KillingFile.n_saves == 3 - kill_after
             assert all(map(equal, whole, resumed))
             if single:
                 assert resumed[0].logs == whole[0].logs
                 assert torch.equal(resumed[0].predictions, whole[0].predictions)
             other = dataclasses.replace(spec, stage="final")  # another training: nothing is taken from it
-            trained = engine.fit(data, other, settings, work=KillingWork(path), **options)
-            assert KillingWork.n_saves == 3 - kill_after + 3
+            trained = engine.fit(data, other, settings, work=killing_work(path), **options)
+            assert KillingFile.n_saves == 3 - kill_after + 3
             assert all(map(equal, whole, trained))
 
     def test_from_the_host(self, training, sets):
@@ -417,7 +418,7 @@ def test_a_request_to_end_is_heard_at_the_end_of_an_epoch(sets, monkeypatch, tmp
     assert not engine.fit(data, spec, SETTINGS)[0].diverged  # nowhere to save
     with pytest.raises(Interrupted):
         engine.fit(data, spec, SETTINGS, work=Work(tmp_path))
-    assert checkpoint.read(tmp_path / "checkpoint.pt")["state"]["epochs"] == 1
+    assert StateFile(tmp_path / "checkpoint.pt").load()["state"]["epochs"] == 1
 
 
 def test_trials_share_products_of_a_thousand_columns():

@@ -21,12 +21,12 @@ from test_staging import Killed, Steps
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.logreg import jobs, protocol
-from cog.logreg.checkpoint import Work
 from cog.runtime import atomic_dir
 from cog.runtime.locks import LockedError, locked
 from cog.runtime.output_folder import read_failure
 from cog.runtime.resume_dir import ResumeFolder, sample_sha256
 from cog.runtime.signals import Interrupted
+from cog.runtime.state_file import StateFile
 
 PAIRS = ["CLF.N_TRIALS", "12", "CLF.N_EPOCHS", "4", "CLF.BATCH_SIZE", "8"]
 
@@ -56,9 +56,9 @@ def signalled(monkeypatch):
             os.kill(os.getpid(), signalled_at["signal"])
         return original(self)
 
-    original = Work.due
+    original = StateFile.due
     signalled_at = {"k": None, "signal": signal.SIGTERM}
-    monkeypatch.setattr(Work, "due", due)
+    monkeypatch.setattr(StateFile, "due", due)
 
     def set_up(k, number=signal.SIGTERM):
         asked.clear()

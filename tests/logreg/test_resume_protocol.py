@@ -11,7 +11,7 @@ import os
 
 import pytest
 import torch
-from classifier_runs import Killed, KillingWork, feature_set, run_once
+from classifier_runs import Killed, KillingFile, feature_set, killing_work, run_once
 
 from cog.errors import CogError
 from cog.logreg import checkpoint, protocol
@@ -21,6 +21,8 @@ from cog.logreg.engine import Engine
 from cog.logreg.search import TrialJournal
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import TrainedClassifier
+from cog.runtime import state_file
+from cog.runtime.state_file import StateFile
 
 CPU = torch.device("cpu")
 
@@ -279,8 +281,8 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 
 @pytest.fixture
 def killing():
-    KillingWork.reset()
-    return KillingWork.reset
+    KillingFile.reset()
+    return KillingFile.reset
 
 
 RUNS = {
@@ -300,7 +302,7 @@ def outcome(name, folder):
     settings = Settings(**{"seed": 22, "n_trials": 3, "n_epochs": 3, "batch_size": 16} | changes)
     folder.mkdir(exist_ok=True)
     sets = [feature_set(n=60, d=24, n_classes=6, seed=seed) for seed in (0, 1)]
-    return run_once(*sets, settings, Engine(CPU, precision), KillingWork(folder))
+    return run_once(*sets, settings, Engine(CPU, precision), killing_work(folder))
 
 
 def assert_same(one, other):
@@ -326,7 +328,7 @@ def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
     """Search and final training, one epoch further each time; the result to the last bit."""
     killing()
     whole = outcome(name, tmp_path / "whole")
-    n_saves = KillingWork.n_saves
+    n_saves = KillingFile.n_saves
     assert n_saves >= 4
     for last in range(1, n_saves + 1):
         folder = tmp_path / str(last)
@@ -335,7 +337,7 @@ def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
             outcome(name, folder)
         killing()
         assert_same(outcome(name, folder), whole)
-        assert KillingWork.n_saves == n_saves - last  # nothing that was saved is trained again
+        assert KillingFile.n_saves == n_saves - last  # nothing that was saved is trained again
         assert not (folder / "checkpoint.pt").exists() or settings_final(folder)
     # One epoch per session, until it is through.
     for _ in range(n_saves + 1):
@@ -348,7 +350,7 @@ def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
 
 
 def settings_final(folder):
-    return checkpoint.read(folder / "checkpoint.pt")["key"]["stage"] == "final"
+    return StateFile(folder / "checkpoint.pt").load()["key"]["stage"] == "final"
 
 
 def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
@@ -362,7 +364,7 @@ def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
     pair = [whole.search.trials[4].lr, whole.search.trials[4].wd]
     state = {"epochs": 1, "values": {}, "ended": "", "seconds": 1.0, "logs": None}
     key = {"stage": "search", "runs": [pair], "engine": "CpuEngine fp32"}
-    checkpoint.write(tmp_path / "before/checkpoint.pt", {"key": key, "states": [state], "extra": None})
+    torch.save({"key": key, "states": [state], "extra": None}, tmp_path / "before/checkpoint.pt")
     assert_same(outcome("parts", tmp_path / "before"), whole)
     assert "4 of 13 trials were finished before" in caplog.text
     assert "continuing after epoch" not in caplog.text
@@ -379,7 +381,7 @@ def test_a_damaged_checkpoint_costs_one_training(tmp_path, killing, caplog, cont
     (tmp_path / "a" / "checkpoint.pt").write_bytes(content)
     killing()
     assert_same(outcome("fixed", tmp_path / "a"), whole)
-    assert "cannot be read" in caplog.text
+    assert "checkpoint.pt" in caplog.text and "that part of the work is begun again" in caplog.text
 
 
 def test_a_checkpoint_runs_no_code(tmp_path, killing):
@@ -392,33 +394,33 @@ def test_a_checkpoint_runs_no_code(tmp_path, killing):
     (tmp_path / "a").mkdir()
     for data in (pickle.dumps(Evil(), protocol=2), pickle.dumps({"key": Evil()}, protocol=2)):
         (tmp_path / "a" / "checkpoint.pt").write_bytes(data)
-        assert checkpoint.read(tmp_path / "a" / "checkpoint.pt") is None
+        assert StateFile(tmp_path / "a/checkpoint.pt").load() is None
     torch.save({"key": Evil()}, tmp_path / "a" / "checkpoint.pt")
-    assert checkpoint.read(tmp_path / "a" / "checkpoint.pt") is None
+    assert StateFile(tmp_path / "a/checkpoint.pt").load() is None
     assert not (tmp_path / "pwned").exists()
 
 
 def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
-    saves = Work(tmp_path)
-    assert saves.restore({"stage": "final"}, "").epochs == 0
-    write = checkpoint.write
+    now, slow = [0.0], [3.0]
+    monkeypatch.setattr(state_file.time, "monotonic", lambda: now[0])
+    saved = StateFile(tmp_path / "a.pt", create=lambda: now.__setitem__(0, now[0] + slow[0]))
+    assert saved.load() is None and not saved.due()
+    now[0] = state_file.SAVE_SECONDS
+    assert saved.due()
+    saved.save({"weight": torch.ones(2)})
+    now[0] += state_file.SAVE_SECONDS
+    assert not saved.due()
+    now[0] += 3.0 / 0.005 - state_file.SAVE_SECONDS
+    assert saved.due()
+    assert saved.load()["weight"].tolist() == [1.0, 1.0] and not saved.due()
 
-    def slow(path, data):
-        write(path, data)
-        now[0] += 3.0
 
-    monkeypatch.setattr(checkpoint, "write", slow)
-    assert not saves.due()
-    now[0] = checkpoint.SAVE_SECONDS
-    assert saves.due()
-    saves.offer(lambda: checkpoint.TrainState(3, {"weight": torch.ones(2)}, 1.0, {"lr": [1.0]}))
-    now[0] += checkpoint.SAVE_SECONDS
-    assert not saves.due()
-    now[0] += 3.0 / 0.005 - checkpoint.SAVE_SECONDS
-    assert saves.due()
-    state = saves.restore({"stage": "final"}, "")
+def test_a_state_belongs_to_its_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.0)
+    work = Work(tmp_path)
+    assert work.restore({"stage": "final"}, "").epochs == 0
+    work.offer(lambda: checkpoint.TrainState(3, {"weight": torch.ones(2)}, 1.0, {"lr": [1.0]}))
+    state = work.restore({"stage": "final"}, "")
     assert (state.epochs, state.logs) == (3, {"lr": [1.0]})
     assert Work(tmp_path).restore({"stage": "search"}, "").epochs == 0
     assert Work().restore({"stage": "final"}, "").epochs == 0

@@ -1,0 +1,73 @@
+"""States of unfinished work: tensors and plain values, in files that are replaced whole now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cog.errors import CogError
+from cog.runtime import files, signals
+
+logger = logging.getLogger(__name__)
+
+#: Seconds of work between two saves, which SIGKILL may cost.
+SAVE_SECONDS = 120.0
+
+#: Saves take at most this share of the time, whatever the file system: after a slow one the next comes later.
+_MAX_SHARE = 0.005
+
+
+class StateFile:
+    """A dictionary of tensors, plain values, and dictionaries of these, that survives the end of the process.
+
+    Args:
+        path: the file.
+        create: called before a save; creates the folder if needed, and may raise.
+    """
+
+    def __init__(self, path: Path, *, create: Callable[[], object] = lambda: None) -> None:
+        self.path, self._create = path, create
+        self._saved, self._interval = time.monotonic(), SAVE_SECONDS
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the state that was saved last, on the CPU; None without one, or with a damaged one (and a warning).
+
+        Nothing but tensors and plain values is ever unpickled. The time to the next save begins.
+        """
+        from cog.runtime.safe_load import load_torch
+
+        self._saved, self._interval = time.monotonic(), SAVE_SECONDS
+        if not self.path.is_file():
+            return None
+        try:
+            state = load_torch(self.path)
+        except CogError as error:
+            logger.warning("%s; that part of the work is begun again", error)
+            return None
+        return state if isinstance(state, dict) else None
+
+    def due(self) -> bool:
+        """Return whether to save now: every two minutes, and when the process was asked to end."""
+        return signals.requested() is not None or time.monotonic() - self._saved >= self._interval
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replace the saved state, atomically.
+
+        Raises:
+            CogError: when it cannot be written.
+        """
+        import torch
+
+        start = time.monotonic()
+        self._create()
+        with files.atomic_write(self.path) as handle:
+            torch.save(state, handle)
+        self._saved = time.monotonic()
+        self._interval = max(SAVE_SECONDS, (self._saved - start) / _MAX_SHARE)
+
+    def forget(self) -> None:
+        """Remove the saved state: it is not needed any more."""
+        self.path.unlink(missing_ok=True)
