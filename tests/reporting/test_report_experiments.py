@@ -12,8 +12,8 @@ from test_report_page import Page
 from cog import constants
 from cog.commands import print_results
 from cog.reporting import html
-from cog.reporting.html import experiment_notices, facts, pictures
-from cog.results import published, scores
+from cog.reporting.html import facts, pictures
+from cog.results import diagnostics, published, scores
 from cog.results.run_records import Problem
 from cog.results.scores import SeedAverage
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING
@@ -155,7 +155,7 @@ def record(model="a_b", dataset="in1k", analysis="kmeans", identity=None):
 def notices_of(analyses=(), variants=None, runs=(), found=()):
     return {
         notice.kind: notice
-        for notice in experiment_notices.collect(
+        for notice in diagnostics.of_experiments(
             make_found(runs, all_measures=list(found), analyses=list(analyses), variants=variants or {}),
             root="/models",
         )
@@ -221,7 +221,7 @@ def test_variants_that_diverged_are_named_and_not_taken_for_other_settings():
     own = make_run("a_b", "cog_l3", seed=37, diverged=True, evaluation="my_own")
     fine = make_run("a_b", "cog_l3", evaluation="mlp_noact")
     found = make_found([make_run("a_b", "cog_l3")], variants={"mlp_noact": [fine, lost], "my_own": [own]})
-    [notice] = experiment_notices.collect(found, root="models")
+    [notice] = diagnostics.of_experiments(found, root="models")
     assert (notice.severity, notice.kind) == ("problem", "variants that diverged")
     assert notice.items == ("mlp_noact on L3, seed 37",) and "1 run" in notice.title
 

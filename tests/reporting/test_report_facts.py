@@ -12,11 +12,10 @@ from report_runs import forty_models, make_cell, make_found, make_run, published
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.html import facts, score_tables
-from cog.results import diagnostics, official, published, ranking, run_records, search_history
+from cog.results import diagnostics, notices, official, published, ranking, run_records, search_history
 from cog.results.model_facts import ModelFacts
 from cog.results.official import Match
 from cog.results.run_records import Problem, average_runs
-from cog.results.scores import of_metric
 
 PAPER = published.accuracies()
 LABELS = {name: model.label for name, model in published.MODELS.items()}
@@ -163,17 +162,9 @@ def test_runs_without_a_record_get_the_benefit_of_the_doubt():
 
 
 # ---- warnings ---------------------------------------------------------------------------------------
-def collect(runs, *, problems=(), features=None, verdicts=None, seeds=None):
-    cells = of_metric(run_records.average_runs(runs, seeds or constants.SEEDS), "top1")
+def collect(runs, *, problems=(), features=None):
     return diagnostics.collect(
-        diagnostics.Evidence(
-            runs=runs,
-            cells=cells,
-            problems=problems,
-            counts=verdicts or {},
-            features=features or {},
-            root="models dir",
-        )
+        make_found(runs, problems=problems), counts={}, features=features or {}, root="models dir"
     )
 
 
@@ -385,7 +376,7 @@ def test_training_and_test_features_of_different_checkpoints():
 
 def test_the_most_severe_comes_first():
     runs = [make_run(seed=22, diverged=True, lr=0.1, n_trials_diverged=1)]
-    ranks = [diagnostics.SEVERITIES.index(n.severity) for n in collect(runs)]
+    ranks = [notices.SEVERITIES.index(n.severity) for n in collect(runs)]
     assert ranks == sorted(ranks) and len(ranks) >= 3
 
 

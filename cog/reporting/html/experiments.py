@@ -11,7 +11,6 @@ from typing import Any
 from markupsafe import Markup
 
 from cog.errors import CogError
-from cog.reporting.html.experiment_notices import describe_settings
 from cog.reporting.html.facts import Facts
 from cog.reporting.html.templating import breakable, date, duration, signed
 from cog.reporting.tables import experiments
@@ -20,6 +19,7 @@ from cog.reporting.tables.pivot import Averages, Slice, pivot
 from cog.reporting.tables.writers import Table, printable
 from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
+from cog.results.diagnostics import analysis_settings
 from cog.results.labels import dataset_label
 from cog.results.scores import SeedAverage, dataset_key
 from cog.runtime.json_fields import number
@@ -133,10 +133,14 @@ def _made(analyses: Sequence[AnalysisRecord]) -> list[tuple[Markup, list[str]]]:
             ", ".join(
                 map(dataset_label, sorted({record.dataset or "" for record in members}, key=dataset_key))
             ),
-            " / ".join(sorted({describe_settings(record) for record in members})) or "none recorded",
+            " / ".join(sorted({_settings(record) for record in members})) or "none recorded",
             ", ".join(sorted({record.device for record in members if record.device})) or "?",
             duration(sum(record.seconds for record in members if record.seconds > 0)),
             date(finished[-1]) if finished else "?",
         ]
         rows.append((breakable(model) + f", {printable(analysis)}", properties))
     return rows
+
+
+def _settings(record: AnalysisRecord) -> str:
+    return ", ".join(f"{key} {value}" for key, value in analysis_settings(record).items())

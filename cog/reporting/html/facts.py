@@ -8,13 +8,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import cog.reporting.html.experiment_notices as experiment_notices
-from cog import constants, paths
+from cog import constants
 from cog.errors import CogError, some
 from cog.results import comparison, diagnostics, official, ranking, search_history
 from cog.results.comparison import Difference, SharedRank
-from cog.results.diagnostics import Evidence, Notice
 from cog.results.model_facts import ModelFacts, shows_levels
+from cog.results.notices import Notice
 from cog.results.official import Match, Verdict
 from cog.results.published import MODELS, SOURCES
 from cog.results.query import QueryResult
@@ -220,26 +219,12 @@ def collect(
     if not compared and own:  # published numbers are on other data
         kept = [average for average in results.all_measures if average.source not in SOURCES.values()]
         results = dataclasses.replace(results, all_measures=kept)
-    notices = diagnostics.collect(
-        Evidence(
-            runs=results.runs,
-            cells=[cell for cell in of_metric(results.cells, "top1") if cell.source == RUNS],
-            problems=results.problems,
-            counts={(m.name, dataset): v for m in own if m.source == RUNS for dataset, v in m.counts.items()},
-            features=features,
-            root=root,
-        )
-    )
-    notices += experiment_notices.collect(results, root=root)
+    counts = {(m.name, dataset): v for m in own if m.source == RUNS for dataset, v in m.counts.items()}
+    notices = diagnostics.collect(results, counts=counts, features=features, root=root)
     others = published if compared else ()
     base = _choose_baseline(own, others, baseline, results.model_facts)
     marked = [(m.name, m.source) for m in own if m.mark]
     marked += [(c.model, c.source) for c in (others or () if own else published)]
-    if limit := paths.limit_of(root):
-        text = f"The numbers were made with --limit {limit}, on a few images, to test the commands."
-        notices.append(
-            Notice("problem", "", "no results", "These are no results", text, "Run without --limit.")
-        )
     facts = Facts(
         own=tuple(own),
         published=tuple(published),
@@ -249,7 +234,7 @@ def collect(
         differences=_differences(own, base),
         baseline=base,
         footnote=results.model_facts.footnote(marked),
-        notices=tuple(sorted(notices, key=lambda notice: diagnostics.SEVERITIES.index(notice.severity))),
+        notices=tuple(notices),
         results=results,
     )
     return dataclasses.replace(facts, headline=tuple(_headline(facts)))

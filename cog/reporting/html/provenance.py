@@ -10,8 +10,9 @@ from markupsafe import Markup
 import cog.reporting.figures.search as search
 from cog.reporting.html.facts import Facts, OwnModel
 from cog.reporting.html.templating import date, duration
-from cog.results.diagnostics import OTHER_SETTINGS, PROTOCOL
+from cog.results.diagnostics import run_settings
 from cog.results.labels import shots_title
+from cog.results.notices import OTHER_SETTINGS, PROTOCOL
 from cog.results.run_records import Run
 from cog.results.scores import SeedAverage, dataset_key
 from cog.results.search_history import FeatureDescription, plain
@@ -102,7 +103,7 @@ def _terms(model: OwnModel) -> list[tuple[str, str]]:
         "Precision, as used": " / ".join(sorted({d.precision for d in details if d.precision})),
         "Versions": ", ".join(f"{package} {' / '.join(sorted(some))}" for package, some in versions.items()),
     }
-    settings = [{**run.details.settings, "n_epochs": run.planned_epochs} for run in model.runs]
+    settings = list(map(run_settings, model.runs))
     usual = {name: (key, plain(value)) for name, (value, key) in PROTOCOL.items()}
     for name, (key, protocol) in (
         usual | {name: (key, None) for name, key in OTHER_SETTINGS.items()}
