@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Iterable
@@ -42,8 +41,7 @@ def environment() -> jinja2.Environment:
         "date": date,
         "fixed": lambda value, digits=1: f"{value:.{digits}f}",
         "groupby_in_order": _groups,
-        # Most numbers stand in two tables.
-        "interval": functools.cache(lambda average: uncertainty.accuracy(average.concepts)),
+        "interval": lambda average: uncertainty.accuracy(average.concepts),
         "is_long": lambda text: len(text.striptags() if isinstance(text, Markup) else text) > _LONG_NAME,
         "minus": _minus,
         "note_text": _note_text,
