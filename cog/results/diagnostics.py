@@ -99,7 +99,7 @@ def collect(
             found += check(mine)
     found += [*_precisions(results.runs), *of_experiments(results, root=root)]
     if limit := paths.limit_of(root):
-        found += notices("no results", "", [root], limit=limit)
+        found += notices("no results", "", [root], limit=str(limit))
     return sorted(found, key=lambda notice: SEVERITIES.index(notice.severity))
 
 
