@@ -6,336 +6,163 @@ import math
 import operator
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cog import constants
-from cog.results import ties
+from cog import constants, paths
+from cog.results import scores, ties
+from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import dataset_label, shots_title
+from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, amount, notices
 from cog.results.official import Match, Verdict
 from cog.results.run_records import Problem, Run
-from cog.results.scores import SeedAverage
+from cog.results.scores import RUNS, SeedAverage, dataset_key, of_metric
 from cog.results.search_history import FeatureDescription, plain
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
-#: From what makes numbers wrong to what is good to know.
-SEVERITIES = ("problem", "warning", "note")
+if TYPE_CHECKING:
+    from cog.results.query import QueryResult
 
-#: The paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: the original toolkit's configuration),
-#: by the name under which a run records it, with the key that sets it.
-PROTOCOL: dict[str, tuple[Any, str]] = {
-    "n_trials": (30, "CLF.N_TRIALS"),
-    "n_epochs": (100, "CLF.N_EPOCHS"),
-    "batch_size": (1024, "CLF.BATCH_SIZE"),
-    "momentum": (0.9, "--mom"),
-    "val_frac": (0.2, "CLF.VAL_PERC"),
-    "lr_interval": ([0.1, 100.0], "CLF.LR_INTV"),
-    "wd_interval": ([1e-12, 1e-4], "CLF.WD_INTV"),
-    "normalize": (True, "CLF.NORM_FTS"),
-    "solver": ("sgd", "CLF.SOLVER"),
-    "pruner": ("none", "CLF.PRUNER"),
-}
-
-#: Settings that do not change the protocol, but are worth knowing: by the name under which a run records them.
-OTHER_SETTINGS = {"search": "CLF.SEARCH"}
+_Item = TypeVar("_Item")
+_Group = TypeVar("_Group")
 
 # A value this close to an end, as a share of the interval's length on the logarithmic axis, lies at the edge.
 _EDGE_SHARE = 0.02
 
-_MANY = 12
+# Of commands that add missing seeds, those that are shown.
+_MOST_COMMANDS = 6
+
+# The analyses of one command that need nothing but features.
+_LABEL_FREE = ("kmeans", "alignment", "knn", "ncm")
+
+# Settings of a run that make its accuracy another one, whatever the classifier.
+_COMPARED = ("n_trials", "n_epochs", "batch_size", "val_frac", "momentum")
+
+# What ends the name under which an analysis records the features it used.
+_FEATURES = "_features"
+
+_LONGEST_SETTING = 40
 
 
 @dataclass(frozen=True)
-class Notice:
-    """One thing to know.
+class _ModelResults:
+    """What is checked of one model.
 
     Attributes:
-        severity: one of ``SEVERITIES``.
-        model: whose results it is about; "" for all.
-        kind: the same for the same finding in any model.
-        title: what was found, in a few words.
-        text: the same with its meaning, in a sentence or two.
-        action: what to do.
-        commands: shell commands that do it.
-        items: where, one line each.
-    """
-
-    severity: str
-    model: str
-    kind: str
-    title: str
-    text: str
-    action: str
-    commands: tuple[str, ...] = ()
-    items: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the notices are derived from.
-
-    Attributes:
-        runs: every run that is counted.
+        model: name.
+        runs: those of the protocol's classifier.
         cells: their average top-1 accuracies over seeds.
-        problems: folders that are not counted.
-        counts: verdict on the data, by model and data set.
-        features: by model, data set and split.
+        counts: verdict on the data, by data set.
+        features: how they were made, by data set and split.
         root: the folder of all models, for commands.
     """
 
+    model: str
     runs: Sequence[Run]
     cells: Sequence[SeedAverage]
-    problems: Sequence[Problem] = ()
-    counts: Mapping[tuple[str, str], Verdict] = field(default_factory=dict)
-    features: Mapping[tuple[str, str, str], FeatureDescription] = field(default_factory=dict)
-    root: str = "<models_root_dir>"
+    counts: Mapping[str, Verdict]
+    features: Mapping[tuple[str, str], FeatureDescription]
+    root: str
 
 
-def collect(evidence: Evidence) -> list[Notice]:
-    """Return all notices, the most severe first."""
-    notices = _problem_folders(evidence.problems)
-    by_model: dict[str, list[Run]] = {}
-    cells_of: dict[str, list[SeedAverage]] = {}
-    counts_of: dict[str, dict[str, Verdict]] = {}
-    made_of: dict[str, list[FeatureDescription]] = {}
-    for run in evidence.runs:
-        by_model.setdefault(run.model, []).append(run)
-    for cell in evidence.cells:
-        cells_of.setdefault(cell.model, []).append(cell)
-    for (model, dataset), verdict in evidence.counts.items():
-        counts_of.setdefault(model, {})[dataset] = verdict
-    for (model, _, _), features in evidence.features.items():
-        made_of.setdefault(model, []).append(features)
-    for model, runs in by_model.items():
-        made, cells = made_of.get(model, []), cells_of.get(model, [])
-        notices += [
-            *_counts(model, counts_of.get(model, {})),
-            *_missing(model, cells, evidence.root),
-            *_diverged(model, runs),
-            *_ties(model, runs),
-            *_chance(model, cells, runs),
-            *_edges(model, runs),
-            *_protocol(model, runs),
-            *_mixed(model, runs, made),
-            *_features(model, runs, made, evidence.features),
-            *_notices("unrecorded", model, map(_run, (run for run in runs if not run.details.settings))),
-        ]
-    notices += _notices("precision", "", _precisions(evidence.runs))
-    return sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity))
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """What a kind of notice says; ``{n}`` and the like are filled in where it is given.
-
-    Attributes:
-        severity: one of ``SEVERITIES``.
-        name: :attr:`Notice.kind`.
-        title: see :class:`Notice`, as the next two.
-        text: meaning.
-        action: what to do.
-    """
-
-    severity: str
-    name: str
-    title: str
-    text: str
-    action: str
-
-
-_NOTHING = "Nothing needs to be done."
-_EDGE = "The best value may lie outside, and the score below what the features allow."
-
-_KINDS = {
-    "folders": _Kind(
-        "warning", "folders that are not counted", "{n} not counted",
-        "These look like runs or their parents but could not be read as finished runs, so no score here includes "
-        "them.",
-        "Look at the reason of each; finish the run, or move the folder away.",
-    ),
-    "unfinished": _Kind(
-        "note", "unfinished runs", "{n} not finished yet",
-        "These are in progress, or were interrupted; no score here includes them.",
-        "Wait for those in progress; the command that began an interrupted one continues it.",
-    ),
-    "different data": _Kind(
-        "warning", Match.DIFFERENT.value, "Not the official data",
-        "Numbers on other data cannot be compared with published ones, and this page does not.",
-        "To compare with the paper, extract features of the complete IN-1K and of the levels in the authors' "
-        "level files. To compare models with each other, use the same data for all: that remains valid.",
-    ),
-    "nearly the data": _Kind(
-        "warning", Match.NEARLY.value, "Counts differ slightly from the official data",
-        "A few images more or less move scores far less than a seed does; the comparison is kept.",
-        "Find the missing images if the numbers are to be published (failed_images.txt beside the features), or "
-        "say so there.",
-    ),
-    "unknown data": _Kind(
-        "note", Match.UNKNOWN.value, "Counts are not recorded",
-        "Nothing says how many classes and images these results come from (runs or features of the original "
-        "toolkit). They are compared with the paper as if they came from the official data.",
-        "Make sure that they do.",
-    ),
-    "missing seeds": _Kind(
-        "warning", "missing seeds", "Seeds are missing in {n}",
-        "Means over fewer seeds are less certain, and a deviation over two or three seeds says little.",
-        "Run the missing seeds; what is there is skipped.",
-    ),
-    "missing results": _Kind(
-        "note", "missing results", "{n} not there yet",
-        "{text}",
-        "Extract the features if needed, then train the classifiers; what is there is skipped.",
-    ),
-    "diverged runs": _Kind(
-        "problem", "final training that diverged", "Final training diverged in {n}",
-        "The weights were no longer finite; these accuracies mean nothing but are counted in the averages.",
-        'Lower the interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
-    ),
-    "diverged trials": _Kind(
-        "note", "trials that diverged", "{n} of the searches diverged",
-        "A search steers away from such values by itself; a few are normal at high learning rates.",
-        _NOTHING,
-    ),
-    "many diverged trials": _Kind(
-        "warning", "trials that diverged", "{n} of the searches diverged",
-        "In some runs this was more than half, which leaves few trials to choose from.",
-        "Lower the upper end of CLF.LR_INTV for these runs.",
-    ),
-    "ties": _Kind(
-        "note", "searches that end in a tie", "At least half of the trials are equally good in {n}",
-        "The held-out images do not tell these trials apart (within 0.1 points): which learning rate and weight decay "
-        "is taken is arbitrary. Accuracies hardly depend on it; confidences and the scale of the weights do.",
-        'Do not interpret the chosen values. For a choice that the held-out part does make: CLF.TIE_BREAK loss.',
-    ),
-    "chance": _Kind(
-        "warning", "accuracy no better than guessing", "Accuracy no better than guessing",
-        "Features without information, labels that do not belong to the features, or training that failed look "
-        "like this.",
-        "Check the checkpoint and the preprocessing of the extraction, and the curves of the final training below.",
-    ),
-    "edge": _Kind(
-        "warning", "{name} at the edge of its interval", "Chosen {name} at the {end} end of its interval in {n}",
-        _EDGE,
-        "Widen {key} beyond this end for a trial and see whether the validation accuracy rises. Published results"
-        " used the default interval: name another one when you report scores.",
-    ),
-    "protocol": _Kind(
-        "warning", "settings other than the protocol's", "Settings differ from the paper's protocol",
-        "Published results were made with the protocol's settings; others can move scores in either direction.",
-        "To compare with the paper, run again with the defaults; otherwise name the settings with the scores.",
-    ),
-    "epochs": _Kind(
-        "warning", "different numbers of epochs", "Different numbers of epochs",
-        "Runs of one model were trained for different numbers of epochs: their scores should not be averaged or "
-        "compared.",
-        "Repeat the odd ones with the same CLF.N_EPOCHS and --overwrite.",
-    ),
-    "settings": _Kind(
-        "warning", "different settings between results of one model",
-        "Different settings between results of one model",
-        "Scores made with different settings are not comparable with each other.",
-        "Repeat the odd ones with the same settings and --overwrite.",
-    ),
-    "extraction": _Kind(
-        "warning", "features made in different ways", "Features of one model were made in different ways",
-        "Another checkpoint or preprocessing is another model: the data sets and splits do not belong together.",
-        "Extract the odd ones again (extract_features.py --overwrite) and run their classifiers again.",
-    ),
-    "versions": _Kind(
-        "note", "different versions, devices or modes", "Different versions, devices or modes",
-        "Runs of one model were made with different software, hardware or modes of computing. That moves single "
-        "scores by less than another seed does, but the exact numbers cannot all be reproduced in one place.",
-        "For a publication, make all runs with one installation; otherwise nothing needs to be done.",
-    ),
-    "precision": _Kind(
-        "note", "results of different precision", "Results of the same data were computed in different precision",
-        "The products of these trainings were rounded differently (results.json records what was really used, whatever "
-        "CLF.PRECISION asked for). Where that was measured, it moved accuracies by less than another seed does.",
-        "Where differences of a tenth of a point matter, make these runs with the same CLF.PRECISION.",
-    ),
-    "failed images": _Kind(
-        "warning", "images that could not be decoded", "{n} could not be decoded",
-        "They are missing from the features, so scores come from slightly fewer images.",
-        "Mend the files that failed_images.txt beside the features names, then extract and run again.",
-    ),
-    "checkpoints": _Kind(
-        "problem", "training and test features of different checkpoints",
-        "Training and test features come from different checkpoints",
-        "A classifier of one network was tested on features of another: these scores mean nothing.",
-        "Extract both splits with the same checkpoint and run again with --overwrite.",
-    ),
-    "stale": _Kind(
-        "problem", "features changed after the runs", "Features changed after the runs",
-        "The features on disk now are not those the runs used (another checkpoint or other images).",
-        "Run the classifiers again with --overwrite, or restore the features.",
-    ),
-    "unpublished": _Kind(
-        "warning", "checkpoint that is not the published file", "The checkpoint is not the published file",
-        "The SHA-256 of the checkpoint is not the one known for {model}.",
-        "Download it again (prepare_models/), or give a model of your own a name of its own.",
-    ),
-    "unrecorded": _Kind(
-        "note", "settings that are not recorded", "Settings of {n} are not recorded",
-        "Runs of the original toolkit keep their settings where they cannot be read safely, so nothing here was "
-        "checked against the protocol.",
-        "Nothing needs to be done if you know how they were made.",
-    ),
-}  # fmt: skip
-
-_MATCHES = {
-    Match.DIFFERENT: "different data",
-    Match.NEARLY: "nearly the data",
-    Match.UNKNOWN: "unknown data",
-}
-
-
-def _notices(
-    kind: str | _Kind,
-    model: str,
-    items: Iterable[str],
+def collect(
+    results: QueryResult,
     *,
-    commands: Sequence[str] = (),
-    n: str = "",
-    **words: str,
+    counts: Mapping[tuple[str, str], Verdict],
+    features: Mapping[tuple[str, str, str], FeatureDescription],
+    root: str,
 ) -> list[Notice]:
-    """Return a notice; none without anything that it is about.
+    """Return all notices, the most severe first.
 
     Args:
-        kind: key of ``_KINDS``.
-        model: whose results it is about.
-        items: where; all but the first few are counted only.
-        commands: shell commands.
-        n: the amount that the title names; default: the number of items as runs.
-        words: others that are filled in.
+        results: as they were read.
+        counts: verdict on the data of runs, by model and data set.
+        features: of runs, by model, data set and split.
+        root: the folder of all models, for commands.
     """
-    items = list(items)
-    if not items:
-        return []
-    kind = _KINDS[kind] if isinstance(kind, str) else kind
-    words |= {"n": n or _amount(len(items), "run"), "model": model}
-    name, title, text, action = (
-        part.format_map(words) for part in (kind.name, kind.title, kind.text, kind.action)
+    cells = _grouped(
+        (c for c in of_metric(results.cells, "top1") if c.source == RUNS), operator.attrgetter("model")
     )
-    return [Notice(kind.severity, model, name, title, text, action, tuple(commands), _shorten(items))]
+    counts_of = _grouped(counts.items(), lambda item: item[0][0])
+    features_of = _grouped(features.items(), lambda item: item[0][0])
+    found = _problem_folders(results.problems)
+    for model, runs in _grouped(results.runs, operator.attrgetter("model")).items():
+        mine = _ModelResults(
+            model,
+            runs,
+            cells.get(model, []),
+            {dataset: verdict for (_, dataset), verdict in counts_of.get(model, ())},
+            {(dataset, split): made for (_, dataset, split), made in features_of.get(model, ())},
+            root,
+        )
+        for check in _CHECKS:
+            found += check(mine)
+    found += [*_precisions(results.runs), *of_experiments(results, root=root)]
+    if limit := paths.limit_of(root):
+        found += notices("no results", "", [root], limit=str(limit))
+    return sorted(found, key=lambda notice: SEVERITIES.index(notice.severity))
+
+
+def of_experiments(results: QueryResult, *, root: str) -> list[Notice]:
+    """Return the notices on other experiments than the protocol's; arguments: see :func:`collect`."""
+    return [
+        *_analyses_with_other_settings(results.analyses),
+        *_analyses_of_other_features(results.analyses),
+        *_diverged_variants(results),
+        *_variants_with_another_protocol(results),
+        *_missing_analyses(results, root),
+    ]
+
+
+def run_settings(run: Run) -> dict[str, Any]:
+    """Return the settings that a run records, with the number of epochs that it was to be trained for."""
+    return {**run.details.settings, "n_epochs": run.planned_epochs}
+
+
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Group]) -> dict[_Group, list[_Item]]:
+    groups: dict[_Group, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def _differing(
+    label: str, values: Iterable[tuple[Any, _Item]], describe: Callable[[_Item], str]
+) -> list[str]:
+    """Return a line for each value of a property when there are several; unknown values do not count.
+
+    Args:
+        label: of the property.
+        values: with the items that have them.
+        describe: returns an item in words; called for those that are named.
+    """
+    shown: dict[str, list[_Item]] = {}
+    for group in _grouped(values, lambda pair: repr(pair[0])).values():  # of thousands of values, few differ
+        text = plain(group[0][0])
+        if text is not None:
+            shown.setdefault(text, []).extend(item for _, item in group)
+    return [f"{label} {text}: {_some(items, describe)}" for text, items in shown.items() if len(shown) > 1]
+
+
+def _some(items: Sequence[_Item], describe: Callable[[_Item], str]) -> str:
+    more = f" and {len(items) - 3} more" if len(items) > 3 else ""
+    return "; ".join(map(describe, items[:3])) + more
 
 
 def _place(dataset: str, n_shot: int) -> str:
     return f"{dataset_label(dataset)}, {shots_title(n_shot)}"
 
 
+def _place_of(average: SeedAverage) -> str:
+    return _place(average.dataset, average.n_shot)
+
+
 def _run(run: Run) -> str:
     return f"{_place(run.dataset, run.n_shot)}, seed {run.seed}"
 
 
-def _shorten(items: Iterable[str]) -> tuple[str, ...]:
-    items = list(dict.fromkeys(items))
-    if len(items) <= _MANY:
-        return tuple(items)
-    return (*items[: _MANY - 1], f"and {len(items) - _MANY + 1} more")
-
-
-def _amount(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def _split(made: FeatureDescription) -> str:
+    return f"{dataset_label(made.dataset)} {made.split}"
 
 
 def _driver(model: str, places: Sequence[tuple[str, int]], seeds: Sequence[int], root: str) -> str:
@@ -349,105 +176,130 @@ def _driver(model: str, places: Sequence[tuple[str, int]], seeds: Sequence[int],
     return f"bash bash-scripts/{script} {' '.join(words)}"
 
 
+def _of_models(
+    kind: str, places: Iterable[tuple[str, _Item]], describe: Callable[[_Item], str] = str
+) -> list[Notice]:
+    """Return a notice of one kind for each model, given places with their models."""
+    by_model = _grouped(places, lambda place: place[0])
+    return [
+        notice
+        for model, group in by_model.items()
+        for notice in notices(kind, model, [place for _, place in group], describe)
+    ]
+
+
 def _problem_folders(problems: Sequence[Problem]) -> list[Notice]:
     unfinished = [problem for problem in problems if problem.state in (RUNNING, INTERRUPTED)]
-    others = [problem for problem in problems if problem not in unfinished]
+    others = [problem for problem in problems if problem.state not in (RUNNING, INTERRUPTED)]
     return [
-        *_notices("folders", "", map(str, others), n=_amount(len(others), "folder")),
-        *_notices("unfinished", "", map(str, unfinished)),
+        *notices("folders", "", others, n=amount(len(others), "folder")),
+        *notices("unfinished", "", unfinished),
     ]
 
 
-def _counts(model: str, verdicts: Mapping[str, Verdict]) -> list[Notice]:
-    notices = []
-    for match, kind in _MATCHES.items():
-        matching = {dataset: verdict for dataset, verdict in verdicts.items() if verdict.match is match}
-        items = [
-            f"{dataset_label(dataset)}: {'; '.join(verdict.differences)}"
-            for dataset, verdict in matching.items()
-            if verdict.differences
-        ]
-        notices += _notices(kind, model, items or map(dataset_label, matching))
-    return notices
+# --- of each model
 
 
-def _missing(model: str, cells: Sequence[SeedAverage], root: str) -> list[Notice]:
-    incomplete = [cell for cell in cells if cell.missing_seeds]
-    groups: dict[tuple[tuple[int, ...], bool], list[SeedAverage]] = {}
-    for cell in incomplete:
-        groups.setdefault((cell.missing_seeds, bool(cell.n_shot)), []).append(cell)
+def _counts(results: _ModelResults) -> list[Notice]:
+    def describe(place: tuple[str, Verdict]) -> str:
+        dataset, verdict = place
+        return ": ".join(filter(None, (dataset_label(dataset), "; ".join(verdict.differences))))
+
+    matching = _grouped(results.counts.items(), lambda place: place[1].match)
+    return [
+        notice
+        for match in (Match.DIFFERENT, Match.NEARLY, Match.UNKNOWN)
+        for notice in notices(match.value, results.model, matching.get(match, ()), describe)
+    ]
+
+
+def _missing_seeds(results: _ModelResults) -> list[Notice]:
+    incomplete = [cell for cell in results.cells if cell.missing_seeds]
+    groups = _grouped(incomplete, lambda cell: (cell.missing_seeds, bool(cell.n_shot)))
     commands = [
-        _driver(model, [(cell.dataset, cell.n_shot) for cell in group], seeds, root)
+        _driver(results.model, [(cell.dataset, cell.n_shot) for cell in group], seeds, results.root)
         for (seeds, _), group in groups.items()
     ]
-    notices = _notices(
+    return notices(
         "missing seeds",
-        model,
-        (
-            f"{_place(c.dataset, c.n_shot)}: {len(c.seeds)} of {len(c.seeds) + len(c.missing_seeds)}, missing "
-            f"{', '.join(map(str, c.missing_seeds))}"
-            for c in incomplete
+        results.model,
+        incomplete,
+        lambda cell: (
+            f"{_place_of(cell)}: {len(cell.seeds)} of {len(cell.seeds) + len(cell.missing_seeds)}, missing "
+            f"{', '.join(map(str, cell.missing_seeds))}"
         ),
-        commands=commands[:6] if model else (),  # a folder outside the layout has no names
-        n=f"{len(incomplete)} of {_amount(len(cells), 'result')}",
+        commands=commands[:_MOST_COMMANDS]
+        if results.model
+        else (),  # a folder outside the layout has no names
+        n=f"{len(incomplete)} of {amount(len(results.cells), 'result')}",
     )
-    present = {(cell.dataset, cell.n_shot) for cell in cells}
+
+
+def _missing_results(results: _ModelResults) -> list[Notice]:
+    found = []
+    present = {(cell.dataset, cell.n_shot) for cell in results.cells}
     for few in (False, True):
         official = [(d, n) for d, n in present if bool(n) == few and d in constants.DATASETS]
         datasets, shots = {d for d, _ in official}, sorted({n for _, n in official})
         absent = [dataset_label(d) for d in constants.DATASETS if d not in datasets]
         gaps = [(d, n) for d in constants.DATASETS for n in shots if (d, n) not in present]
-        if not gaps:
-            continue
         verb = "is" if len(absent) == 1 else "are"
         text = f"The paper's study has six data sets; {', '.join(absent)} {verb} missing entirely."
-        notices += _notices(
+        found += notices(
             "missing results",
-            model,
-            (_place(d, n) for d, n in gaps),
-            commands=[_driver(model, gaps, constants.SEEDS, root)],
+            results.model,
+            gaps,
+            lambda gap: _place(*gap),
+            commands=[_driver(results.model, gaps, constants.SEEDS, results.root)],
             n=f"{len(gaps)} {'few-shot results' if few else 'results with all images'}",
             text=text if absent else "Some combinations of data set and number of images have no run.",
         )
-    return notices
+    return found
 
 
-def _diverged(model: str, runs: Sequence[Run]) -> list[Notice]:
-    lossy = [run for run in runs if run.details.n_trials_diverged]
+def _diverged(results: _ModelResults) -> list[Notice]:
+    lossy = [run for run in results.runs if run.details.n_trials_diverged]
     most = [run for run in lossy if 2 * run.details.n_trials_diverged > run.details.n_trials > 0]
-    lost = sum(run.details.n_trials_diverged for run in runs)
+    lost, tried = (
+        sum(getattr(run.details, name) for run in results.runs) for name in ("n_trials_diverged", "n_trials")
+    )
     return [
-        *_notices("diverged runs", model, (_run(run) for run in runs if run.diverged)),
-        *_notices(
+        *notices("diverged runs", results.model, (run for run in results.runs if run.diverged), _run),
+        *notices(
             "many diverged trials" if most else "diverged trials",
-            model,
-            (f"{_run(r)}: {r.details.n_trials_diverged} of {r.details.n_trials}" for r in most or lossy),
-            n=f"{lost:,} of {sum(run.details.n_trials for run in runs):,} trials",
+            results.model,
+            most or lossy,
+            lambda run: f"{_run(run)}: {run.details.n_trials_diverged} of {run.details.n_trials}",
+            n=f"{lost:,} of {tried:,} trials",
         ),
     ]
 
 
-def _ties(model: str, runs: Sequence[Run]) -> list[Notice]:
-    searched = [run for run in runs if run.details.n_trials > 1]
-    items = [
-        f"{_run(run)}: {ties.say(run.details.n_trials_tied, run.details.n_trials)}"
-        for run in searched
-        if 2 * run.details.n_trials_tied >= run.details.n_trials
-    ]
-    return _notices("ties", model, items, n=f"{len(items)} of {_amount(len(searched), 'run')}")
+def _ties(results: _ModelResults) -> list[Notice]:
+    searched = [run for run in results.runs if run.details.n_trials > 1]
+    tied = [run for run in searched if 2 * run.details.n_trials_tied >= run.details.n_trials]
+    return notices(
+        "ties",
+        results.model,
+        tied,
+        lambda run: f"{_run(run)}: {ties.say(run.details.n_trials_tied, run.details.n_trials)}",
+        n=f"{len(tied)} of {amount(len(searched), 'run')}",
+    )
 
 
-def _chance(model: str, cells: Sequence[SeedAverage], runs: Sequence[Run]) -> list[Notice]:
-    classes = {(run.dataset, run.n_shot): run.details.n_classes for run in runs if run.details.n_classes}
-    known = [(cell, classes.get((cell.dataset, cell.n_shot)) or 1) for cell in cells]
-    return _notices(
+def _chance(results: _ModelResults) -> list[Notice]:
+    classes = {
+        (run.dataset, run.n_shot): run.details.n_classes for run in results.runs if run.details.n_classes
+    }
+    known = [(cell, classes.get((cell.dataset, cell.n_shot)) or 1) for cell in results.cells]
+    return notices(
         "chance",
-        model,
-        (
-            f"{_place(cell.dataset, cell.n_shot)}: {cell.value:.2f} % of {n_classes} classes"
+        results.model,
+        [
+            f"{_place_of(cell)}: {cell.value:.2f} % of {n_classes} classes"
             for cell, n_classes in known
             if n_classes > 1 and cell.value <= 1.5 * 100 / n_classes
-        ),
+        ],
     )
 
 
@@ -462,47 +314,42 @@ def at_edge(value: float | None, interval: Any) -> str | None:
     return "lower" if share <= _EDGE_SHARE else "upper" if share >= 1 - _EDGE_SHARE else None
 
 
-def _edges(model: str, runs: Sequence[Run]) -> list[Notice]:
-    notices = []
-    searched = [run for run in runs if run.details.n_trials]
-    for name, key, attribute in (
-        ("learning rate", "CLF.LR_INTV", "lr"),
-        ("weight decay", "CLF.WD_INTV", "wd"),
-    ):
-        interval = f"{attribute}_interval"
-        for end in ("lower", "upper"):
-            at_end = [
-                run
-                for run in searched
-                if at_edge(getattr(run, attribute), run.details.settings.get(interval)) == end
-            ]
-            kind = _KINDS["edge"]
-            if attribute == "wd" and end == "lower":
-                harmless = (
-                    "Weight decay this small acts like none; a wider interval would not change the scores."
-                )
-                kind = replace(kind, severity="note", text=harmless, action=_NOTHING)
-            elif len(at_end) * 10 < len(searched):
-                rare = f"{_EDGE} Single runs can end up there by chance."
-                kind = replace(kind, severity="note", text=rare)
-            items = (f"{_run(run)}: {getattr(run, attribute):.3g}" for run in at_end)
-            n = f"{len(at_end)} of {_amount(len(searched), 'run')}"
-            notices += _notices(kind, model, items, n=n, name=name, end=end, key=key)
-    return notices
+def _edges(results: _ModelResults) -> list[Notice]:
+    searched = [run for run in results.runs if run.details.n_trials]
+    ends = _grouped(
+        (
+            (attribute, end, run)
+            for run in searched
+            for attribute in ("lr", "wd")
+            if (end := at_edge(getattr(run, attribute), run.details.settings.get(f"{attribute}_interval")))
+        ),
+        lambda place: place[:2],
+    )
+    found = []
+    for (attribute, end), places in sorted(ends.items()):
+        rare = len(places) * 10 < len(searched)
+        found += notices(
+            "harmless edge" if (attribute, end) == ("wd", "lower") else "rare edge" if rare else "edge",
+            results.model,
+            places,
+            lambda place: f"{_run(place[2])}: {getattr(place[2], place[0]):.3g}",
+            n=f"{len(places)} of {amount(len(searched), 'run')}",
+            name={"lr": "learning rate", "wd": "weight decay"}[attribute],
+            end=end,
+            key={"lr": "CLF.LR_INTV", "wd": "CLF.WD_INTV"}[attribute],
+        )
+    return found
 
 
-def _protocol(model: str, runs: Sequence[Run]) -> list[Notice]:
+def _protocol(results: _ModelResults) -> list[Notice]:
+    settings = [run_settings(run) for run in results.runs]
     items = []
     for name, (expected, key) in PROTOCOL.items():
-        if name == "n_epochs":
-            values = [run.planned_epochs for run in runs]
-        else:
-            values = [run.details.settings[name] for run in runs if name in run.details.settings]
-        other = [plain(value) for value in values if not _same(value, expected)]
+        other = [given[name] for given in settings if name in given and not _same(given[name], expected)]
         if other:
-            shown = ", ".join(sorted(map(str, set(other))))
-            items.append(f"{key}: {shown} instead of {plain(expected)} ({_amount(len(other), 'run')})")
-    return _notices("protocol", model, items)
+            shown = ", ".join(sorted({f"{plain(value)}" for value in other}))
+            items.append(f"{key}: {shown} instead of {plain(expected)} ({amount(len(other), 'run')})")
+    return notices("protocol", results.model, items)
 
 
 def _same(value: Any, expected: Any) -> bool:
@@ -511,113 +358,223 @@ def _same(value: Any, expected: Any) -> bool:
     return type(value) is type(expected) and value == expected
 
 
-def _mixed(model: str, runs: Sequence[Run], made: Sequence[FeatureDescription]) -> list[Notice]:
-    epochs: dict[int, list[Run]] = {}
-    for run in runs:
-        epochs.setdefault(run.planned_epochs, []).append(run)
+def _mixed(results: _ModelResults) -> list[Notice]:
+    runs = results.runs
+    epochs = sorted(_grouped(runs, operator.attrgetter("planned_epochs")).items())
 
-    def of_features(label: str, get: Callable[[FeatureDescription], Any]) -> list[str]:
-        return _groups(label, ((get(f), f"{dataset_label(f.dataset)} {f.split}") for f in made))
+    def of_runs(label: str, value: Callable[[Run], Any]) -> list[str]:
+        return _differing(label, ((value(run), run) for run in runs), _run)
 
-    def of_settings(keys: Mapping[str, str]) -> list[str]:
-        return [
-            line
-            for name, key in keys.items()
-            for line in _groups(key, ((run.details.settings.get(name), _run(run)) for run in runs))
-        ]
+    def of_settings(keys: Iterable[tuple[str, str]]) -> list[str]:
+        found = ((key, [(run.details.settings.get(name), run) for run in runs]) for name, key in keys)
+        return [line for key, values in found for line in _differing(key, values, _run)]
 
-    extraction = of_features("checkpoint", lambda f: f.checkpoint_sha256 and f.checkpoint_sha256[:12])
-    kind = replace(_KINDS["extraction"], severity="problem") if extraction else _KINDS["extraction"]
+    def of_features(label: str, value: Callable[[FeatureDescription], Any]) -> list[str]:
+        return _differing(label, ((value(f), f) for f in results.features.values()), _split)
+
+    checkpoints = of_features("checkpoint", lambda f: f.checkpoint_sha256 and f.checkpoint_sha256[:12])
+    extraction = list(checkpoints)
     for name in ("preprocessing", "profile", "variant", "precision"):
         extraction += of_features(name, operator.attrgetter(name))
     versions = []
     for package in ("imagenet-cog", "torch", "optuna"):
-        versions += _groups(package, ((run.details.versions.get(package), _run(run)) for run in runs))
-    versions += of_settings(OTHER_SETTINGS)
-    devices = ((run.details.device and run.details.device.split(":")[0], _run(run)) for run in runs)
-    versions += _groups("device", devices)
+        versions += _differing(package, ((run.details.versions.get(package), run) for run in runs), _run)
+    versions += of_settings(OTHER_SETTINGS.items())
+    versions += of_runs("device", lambda run: run.details.device and run.details.device.split(":")[0])
+    settings = of_settings((name, key) for name, (_, key) in PROTOCOL.items() if name != "n_epochs")
+    many = [f"{n} epochs: {_some(group, _run)}" for n, group in epochs if len(epochs) > 1]
     return [
-        *_notices(
-            "epochs",
-            model,
-            (f"{n} epochs: {_some(map(_run, odd))}" for n, odd in sorted(epochs.items()) if len(epochs) > 1),
-        ),
-        *_notices(
-            "settings",
-            model,
-            of_settings({name: key for name, (_, key) in PROTOCOL.items() if name != "n_epochs"}),
-        ),
-        *_notices(kind, model, extraction),
-        *_notices("versions", model, versions),
+        *notices("epochs", results.model, many),
+        *notices("settings", results.model, settings),
+        *notices("other checkpoints" if checkpoints else "extraction", results.model, extraction),
+        *notices("versions", results.model, versions),
     ]
 
 
-def _precisions(runs: Sequence[Run]) -> list[str]:
-    """Return one line for each data set and number of shots whose runs (any seeds, any models) differ in precision."""
-    places: dict[tuple[str, int], dict[str, list[str]]] = {}
-    for run in runs:
-        if run.details.precision is not None:
-            by_precision = places.setdefault((run.dataset, run.n_shot), {})
-            by_precision.setdefault(run.details.precision, []).append(f"{run.model}, seed {run.seed}")
-    return [
-        f"{_place(*place)}: {'; '.join(f'{precision}: {_some(of)}' for precision, of in by_precision.items())}"
-        for place, by_precision in places.items()
-        if len(by_precision) > 1
-    ]
-
-
-def _groups(label: str, entries: Iterable[tuple[Any, str]]) -> list[str]:
-    """Return one line per value when there are several; unknown values do not count."""
-    groups: dict[str, list[str]] = {}
-    for value, place in entries:
-        shown = plain(value)
-        if shown is not None:
-            groups.setdefault(shown, []).append(place)
-    if len(groups) < 2:
-        return []
-    return [f"{label} {value}: {_some(places)}" for value, places in groups.items()]
-
-
-def _some(places: Iterable[str]) -> str:
-    places = list(dict.fromkeys(places))
-    return "; ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-
-
-def _features(
-    model: str,
-    runs: Sequence[Run],
-    made: Sequence[FeatureDescription],
-    features: Mapping[tuple[str, str, str], FeatureDescription],
-) -> list[Notice]:
-    failed = [(f, f.n_failed) for f in made if f.n_failed]
+def _features(results: _ModelResults) -> list[Notice]:
+    made = results.features.values()
+    failed = [f for f in made if f.n_failed]
     apart, stale = [], []
-    for run in runs:
+    for run in results.runs:
         used = {"train": run.details.train_features, "test": run.details.test_features}
-        checkpoints = {identity.get("checkpoint_sha256") or None for identity in used.values()}
-        if len(checkpoints - {None}) > 1:
-            apart.append(_run(run))
-        for split, identity in used.items():
-            now = features.get((model, run.dataset, split))
-            for entry in ("checkpoint_sha256", "image_list_sha256"):
-                before, after = identity.get(entry), getattr(now, entry, None)
-                if before and after and before != after:
-                    stale.append(_run(run))
+        if len({identity.get("checkpoint_sha256") or None for identity in used.values()} - {None}) > 1:
+            apart.append(run)
+        changes = (
+            (identity.get(entry), getattr(results.features.get((run.dataset, split)), entry, None))
+            for split, identity in used.items()
+            for entry in ("checkpoint_sha256", "image_list_sha256")
+        )
+        if any(before and after and before != after for before, after in changes):
+            stale.append(run)
     return [
-        *_notices(
+        *notices(
             "failed images",
-            model,
-            (
-                f"{dataset_label(f.dataset)} {f.split}: {_amount(n, 'image')}"
+            results.model,
+            failed,
+            lambda f: (
+                f"{_split(f)}: {amount(f.n_failed or 0, 'image')}"
                 + (f" of {f.n_images:,}" if f.n_images else "")
-                for f, n in failed
             ),
-            n=_amount(sum(n for _, n in failed), "image"),
+            n=amount(sum(f.n_failed or 0 for f in failed), "image"),
         ),
-        *_notices("checkpoints", model, apart),
-        *_notices("stale", model, stale),
-        *_notices(
-            "unpublished",
-            model,
-            (f"{dataset_label(f.dataset)} {f.split}" for f in made if f.checkpoint_is_published is False),
+        *notices("checkpoints", results.model, apart, _run),
+        *notices("stale", results.model, stale, _run),
+        *notices(
+            "unpublished", results.model, (f for f in made if f.checkpoint_is_published is False), _split
         ),
     ]
+
+
+def _unrecorded(results: _ModelResults) -> list[Notice]:
+    return notices(
+        "unrecorded", results.model, (run for run in results.runs if not run.details.settings), _run
+    )
+
+
+#: What is looked at for each model, in the order in which it is said.
+_CHECKS = (
+    _counts, _missing_seeds, _missing_results, _diverged, _ties, _chance, _edges, _protocol, _mixed, _features,
+    _unrecorded,
+)  # fmt: skip
+
+
+# --- of several models
+
+
+def _precisions(runs: Sequence[Run]) -> list[Notice]:
+    """Name data sets and numbers of shots whose runs (any seeds, any models) differ in precision."""
+    items = []
+    known = [run for run in runs if run.details.precision is not None]
+    for place, group in _grouped(known, lambda run: (run.dataset, run.n_shot)).items():
+        by_precision = _grouped(group, lambda run: run.details.precision)
+        texts = (
+            f"{precision}: {_some(members, lambda run: f'{run.model}, seed {run.seed}')}"
+            for precision, members in by_precision.items()
+        )
+        items += [f"{_place(*place)}: {'; '.join(texts)}"] * (len(by_precision) > 1)
+    return notices("precision", "", items)
+
+
+def _analyses_with_other_settings(analyses: Sequence[AnalysisRecord]) -> list[Notice]:
+    """Name settings that differ between results of the same analysis of the same data set."""
+    told = [
+        (record.analysis, record.dataset or "", key, value, record.model or "")
+        for record in analyses
+        for key, value in analysis_settings(record).items()
+    ]
+    items = []
+    for (analysis, dataset), group in _grouped(told, lambda setting: setting[:2]).items():
+        for key, same_key in _grouped(group, lambda setting: setting[2]).items():
+            by_value = _grouped(same_key, lambda setting: setting[3])
+            words = (
+                f"{value} ({', '.join([model for *_, model in members[:3]])})"
+                for value, members in by_value.items()
+            )
+            where = f"{analysis} on {dataset_label(dataset)}, {key}"
+            items += [f"{where}: {'; '.join(words)}"] * (len(by_value) > 1)
+    return notices("analyses' settings", "", items)
+
+
+def _analyses_of_other_features(analyses: Sequence[AnalysisRecord]) -> list[Notice]:
+    """Name splits of which analyses of one model saw different features."""
+    used = [
+        ((record.model or "", record.dataset or "", split), digest, record.analysis)
+        for record in analyses
+        for split, digest in _digests(record).items()
+    ]
+    items = []
+    for (model, dataset, split), group in _grouped(used, lambda use: use[0]).items():
+        by_digest = _grouped(group, lambda use: use[1]).values()
+        groups = " / ".join(", ".join(name for *_, name in members) for members in by_digest)
+        items += [(model, f"{dataset_label(dataset)}, {split}: {groups}")] * (len(by_digest) > 1)
+    return _of_models("analyses' features", items)
+
+
+def _shown_variants(results: QueryResult) -> list[tuple[str, Run]]:
+    """Return the runs of variants of the classifier with their evaluations; others are not shown."""
+    return [
+        (evaluation, run)
+        for evaluation, group in results.variants.items()
+        if scores.is_classifier(evaluation)
+        for run in group
+    ]
+
+
+def _diverged_variants(results: QueryResult) -> list[Notice]:
+    def describe(place: tuple[str, Run]) -> str:
+        evaluation, run = place
+        few = f", N = {run.n_shot}" if run.n_shot else ""
+        return f"{evaluation} on {dataset_label(run.dataset)}{few}, seed {run.seed}"
+
+    lost = [(run.model, (evaluation, run)) for evaluation, run in _shown_variants(results) if run.diverged]
+    return _of_models("diverged variants", lost, describe)
+
+
+def _variants_with_another_protocol(results: QueryResult) -> list[Notice]:
+    """Name variants whose training or search differs in more than the classifier."""
+
+    def told(run: Run) -> dict[str, str]:
+        settings = run_settings(run)
+        return {key: f"{settings[key]}" for key in _COMPARED if key in settings}
+
+    base: dict[tuple[str, str, int, str], set[str]] = {}
+    for run in results.runs:
+        for key, value in told(run).items():
+            base.setdefault((run.model, run.dataset, run.n_shot, key), set()).add(value)
+    items: dict[tuple[str, str], None] = {}
+    for evaluation, run in _shown_variants(results):
+        if evaluation.startswith("finetune"):
+            continue
+        for key, value in told(run).items():
+            known = base.get((run.model, run.dataset, run.n_shot, key), {value})
+            if value not in known:
+                where = f"{evaluation} on {dataset_label(run.dataset)}"
+                text = f"{where}: {key} {value} instead of {' / '.join(sorted(known))}"
+                items[run.model, text] = None
+    return _of_models("variants' protocol", items)
+
+
+def _missing_analyses(results: QueryResult, root: str) -> list[Notice]:
+    """Name analyses that are there for some models and data sets, and not for others with features."""
+    there = {(record.model or "", record.dataset or "", record.analysis) for record in results.analyses}
+    names = [name for name in _LABEL_FREE if any(analysis == name for *_, analysis in there)]
+    own = {(average.model, average.dataset) for average in results.all_measures if average.source == RUNS}
+    gaps = [
+        (model, name, dataset)
+        for model, dataset in sorted(own, key=lambda place: (place[0], dataset_key(place[1])))
+        for name in names
+        if (model, dataset, name) not in there
+    ]
+    found = []
+    for model, of_model in _grouped(gaps, lambda gap: gap[0]).items():
+        absent = {
+            name: [gap[2] for gap in group] for name, group in _grouped(of_model, lambda gap: gap[1]).items()
+        }
+        datasets = dict.fromkeys(dataset for group in absent.values() for dataset in group)
+        words = {"models_root_dir": [root], "model": [model], "datasets": datasets, "analysis": absent}
+        flags = " ".join(f"--{flag} {' '.join(map(shlex.quote, values))}" for flag, values in words.items())
+        items = [f"{name}: {', '.join(map(dataset_label, group))}" for name, group in absent.items()]
+        command = f"python analyze_features.py {flags}"
+        found += notices("missing analyses", model, items, commands=[command], n=str(len(of_model)))
+    return found
+
+
+def analysis_settings(record: AnalysisRecord) -> dict[str, str]:
+    """Return what an analysis was told, without the features and files it was given."""
+    settings = {}
+    for key, value in record.identity.items():
+        shown = plain(value)
+        # Digests say that inputs differ, which is not a setting.
+        if not key.endswith(_FEATURES) and shown is not None and len(shown) < _LONGEST_SETTING:
+            settings[key] = shown
+    return settings
+
+
+def _digests(record: AnalysisRecord) -> dict[str, str]:
+    """Return the digest of the features of each split that an analysis used."""
+    digests = {}
+    for key, value in record.identity.items():
+        digest = value.get("sample_sha256") if isinstance(value, dict) else None
+        if key.endswith(_FEATURES) and isinstance(digest, str):
+            digests[key.removesuffix(_FEATURES)] = digest
+    return digests

@@ -144,7 +144,7 @@ class StepTimes:
         yield "label_free", {dataset: self._label_free(dataset) for dataset in self._features}
         others = [dataset for dataset in self._features if dataset != self._args.trained_on]
         yield "cross", {dataset: self._cross(dataset) for dataset in others}
-        for name in ("distance", "winners"):
+        for name in ("distance", "subtrees", "winners"):
             yield name, dict.fromkeys(self._features, _NO_PRODUCTS)
         yield "finetune", {dataset: self._finetune(dataset) for dataset in self._features}
 

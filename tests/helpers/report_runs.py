@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cog import constants
+from cog.results import published
 from cog.results.query import QueryResult
 from cog.results.run_records import Details, Run, average_runs
 from cog.results.scores import SeedAverage
@@ -101,3 +102,12 @@ def forty_models(n_shots=(0,), seeds=constants.SEEDS):
                     for seed in seeds
                 ]
     return runs
+
+
+def shifted_study(shift, *, model="my_net", base="sup_resnet50", shots=(0,)):
+    """Cells like those of a published model, shifted by data set."""
+    return [
+        make_cell(model, c.dataset, c.n_shot, c.value + shift.get(c.dataset, 0.0), c.std)
+        for c in published.accuracies()
+        if c.model == base and c.n_shot in shots
+    ]

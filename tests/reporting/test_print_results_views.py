@@ -457,8 +457,9 @@ def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, ru
     assert list(figures["published"]) == []
     assert list(report["published"]) == published.accuracies(), "where a model stands among all of them"
     assert (figures["folder"], diagnostics["folder"], report["path"]) == tuple(places.values())
-    assert figures["formats"] == diagnostics["formats"] == ["svg"] and figures["datasets"] == ["in1k"]
-    assert figures["baseline"] == ("mine_net" if "--relative_to" in more else None)
+    assert figures["formats"] == diagnostics["formats"] == ["svg"]
+    assert figures["shown"]["datasets"] == ["in1k"]
+    assert figures["shown"]["baseline"] == ("mine_net" if "--relative_to" in more else None)
     assert {call["overwrite"] for call in calls.values()} == {True} and report["root"] == study
 
 

@@ -12,7 +12,7 @@ from test_report_page import Page
 from cog import constants
 from cog.commands import print_results
 from cog.reporting import html
-from cog.reporting.html import experiment_notices, facts, pictures
+from cog.reporting.html import facts, pictures
 from cog.results import published, scores
 from cog.results.run_records import Problem
 from cog.results.scores import SeedAverage
@@ -146,54 +146,6 @@ def test_hostile_records_stay_text(tmp_path, no_figures):
     assert "Analyses were made with different settings" in text
 
 
-def record(model="a_b", dataset="in1k", analysis="kmeans", identity=None):
-    from cog.results.analysis_records import AnalysisRecord
-
-    return AnalysisRecord(analysis, model, dataset, identity or {}, {"ami": 0.5})
-
-
-def notices_of(analyses=(), variants=None, runs=(), found=()):
-    return {
-        notice.kind: notice
-        for notice in experiment_notices.collect(
-            make_found(runs, all_measures=list(found), analyses=list(analyses), variants=variants or {}),
-            root="/models",
-        )
-    }
-
-
-def test_settings_that_differ_between_models():
-    same = [record("a_b", identity={"k": 10}), record("a_c", identity={"k": 10})]
-    assert notices_of(same) == {}
-    (notice,) = notices_of([*same, record("a_d", identity={"k": 20})]).values()
-    assert notice.severity == "warning" and notice.items == ("kmeans on IN-1K, k: 10 (a_b, a_c); 20 (a_d)",)
-    assert notices_of([record(identity={"k": 10}), record(dataset="cog_l1", identity={"k": 20})]) == {}
-    digests = [record("a_b", identity={"x": "a" * 64}), record("a_c", identity={"x": "b" * 64})]
-    assert notices_of(digests) == {}, "inputs of two models differ anyway"
-
-
-def test_analyses_of_different_features():
-    one, two = ({"test_features": {"sample_sha256": digest}} for digest in ("a" * 64, "b" * 64))
-    assert notices_of([record(identity=one), record(analysis="ncm", identity=one)]) == {}
-    (notice,) = notices_of([record(identity=one), record(analysis="ncm", identity=two)]).values()
-    assert notice.model == "a_b" and notice.items == ("IN-1K, test: kmeans / ncm",)
-
-
-def test_variants_with_another_protocol():
-    runs = [make_run("a_b", seed=s) for s in constants.SEEDS]
-    few = [make_run("a_b", seed=22, settings={"n_trials": 5})]
-    assert notices_of(runs=runs, variants={"mlp": [make_run("a_b", seed=22)]}) == {}
-    (notice,) = notices_of(runs=runs, variants={"mlp": few}).values()
-    assert notice.items == ("mlp on IN-1K: n_trials 5 instead of 30",)
-    assert notices_of(runs=runs, variants={"finetune": few, "mine": few}) == {}
-
-
-def test_missing_analyses():
-    found = [SeedAverage(model, "in1k", "logreg", "top1", 0, 50.0) for model in ("a_b", "a_c")]
-    (notice,) = notices_of([record(), record(analysis="cross_in1k")], found=found).values()
-    assert (notice.severity, notice.model, notice.items) == ("note", "a_c", ("kmeans: IN-1K",))
-
-
 def test_unfinished_runs_are_no_warning():
     problems = [
         Problem(html.Path("/m/seed-1"), "in progress: x", RUNNING),
@@ -214,16 +166,6 @@ def test_figures_of_experiments_are_in_the_page(tmp_path):
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", text)
     assert len(captions) == 2 and captions[0].startswith("Purity of k-means clusters")
     assert page.tags["svg"] >= 2
-
-
-def test_variants_that_diverged_are_named_and_not_taken_for_other_settings():
-    lost = make_run("a_b", "cog_l3", seed=37, diverged=True, n_epochs=44, evaluation="mlp_noact")
-    own = make_run("a_b", "cog_l3", seed=37, diverged=True, evaluation="my_own")
-    fine = make_run("a_b", "cog_l3", evaluation="mlp_noact")
-    found = make_found([make_run("a_b", "cog_l3")], variants={"mlp_noact": [fine, lost], "my_own": [own]})
-    [notice] = experiment_notices.collect(found, root="models")
-    assert (notice.severity, notice.kind) == ("problem", "variants that diverged")
-    assert notice.items == ("mlp_noact on L3, seed 37",) and "1 run" in notice.title
 
 
 def test_p_values_keep_their_digits_and_can_be_sorted_by(tmp_path, no_figures):

@@ -9,6 +9,7 @@ import io
 import json
 
 import pytest
+import report_runs
 from result_folders import make_record, make_seed_folder
 
 from cog import constants
@@ -17,6 +18,7 @@ from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.errors import CogError
 from cog.reporting import figures
 from cog.results import exchange, find, official, published, run_records
+from cog.results.official import Match
 from cog.results.scores import Counts, SeedAverage
 from cog.runtime import cli
 
@@ -271,3 +273,40 @@ def test_features_tell_the_list_of_classes(tmp_path, run):
     shown = run(*argv)
     assert not any(row["source"] == "runs" for row in rows(shown.out))
     assert "other classes than the benchmark's" in shown.err
+
+
+# ---- official data or not ---------------------------------------------------------------------------
+def judge(*runs, dataset="in1k"):
+    return official.judge(dataset, [cell.counts for cell in run_records.average_runs(runs)])
+
+
+def test_counts_of_the_official_data():
+    assert judge(report_runs.make_run()).match is Match.OFFICIAL
+    assert judge(report_runs.make_run(n_shot=8)).match is Match.OFFICIAL
+    assert judge(report_runs.make_run(dataset="cog_l3"), dataset="cog_l3").match is Match.OFFICIAL
+    assert judge(report_runs.make_run(dataset="birds"), dataset="birds").match is Match.NONE
+
+
+def test_counts_of_other_data():
+    found = judge(report_runs.make_run(n_classes=24, rows={"final_train": 1920, "test": 1200}))
+    assert found.match is Match.DIFFERENT
+    assert not found.match.comparable
+    assert found.differences[0] == "24 classes where the benchmark has 1,000"
+    assert (
+        judge(report_runs.make_run(rows={"final_train": 1_281_167, "test": 40_000})).match is Match.DIFFERENT
+    )
+
+
+def test_a_few_failed_images_do_not_forbid_the_comparison():
+    blurred = judge(
+        report_runs.make_run(rows={"final_train": 1_281_066, "test": 49_997})
+    )  # the paper's IN-1K-blurred
+    assert blurred.match is Match.NEARLY and blurred.match.comparable
+    assert len(blurred.differences) == 2
+    assert judge(report_runs.make_run(n_classes=999)).match is Match.DIFFERENT
+
+
+def test_runs_without_a_record_get_the_benefit_of_the_doubt():
+    bare = report_runs.make_run(n_classes=None, rows={})
+    assert judge(bare).match is Match.UNKNOWN
+    assert judge(bare).match.comparable

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cog.errors import CogError
 from cog.reporting.figures import axes, building, curves, drawing, inline, saving
@@ -135,28 +135,21 @@ def write(
     published: Iterable[SeedAverage],
     folder: str | os.PathLike[str],
     *,
-    others: Iterable[SeedAverage] = (),
-    measures: Iterable[SeedAverage] = (),
-    analyses: Iterable[AnalysisRecord] = (),
-    which: Sequence[str] | None = None,
     formats: Sequence[str] = FORMATS,
-    shots: Sequence[int] | None = None,
-    datasets: Sequence[str] | None = None,
-    baseline: str | None = None,
-    metric: str = "top1",
-    singles: bool = True,
-    model_facts: ModelFacts | None = None,
     overwrite: bool = False,
+    **shown: Any,
 ) -> list[Path]:
     """Draw figures into ``folder`` as ``<stem>.<format>`` and ``<stem>.csv``.
 
-    Stems are declared; those of single panels have ``_<panel>`` at the end. For arguments that are not named here see
-    :func:`charts`.
+    Stems are declared; those of single panels have ``_<panel>`` at the end.
 
     Args:
+        cells: see :func:`charts`, as for the next and for ``shown``.
+        published: of the paper.
         folder: created unless it exists.
         formats: some of ``FORMATS``.
         overwrite: whether existing files may be replaced.
+        **shown: other arguments of :func:`charts`.
 
     Returns:
         The files. The same cells give the same bytes (for one version of matplotlib).
@@ -164,11 +157,7 @@ def write(
     Raises:
         CogError: see :func:`charts`; unknown format, files that exist. Nothing is written then.
     """
-    made = charts(
-        cells, published, others=others, measures=measures, analyses=analyses, which=which, shots=shots,
-        datasets=datasets, baseline=baseline, metric=metric, singles=singles, model_facts=model_facts,
-    )  # fmt: skip
-    pages = {chart.stem: functools.partial(_page, chart) for chart in made}
+    pages = {chart.stem: functools.partial(_page, chart) for chart in charts(cells, published, **shown)}
     return saving.save_all(folder, pages, formats=formats, overwrite=overwrite)
 
 

@@ -45,11 +45,15 @@ class SearchPage:
     Attributes:
         stem: of the files.
         title: one line.
+        dataset: name.
+        n_shot: training images per class, 0 = all.
         runs: sorted by seed.
     """
 
     stem: str
     title: str
+    dataset: str
+    n_shot: int
     runs: tuple[Run, ...]
 
 
@@ -74,7 +78,8 @@ def pages(runs: Iterable[Run]) -> list[SearchPage]:
             stem = f"{plain}_{number}"
         model_name = shorten(printable(model), 60) or "unnamed model"
         title = f"{model_name}, {dataset_label(dataset)}, {shots_label(n_shot)}"
-        made[stem.casefold()] = SearchPage(stem, title, tuple(sorted(group, key=lambda run: run.seed)))
+        by_seed = tuple(sorted(group, key=lambda run: run.seed))
+        made[stem.casefold()] = SearchPage(stem, title, dataset, n_shot, by_seed)
     return list(made.values())
 
 

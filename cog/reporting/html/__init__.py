@@ -50,13 +50,7 @@ def write(
     results = results or QueryResult([], [], [], [])
     folder = None if root is None else str(root)
     stated = facts.collect(results, published=published, root=folder, baseline=baseline)
-    drawn, hint = pictures.draw(
-        results.cells,
-        stated.published if stated.compared or not results.cells else (),
-        stated.results.all_measures,
-        results.analyses,
-        results.model_facts,
-    )
+    drawn, hint = pictures.draw(stated)
     text = page.render(stated, pictures=drawn, pictures_hint=hint, created=created or now(), root=folder)
     files.write_text(target, text)
     return target

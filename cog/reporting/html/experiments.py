@@ -8,21 +8,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup
-
 from cog.errors import CogError
-from cog.reporting.html.experiment_notices import describe_settings
 from cog.reporting.html.facts import Facts
 from cog.reporting.html.templating import breakable, date, duration, signed
 from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages, Slice, pivot
-from cog.reporting.tables.writers import Table, printable
+from cog.reporting.tables.writers import Table, printable, words_table
 from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
+from cog.results.diagnostics import analysis_settings
 from cog.results.labels import dataset_label
 from cog.results.scores import SeedAverage, dataset_key
 from cog.runtime.json_fields import number
+
+_CONCEPT_COLUMNS = ("Difference (points)", "Top-1 (%)", "of the other (%)", "False discovery rate")
+
+_MADE_COLUMNS = ("Data sets", "Settings", "Device", "Time", "Finished")
 
 # Of the concepts that differ most, at either end.
 _MOST_CONCEPTS = 8
@@ -35,14 +37,14 @@ class ExperimentSection:
     Attributes:
         overviews: a table for each data set.
         groups: title and tables of analyses, and of variants of the classifier.
-        winners: caption of each comparison, and the concepts with their numbers.
-        made: how analyses were made: name and properties.
+        winners: of each comparison, the concepts with their numbers.
+        made: how analyses were made; None without any.
     """
 
     overviews: Sequence[Table] = ()
     groups: Sequence[tuple[str, Sequence[Table]]] = ()
-    winners: Sequence[tuple[str, Sequence[tuple[str, Sequence[str]]]]] = ()
-    made: Sequence[tuple[Markup, Sequence[str]]] = ()
+    winners: Sequence[Table] = ()
+    made: Table | None = None
 
 
 def collect(facts: Facts) -> ExperimentSection:
@@ -84,7 +86,7 @@ def _overview(averages: Averages, dataset: str) -> Table:
     return Table(f"All experiments on {dataset_label(dataset)}", tuple(head), tuple(rows), notes)
 
 
-def _winners(analyses: Sequence[AnalysisRecord]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+def _winners(analyses: Sequence[AnalysisRecord]) -> list[Table]:
     """Concepts that one model classifies better than another, and those it classifies worse."""
     comparisons = []
     for record in analyses:
@@ -102,7 +104,7 @@ def _winners(analyses: Sequence[AnalysisRecord]) -> list[tuple[str, list[tuple[s
                 f"{record.model} against {record.details.get('against') or against} on "
                 f"{dataset_label(record.dataset or '')}: concepts it classifies better, and worse"
             )
-            comparisons.append((caption, rows))
+            comparisons.append(words_table(caption, "concept", _CONCEPT_COLUMNS, rows))
     return comparisons
 
 
@@ -121,8 +123,8 @@ def _first_entries(given: Any) -> list[dict[str, Any]]:
     return [entry for entry in entries[:_MOST_CONCEPTS] if isinstance(entry, dict)]
 
 
-def _made(analyses: Sequence[AnalysisRecord]) -> list[tuple[Markup, list[str]]]:
-    """How analyses were made: data sets, settings, device, time, when."""
+def _made(analyses: Sequence[AnalysisRecord]) -> Table | None:
+    """Return how analyses were made: data sets, settings, device, time, when; None without any."""
     groups: dict[tuple[str, str], list[AnalysisRecord]] = {}
     for record in analyses:
         groups.setdefault((record.model or "", record.analysis), []).append(record)
@@ -133,10 +135,14 @@ def _made(analyses: Sequence[AnalysisRecord]) -> list[tuple[Markup, list[str]]]:
             ", ".join(
                 map(dataset_label, sorted({record.dataset or "" for record in members}, key=dataset_key))
             ),
-            " / ".join(sorted({describe_settings(record) for record in members})) or "none recorded",
+            " / ".join(sorted({_settings(record) for record in members})) or "none recorded",
             ", ".join(sorted({record.device for record in members if record.device})) or "?",
             duration(sum(record.seconds for record in members if record.seconds > 0)),
             date(finished[-1]) if finished else "?",
         ]
         rows.append((breakable(model) + f", {printable(analysis)}", properties))
-    return rows
+    return words_table("How the analyses were made", "analysis", _MADE_COLUMNS, rows) if rows else None
+
+
+def _settings(record: AnalysisRecord) -> str:
+    return ", ".join(f"{key} {value}" for key, value in analysis_settings(record).items())

@@ -8,15 +8,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import cog.reporting.html.experiment_notices as experiment_notices
-from cog import constants, paths
+from cog import constants
 from cog.errors import CogError, some
 from cog.results import comparison, diagnostics, official, ranking, search_history
 from cog.results.comparison import Difference, SharedRank
-from cog.results.diagnostics import Evidence, Notice
 from cog.results.model_facts import ModelFacts, shows_levels
+from cog.results.notices import Notice
 from cog.results.official import Match, Verdict
-from cog.results.published import MODELS, SOURCES
+from cog.results.published import CATEGORY_LABELS, MODELS, SOURCES
 from cog.results.query import QueryResult
 from cog.results.ranking import Place
 from cog.results.run_records import Run
@@ -30,36 +29,64 @@ _FIRST_VERSION = (
 
 
 @dataclass(frozen=True)
-class OwnModel:
+class PageModel:
+    """A model on the page: the paper's, or one of the user's (:class:`OwnModel`).
+
+    Attributes:
+        key: identifies it on the page.
+        name: as everywhere in the toolkit.
+        source: ``"runs"``, the label of the file the results were imported from, or the version of the paper.
+        label: how the page calls it.
+        kind: ``own``, or its category in the paper.
+        mark: follows the name of a model that may have seen the levels it is tested on; or "".
+        cells: its top-1 accuracies.
+    """
+
+    key: str
+    name: str
+    source: str
+    label: str
+    kind: str
+    mark: str
+    cells: tuple[SeedAverage, ...]
+
+    @property
+    def title(self) -> str:
+        """Label and mark."""
+        return self.label + self.mark
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of the user's."""
+        return self.kind == "own"
+
+    @property
+    def group(self) -> str:
+        """Words beside its name in tables."""
+        return "own result" if self.own else CATEGORY_LABELS.get(self.kind, self.kind)
+
+    def cell(self, dataset: str, n_shot: int) -> SeedAverage | None:
+        """Return its top-1 accuracy on a data set."""
+        return next((c for c in self.cells if (c.dataset, c.n_shot) == (dataset, n_shot)), None)
+
+
+@dataclass(frozen=True)
+class OwnModel(PageModel):
     """One model with results that are not the paper's.
 
     Attributes:
-        name: as everywhere in the toolkit.
-        source: ``"runs"``, or the label of the file the results were imported from.
-        label: how the page calls it.
-        cells: its top-1 accuracies.
         top5: its top-5 accuracies.
         runs: behind them; empty for imported results.
         counts: verdict on the data, by data set.
         features: how its features were made, by data set and split.
         places: among the published results, by data set and number of shots; only where the data allow it.
-        mark: follows the name of a model that may have seen the levels it is tested on; or "".
     """
 
-    name: str
-    source: str
-    label: str
-    cells: tuple[SeedAverage, ...]
     top5: tuple[SeedAverage, ...]
     runs: tuple[Run, ...]
     counts: Mapping[str, Verdict]
     features: Mapping[tuple[str, str], FeatureDescription]
     places: Mapping[tuple[str, int], Place]
-    mark: str = ""
-
-    def cell(self, dataset: str, n_shot: int) -> SeedAverage | None:
-        """Return its top-1 accuracy on a data set."""
-        return next((c for c in self.cells if (c.dataset, c.n_shot) == (dataset, n_shot)), None)
 
     @property
     def has_all_images(self) -> bool:
@@ -83,21 +110,6 @@ class OwnModel:
             run.details.n_classes for run in self.runs if run.dataset == dataset and run.details.n_classes
         }
         return ", ".join(f"{n:,}" for n in sorted(numbers)) or "?"
-
-
-@dataclass(frozen=True)
-class PageBaseline:
-    """The model that own ones are compared with.
-
-    Attributes:
-        label: how the page calls it.
-        index: of the own model that it is; None: it is a published one.
-        cells: its top-1 accuracies with all images, by data set.
-    """
-
-    label: str
-    index: int | None
-    cells: Mapping[str, SeedAverage]
 
 
 @dataclass(frozen=True)
@@ -129,6 +141,7 @@ class Facts:
 
     Attributes:
         own: models in natural order.
+        papers: the published ones beside them, in the paper's order; none where the data forbid a comparison.
         published: the paper's results; none beside results of other experiments alone.
         compared: whether any own result may be compared with published ones.
         headline: what to say before all models, in sentences.
@@ -141,12 +154,13 @@ class Facts:
     """
 
     own: tuple[OwnModel, ...]
+    papers: tuple[PageModel, ...]
     published: tuple[SeedAverage, ...]
     compared: bool
     headline: tuple[str, ...]
     standings: tuple[Standing, ...]
     differences: Mapping[tuple[int, str], Difference]
-    baseline: PageBaseline | None
+    baseline: PageModel | None
     footnote: str
     notices: tuple[Notice, ...]
     results: QueryResult
@@ -155,6 +169,13 @@ class Facts:
     def has_experiments(self) -> bool:
         """Whether there is more than logistic regression on all features."""
         return _has_experiments(self.results)
+
+    @property
+    def baseline_label(self) -> str:
+        """How the page calls the model that own ones are compared with; "" without any."""
+        if self.baseline is None or self.baseline.own:
+            return self.baseline.title if self.baseline else ""
+        return f"{self.baseline.label} (published){self.baseline.mark}"
 
     @property
     def incomplete(self) -> bool:
@@ -220,40 +241,26 @@ def collect(
     if not compared and own:  # published numbers are on other data
         kept = [average for average in results.all_measures if average.source not in SOURCES.values()]
         results = dataclasses.replace(results, all_measures=kept)
-    notices = diagnostics.collect(
-        Evidence(
-            runs=results.runs,
-            cells=[cell for cell in of_metric(results.cells, "top1") if cell.source == RUNS],
-            problems=results.problems,
-            counts={(m.name, dataset): v for m in own if m.source == RUNS for dataset, v in m.counts.items()},
-            features=features,
-            root=root,
-        )
-    )
-    notices += experiment_notices.collect(results, root=root)
-    others = published if compared else ()
-    base = _choose_baseline(own, others, baseline, results.model_facts)
-    marked = [(m.name, m.source) for m in own if m.mark]
-    marked += [(c.model, c.source) for c in (others or () if own else published)]
-    if limit := paths.limit_of(root):
-        text = f"The numbers were made with --limit {limit}, on a few images, to test the commands."
-        notices.append(
-            Notice("problem", "", "no results", "These are no results", text, "Run without --limit.")
-        )
+    counts = {(m.name, dataset): v for m in own if m.source == RUNS for dataset, v in m.counts.items()}
+    notices = diagnostics.collect(results, counts=counts, features=features, root=root)
+    papers = _papers(published, results.model_facts) if compared or not own else []
+    base = _choose_baseline(own, papers, baseline)
+    marked = [(model.name, model.source) for model in (*own, *papers) if model.mark]
     by_place = _differences(own, base)
     to_highest = [] if compared else ranking.to_highest([cell for model in own for cell in model.cells])
     # All comparisons of the page are corrected for their number together.
     judged = comparison.judge([*by_place.values(), *to_highest])
     facts = Facts(
         own=tuple(own),
+        papers=tuple(papers),
         published=tuple(published),
         compared=compared,
         headline=(),
-        standings=_standings(own, published) if compared and len(own) > 1 else (),
+        standings=_standings(own, papers) if compared and len(own) > 1 else (),
         differences=dict(zip(by_place, judged, strict=False)),
         baseline=base,
         footnote=results.model_facts.footnote(marked),
-        notices=tuple(sorted(notices, key=lambda notice: diagnostics.SEVERITIES.index(notice.severity))),
+        notices=tuple(notices),
         results=results,
     )
     return dataclasses.replace(facts, headline=tuple(_headline(facts, judged[len(by_place) :])))
@@ -273,7 +280,8 @@ def _own_models(
         groups.setdefault((cell.model, cell.source), []).append(cell)
     n_sources = collections.Counter(model for model, _ in groups)
     models = []
-    for model, source in sorted(groups, key=lambda key: (natural_key(key[0]), key[1] != RUNS, key[1])):
+    ordered = sorted(groups, key=lambda key: (natural_key(key[0]), key[1] != RUNS, key[1]))
+    for i, (model, source) in enumerate(ordered):
         cells = of_metric(groups[model, source], "top1")
         verdicts = {dataset: verdict for (*_, dataset), verdict in official.compare(cells).verdicts.items()}
         places = ranking.places(
@@ -285,9 +293,12 @@ def _own_models(
         here = model if source == RUNS else None  # imported results come without their runs
         models.append(
             OwnModel(
+                key=f"own-{i}",
                 name=model,
                 source=source,
                 label=label,
+                kind="own",
+                mark=results.model_facts.mark(model, source) if shows_levels(verdicts) else "",
                 cells=tuple(cells),
                 top5=tuple(of_metric(groups[model, source], "top5")),
                 runs=tuple(run for run in results.runs if run.model == here),
@@ -298,17 +309,27 @@ def _own_models(
                     if name == here
                 },
                 places=places,
-                mark=results.model_facts.mark(model, source) if shows_levels(verdicts) else "",
             )
         )
     return models
 
 
-def _standings(own: Sequence[OwnModel], published: Sequence[SeedAverage]) -> tuple[Standing, ...]:
-    """Rank compared models among all on the page: on each data set, and by their means over the levels."""
-    by_model: dict[str, list[SeedAverage]] = {}
+def _papers(published: Sequence[SeedAverage], model_facts: ModelFacts) -> list[PageModel]:
+    groups: dict[tuple[str, str], list[SeedAverage]] = {}
     for cell in published:
-        by_model.setdefault(cell.model, []).append(cell)
+        groups.setdefault((cell.model, cell.source), []).append(cell)
+    order = {model: i for i, model in enumerate(MODELS)}
+    papers = []
+    for name, source in sorted(groups, key=lambda place: (order.get(place[0], len(order)), place)):
+        known, cells = MODELS.get(name), tuple(groups[name, source])
+        label, kind = (name, "published") if known is None else (known.label, known.category)
+        mark = model_facts.mark(name, source)
+        papers.append(PageModel(f"paper-{name}", name, source, label, kind, mark, cells))
+    return papers
+
+
+def _standings(own: Sequence[OwnModel], papers: Sequence[PageModel]) -> tuple[Standing, ...]:
+    """Rank compared models among all on the page: on each data set, and by their means over the levels."""
     compared = [(i, model) for i, model in enumerate(own) if model.places]
     allowed = {
         i: [cell for cell in model.cells if (cell.dataset, cell.n_shot) in model.places]
@@ -317,23 +338,26 @@ def _standings(own: Sequence[OwnModel], published: Sequence[SeedAverage]) -> tup
     standings = []
     for i, model in compared:
         n_shot = model.shown_shots
-        others = {name: cells for name, cells in by_model.items() if name != model.name}
+        others = (paper.cells for paper in papers if paper.name != model.name)
         mean = ranking.level_mean(allowed[i], n_shot)
-        papers, mine = (
+        published, mine = (
             [value for cells in groups if (value := ranking.level_mean(cells, n_shot)) is not None]
-            for groups in (others.values(), (allowed[j] for j, _ in compared if j != i))
+            for groups in (others, (allowed[j] for j, _ in compared if j != i))
         )
         among_papers = among_here = None
         if mean is not None:
             among_papers, among_here = (
                 comparison.rank([round(v, 1) for v in (mean, *values)])[0]
-                for values in (papers, papers + mine)
+                for values in (published, published + mine)
             )
-        rivals = [*published, *(cell for j, _ in compared if j != i for cell in allowed[j])]
+        rivals = [
+            *(cell for paper in papers for cell in paper.cells),
+            *(cell for j, _ in compared if j != i for cell in allowed[j]),
+        ]
         among_all = ranking.places([cell for cell in allowed[i] if cell.n_shot == n_shot], rivals)
         standings.append(
             Standing(
-                i, model, mean, None if among_here is None else among_here.rank, len(papers) + len(mine) + 1,
+                i, model, mean, None if among_here is None else among_here.rank, len(published) + len(mine) + 1,
                 among_papers, {dataset: place for (dataset, _), place in among_all.items()},
             )
         )  # fmt: skip
@@ -341,8 +365,8 @@ def _standings(own: Sequence[OwnModel], published: Sequence[SeedAverage]) -> tup
 
 
 def _choose_baseline(
-    own: Sequence[OwnModel], published: Sequence[SeedAverage], wanted: str | None, model_facts: ModelFacts
-) -> PageBaseline | None:
+    own: Sequence[OwnModel], papers: Sequence[PageModel], wanted: str | None
+) -> PageModel | None:
     """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
 
     Without published ones: the paper's reference if it was run, else the model with the most results and the highest.
@@ -352,47 +376,31 @@ def _choose_baseline(
     """
     if len(own) < 2:
         return None
-    groups: dict[str, list[SeedAverage]] = {}
-    for cell in published:
-        groups.setdefault(cell.model, []).append(cell)
-    if wanted is None and groups:
-        clean = [name for name, cells in groups.items() if not model_facts.mark(name, cells[0].source)]
-        wanted = max(clean or groups, key=lambda name: ranking.level_mean(groups[name]) or 0.0)
-    index = next((i for i, model in enumerate(own) if model.name == wanted), None)
-    if wanted is None:
-
-        def key(i: int) -> tuple[bool, int, float]:
-            cells = own[i].cells
-            return own[i].name == ranking.REFERENCE, len(cells), sum(cell.value for cell in cells)
-
-        index = max(range(len(own)), key=key)
-    if index is not None:
-        label, cells = own[index].label + own[index].mark, own[index].cells
-    elif wanted in groups:
-        label, cells = (
-            f"{MODELS[wanted].label} (published)" if wanted in MODELS else str(wanted),
-            tuple(groups[wanted]),
+    if wanted is None and not papers:
+        return max(
+            own,
+            key=lambda m: (m.name == ranking.REFERENCE, len(m.cells), sum(cell.value for cell in m.cells)),
         )
-        label += model_facts.mark(wanted, cells[0].source)
-    else:
+    if wanted is None:
+        clean = [paper for paper in papers if not paper.mark] or papers
+        wanted = max(clean, key=lambda paper: ranking.level_mean(paper.cells) or 0.0).name
+    chosen = next((model for model in (*own, *papers) if model.name == wanted), None)
+    if chosen is None:
         raise CogError(
             f"--baseline {wanted}: no result of it on the page; expected a model of yours or a published one"
         )
-    return PageBaseline(label, index, {cell.dataset: cell for cell in cells if cell.n_shot == 0})
+    return chosen
 
 
-def _differences(own: Sequence[OwnModel], baseline: PageBaseline | None) -> dict[tuple[int, str], Difference]:
-    if baseline is None:
-        return {}
-    differences = {}
-    for index, model in enumerate(own):
-        for cell in model.cells:
-            base = baseline.cells.get(cell.dataset)
-            if index == baseline.index or cell.n_shot or base is None:
-                continue
-            if official.compare([cell, base]).allows(cell, base):
-                differences[index, cell.dataset] = comparison.difference(cell, base)
-    return differences
+def _differences(own: Sequence[OwnModel], baseline: PageModel | None) -> dict[tuple[int, str], Difference]:
+    return {
+        (index, cell.dataset): comparison.difference(cell, base)
+        for index, model in enumerate(own)
+        for cell in model.cells
+        if baseline is not None and model is not baseline and not cell.n_shot
+        if (base := baseline.cell(cell.dataset, 0)) is not None
+        and official.compare([cell, base]).allows(cell, base)
+    }
 
 
 def _sentences(model: OwnModel) -> list[str]:
@@ -463,11 +471,13 @@ def _best_on_levels(standings: Sequence[Standing]) -> list[str]:
     where = f"rank {first.rank} of the {first.of} models here"
     if unseen and unseen[0] is first:
         return [
-            f"Of {len(ranked)} models, {_named(first)} is best on unseen concepts: mean {first.mean:.1f} % {over}, "
+            f"Of {len(ranked)} models, {first.model.title} is best on unseen concepts: mean {first.mean:.1f} % {over}, "
             f"{where}."
         ]
-    text = f"Of {len(ranked)} models, {_named(first)} has the highest mean {over}, {first.mean:.1f} %, {where}; its "
-    text += "pretraining may have held these concepts."
+    text = (
+        f"Of {len(ranked)} models, {first.model.title} has the highest mean {over}, {first.mean:.1f} %, {where}; "
+        "its pretraining may have held these concepts."
+    )
     if not unseen:
         return [text + " None of them is known to have seen nothing beyond IN-1K."]
     best = unseen[0]
@@ -477,9 +487,5 @@ def _best_on_levels(standings: Sequence[Standing]) -> list[str]:
         else "Alone in having seen only IN-1K"
     )
     return [
-        f"{text} {among}, {_named(best)} is best on unseen concepts: {best.mean:.1f} %, rank {best.rank}."
+        f"{text} {among}, {best.model.title} is best on unseen concepts: {best.mean:.1f} %, rank {best.rank}."
     ]
-
-
-def _named(standing: Standing) -> str:
-    return standing.model.label + standing.model.mark

@@ -41,7 +41,7 @@ def render(
     """
     lead = next((picture for picture in pictures if picture.name == ANSWER), None)
     pictures = [picture for picture in pictures if picture is not lead]
-    rows = score_tables.rows_of(facts)
+    rows = [*facts.own, *facts.papers]
     views = score_tables.views_of(facts, rows)
     searches = provenance.searches(facts)
     imported = ", ".join(f"{model.name} from {model.source}" for model in facts.own if model.source != RUNS)
@@ -83,7 +83,7 @@ def render(
                 {dataset for model in facts.own for dataset in model.counts}, key=dataset_key
             ),
             published_from=_published_from(facts),
-            rows=rows,
+            rows=sorted(rows, key=lambda row: row.key != f"paper-{REFERENCE}"),
             views=views,
             first_view=next((view.key for view in views if any(line.row.own for line in view.lines)), "")
             or next((view.key for view in views), ""),

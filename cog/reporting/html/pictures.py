@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from cog.errors import CogError
-from cog.results.analysis_records import AnalysisRecord
-from cog.results.model_facts import MARK, ModelFacts
-from cog.results.scores import LOGREG, SeedAverage
+from cog.reporting.html.facts import Facts
+from cog.results.model_facts import MARK
+from cog.results.scores import LOGREG
 
 #: The figure of the first screen.
 ANSWER = "levels"
@@ -43,21 +42,8 @@ class Picture:
     name: str = ""
 
 
-def draw(
-    cells: Sequence[SeedAverage],
-    published: Sequence[SeedAverage],
-    measures: Sequence[SeedAverage] = (),
-    analyses: Sequence[AnalysisRecord] = (),
-    model_facts: ModelFacts | None = None,
-) -> tuple[list[Picture], str]:
-    """Draw the figures for which there are results.
-
-    Args:
-        cells: of own models.
-        published: of the paper; empty where they may not be compared.
-        measures: numbers of all experiments.
-        analyses: results of analyses.
-        model_facts: what models have seen.
+def draw(facts: Facts) -> tuple[list[Picture], str]:
+    """Draw the figures for which there are results; published ones are left out where they may not be compared.
 
     Returns:
         The figures, first that of the answer; and a hint for the reader: why there are none, or "".
@@ -65,6 +51,9 @@ def draw(
     from cog.reporting import figures
     from cog.reporting.figures.declarations import FIGURES
 
+    results = facts.results
+    cells, measures = results.cells, results.all_measures
+    published = facts.published if facts.compared or not cells else ()
     pictures = []
     reason = ""
     many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
@@ -76,8 +65,8 @@ def draw(
     for which in (ANSWER, *wanted):
         try:
             for chart in figures.charts(
-                cells, published, measures=measures, analyses=analyses, which=[which], singles=False,
-                model_facts=model_facts,
+                cells, published, measures=measures, analyses=results.analyses, which=[which], singles=False,
+                model_facts=results.model_facts,
             ):  # fmt: skip
                 # The page says once what the mark means.
                 chart = dataclasses.replace(

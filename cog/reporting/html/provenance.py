@@ -10,22 +10,18 @@ from markupsafe import Markup
 import cog.reporting.figures.search as search
 from cog.reporting.html.facts import Facts, OwnModel
 from cog.reporting.html.templating import date, duration
-from cog.results.diagnostics import OTHER_SETTINGS, PROTOCOL
+from cog.reporting.tables.writers import Table, printable, words_table
+from cog.results.diagnostics import run_settings
 from cog.results.labels import shots_title
+from cog.results.notices import OTHER_SETTINGS, PROTOCOL
 from cog.results.run_records import Run
-from cog.results.scores import SeedAverage, dataset_key
+from cog.results.scores import dataset_key
 from cog.results.search_history import FeatureDescription, plain
 
 # Each takes about 17 kB; with many models the page has enough to carry.
 _MAX_SEARCHES, _MAX_SEARCHES_OF_MANY, _MANY_MODELS = 72, 24, 8
 
-
-@dataclass(frozen=True)
-class CheckpointNote:
-    """The hash of a checkpoint, and whether it is the published file."""
-
-    sha: str
-    state: str
+_CHECKPOINT = Markup('<code title="SHA-256 {}">{}</code>{}')
 
 
 @dataclass(frozen=True)
@@ -35,18 +31,14 @@ class Provenance:
     Attributes:
         terms: settings of its runs, and their values.
         common: properties that all its features share.
-        varying: titles of those that differ.
-        features: name and properties of the features of each data set and split.
-        run_titles: columns of the table of runs.
-        runs: name of each result, and a line for each seed in every column.
+        features: those that differ, by data set and split; None where nothing is recorded.
+        runs: a row for each result, and a line for each seed in every column.
     """
 
     terms: Sequence[tuple[str, str]]
-    common: dict[str, str | CheckpointNote]
-    varying: Sequence[str]
-    features: Sequence[tuple[str, dict[str, str | CheckpointNote]]]
-    run_titles: Sequence[str]
-    runs: Sequence[tuple[str, Sequence[Markup]]]
+    common: dict[str, str]
+    features: Table | None
+    runs: Table
 
 
 @dataclass(frozen=True)
@@ -75,15 +67,11 @@ def describe(model: OwnModel) -> Provenance:
     common = {
         title: columns[0][title] for title in titles[3:] if len({column[title] for column in columns}) == 1
     }
-    run_titles, runs = _runs(model)
-    return Provenance(
-        terms=_terms(model),
-        common=common,
-        varying=[title for title in titles if title not in common],
-        features=[(" ".join(key), column) for key, column in zip(keys, columns, strict=True)],
-        run_titles=run_titles,
-        runs=runs,
-    )
+    varying = [title for title in titles if title not in common]
+    title = "Features: what differs between them" if common else "Features"
+    rows = [(" ".join(key), [column[t] for t in varying]) for key, column in zip(keys, columns, strict=True)]
+    features = words_table(title, "features", varying, rows) if rows else None
+    return Provenance(_terms(model), common, features, _runs(model))
 
 
 def _terms(model: OwnModel) -> list[tuple[str, str]]:
@@ -102,7 +90,7 @@ def _terms(model: OwnModel) -> list[tuple[str, str]]:
         "Precision, as used": " / ".join(sorted({d.precision for d in details if d.precision})),
         "Versions": ", ".join(f"{package} {' / '.join(sorted(some))}" for package, some in versions.items()),
     }
-    settings = [{**run.details.settings, "n_epochs": run.planned_epochs} for run in model.runs]
+    settings = list(map(run_settings, model.runs))
     usual = {name: (key, plain(value)) for name, (value, key) in PROTOCOL.items()}
     for name, (key, protocol) in (
         usual | {name: (key, None) for name, key in OTHER_SETTINGS.items()}
@@ -112,9 +100,9 @@ def _terms(model: OwnModel) -> list[tuple[str, str]]:
     return [(term, text) for term, text in terms.items() if text]
 
 
-def _feature_columns(made: FeatureDescription) -> dict[str, str | CheckpointNote]:
+def _feature_columns(made: FeatureDescription) -> dict[str, str]:
     """Return the columns of the table of features; "?" stands where a property is not recorded."""
-    sha = made.checkpoint_sha256
+    sha = printable(made.checkpoint_sha256 or "")
     state = {True: ", the published file", False: ", not the published file", None: ""}[
         made.checkpoint_is_published
     ]
@@ -126,7 +114,7 @@ def _feature_columns(made: FeatureDescription) -> dict[str, str | CheckpointNote
         "Failed": f"{made.n_failed:,}" if made.n_failed is not None else "?",
         "Preprocessing": made.preprocessing or "?",
         "Profile": profile or "?",
-        "Checkpoint": CheckpointNote(sha, state) if sha else "none" if made.loader else "?",
+        "Checkpoint": _CHECKPOINT.format(sha, sha[:16], state) if sha else "none" if made.loader else "?",
         "Loader": made.loader or "declared model",
         "Images from": made.images_root or "?",
         "Extracted on": f"{made.device or '?'}{rate}",
@@ -136,8 +124,8 @@ def _feature_columns(made: FeatureDescription) -> dict[str, str | CheckpointNote
     }
 
 
-def _runs(model: OwnModel) -> tuple[list[str], list[tuple[str, list[Markup]]]]:
-    """Return the columns of the table of runs, and its rows."""
+def _runs(model: OwnModel) -> Table:
+    """Return the table of runs."""
     groups: dict[tuple[str, int], list[Run]] = {}
     for run in model.runs:
         groups.setdefault((run.dataset, run.n_shot), []).append(run)
@@ -168,24 +156,27 @@ def _runs(model: OwnModel) -> tuple[list[str], list[tuple[str, list[Markup]]]]:
             columns["Diverged"] = [Markup("<b>yes</b>") if run.diverged else "no" for run in runs]
         titles = list(columns)
         rows.append((f"{key[0]}, {shots_title(key[1])}", list(map(Markup("<br>").join, columns.values()))))
-    return titles, rows
+    return words_table("Runs, one line per seed", "result", titles, rows)
 
 
 def searches(facts: Facts) -> Searches | None:
     """Draw trials and training curves per result; None without any."""
-    chosen: list[tuple[OwnModel, SeedAverage, search.SearchPage]] = []
-    for model in facts.own:
+    chosen = [
+        (model, page)
+        for model in facts.own
+        if model.runs
         # All images first: those are what most readers look at.
-        for cell in sorted(model.cells, key=lambda c: (c.n_shot != 0, dataset_key(c.dataset), c.n_shot)):
-            runs = [run for run in model.runs if (run.dataset, run.n_shot) == (cell.dataset, cell.n_shot)]
-            if runs:
-                chosen.append((model, cell, search.pages(runs)[0]))
+        for page in sorted(
+            search.pages(model.runs),
+            key=lambda page: (page.n_shot != 0, dataset_key(page.dataset), page.n_shot),
+        )
+    ]
     most = _MAX_SEARCHES if len(facts.own) <= _MANY_MODELS else _MAX_SEARCHES_OF_MANY
-    drawings = search.strips((page for *_, page in chosen), most)
+    drawings = search.strips((page for _, page in chosen), most)
     by_model: dict[str, list[tuple[str, Markup]]] = {}
-    for (model, cell, _), drawing in zip(chosen, drawings, strict=False):
+    for (model, page), drawing in zip(chosen, drawings, strict=False):
         if drawing:
-            caption = f"{cell.dataset}, {shots_title(cell.n_shot)}"
+            caption = f"{page.dataset}, {shots_title(page.n_shot)}"
             by_model.setdefault(model.label, []).append((caption, Markup(drawing)))
     drawn = sum(map(len, by_model.values()))
     return Searches(by_model, drawn, len(chosen), drawn == most < len(chosen)) if drawn else None

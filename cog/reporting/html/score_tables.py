@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cog import constants
-from cog.reporting.html.facts import Facts
+from cog.reporting.html.facts import Facts, PageModel
 from cog.reporting.tables.pivot import Averages, Slice, pivot
-from cog.results import published
 from cog.results.labels import METRIC_LABELS, dataset_label, shots_title
-from cog.results.ranking import REFERENCE
 from cog.results.scores import LOGREG, SeedAverage, dataset_key
 
 _GROUPS = {
@@ -23,44 +21,10 @@ _GROUPS = {
 _BY_SHOTS = "Top-1, numbers of images side by side (as Tables 5–10 of the paper)"
 
 
-@dataclass(frozen=True)
-class PageRow:
-    """A model in the tables.
-
-    Attributes:
-        key: identifies it for the choice of a baseline.
-        label: how it is called.
-        kind: group shown beside it: ``own``, or its category in the paper.
-        model: its name.
-        source: of its numbers.
-    """
-
-    key: str
-    label: str
-    kind: str
-    model: str
-    source: str
-
-    @property
-    def own(self) -> bool:
-        """Whether it is highlighted."""
-        return self.kind == "own"
-
-    @property
-    def group(self) -> str:
-        """Words beside its name."""
-        return "own result" if self.own else published.CATEGORY_LABELS.get(self.kind, self.kind)
-
-    @property
-    def is_reference(self) -> bool:
-        """Whether it is the paper's reference."""
-        return self.key == f"paper-{REFERENCE}"
-
-
 class ScoreLine(NamedTuple):
     """A row of a table: its model, averages, and their mean over the levels (None: not all are there)."""
 
-    row: PageRow
+    row: PageModel
     cells: list[SeedAverage | None]
     mean: float | None
 
@@ -86,29 +50,7 @@ class ScoreView:
     has_mean: bool
 
 
-def rows_of(facts: Facts) -> list[PageRow]:
-    """Return the rows: own models first, then the paper's in its order, unless the data forbid a comparison."""
-    rows = [
-        PageRow(f"own-{i}", model.label + model.mark, "own", model.name, model.source)
-        for i, model in enumerate(facts.own)
-    ]
-    for model, source in _in_order_of_paper(facts.published if facts.compared or not facts.own else ()):
-        known = published.MODELS.get(model)
-        label, kind = (model, "published") if known is None else (known.label, known.category)
-        label += facts.results.model_facts.mark(model, source)
-        rows.append(PageRow(f"paper-{model}", label, kind, model, source))
-    return rows
-
-
-def _in_order_of_paper(averages: Iterable[SeedAverage]) -> list[tuple[str, str]]:
-    order = {model: i for i, model in enumerate(published.MODELS)}
-    return sorted(
-        {(average.model, average.source) for average in averages},
-        key=lambda row: (order.get(row[0], len(order)), row),
-    )
-
-
-def views_of(facts: Facts, rows: Sequence[PageRow]) -> list[ScoreView]:
+def views_of(facts: Facts, rows: Sequence[PageModel]) -> list[ScoreView]:
     """Return the tables: data sets side by side for each number of shots, and shots side by side for each data set."""
     own = [average for model in facts.own for average in (*model.cells, *model.top5)]
     averages = Averages(
@@ -116,7 +58,7 @@ def views_of(facts: Facts, rows: Sequence[PageRow]) -> list[ScoreView]:
     )
     # Only official data are called as in the paper.
     label = dataset_label if facts.compared or not facts.own else lambda name: name or "(unnamed)"
-    there = {(row.model, row.source) for row in rows}
+    there = {(row.name, row.source) for row in rows}
     cells = [average for average in averages.shown if (average.model, average.source) in there]
     datasets = sorted({average.dataset for average in cells}, key=dataset_key)
     few_first = sorted({average.n_shot for average in cells}, key=lambda n: (n == 0, n))
@@ -140,12 +82,12 @@ def _view(
     group: str,
     title: str,
     averages: Averages,
-    rows: Sequence[PageRow],
+    rows: Sequence[PageModel],
     columns: Sequence[Slice],
     metric: str,
 ) -> ScoreView:
     """Return a table of the rows and columns that have a number; a last column averages those of several levels."""
-    by_model = [Slice({"model": row.model, "source": row.source}) for row in rows]
+    by_model = [Slice({"model": row.name, "source": row.source}) for row in rows]
     grid = pivot(averages, by_model, columns, {"evaluation": LOGREG, "metric": metric})
     used = [i for i in range(len(columns)) if any(line[i] for line in grid)]
     levels = [

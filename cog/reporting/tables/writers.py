@@ -84,6 +84,21 @@ class Table:
     words: frozenset[int] = frozenset()
 
 
+def words_table(
+    title: str, corner: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]
+) -> Table:
+    """Return a table of words.
+
+    Args:
+        title: one line.
+        corner: header of the labels.
+        columns: headers.
+        rows: label and words of each row.
+    """
+    entries = tuple((label, tuple(map(TableEntry, words))) for label, words in rows)
+    return Table(title, tuple(columns), entries, corner=corner, words=frozenset(range(len(columns))))
+
+
 def printable(text: str) -> str:
     """Return ``text`` on one line and encodable: odd characters of folder names become escapes."""
     if text.isprintable():

@@ -1,0 +1,285 @@
+"""What is said to readers of numbers before they trust them: one declaration for each kind of finding.
+
+:mod:`cog.results.diagnostics` finds where one applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from cog.results.official import Match
+
+_Place = TypeVar("_Place")
+
+#: From what makes numbers wrong to what is good to know.
+SEVERITIES = ("problem", "warning", "note")
+
+#: The paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: the original toolkit's configuration),
+#: by the name under which a run records it, with the key that sets it.
+PROTOCOL: dict[str, tuple[Any, str]] = {
+    "n_trials": (30, "CLF.N_TRIALS"),
+    "n_epochs": (100, "CLF.N_EPOCHS"),
+    "batch_size": (1024, "CLF.BATCH_SIZE"),
+    "momentum": (0.9, "--mom"),
+    "val_frac": (0.2, "CLF.VAL_PERC"),
+    "lr_interval": ([0.1, 100.0], "CLF.LR_INTV"),
+    "wd_interval": ([1e-12, 1e-4], "CLF.WD_INTV"),
+    "normalize": (True, "CLF.NORM_FTS"),
+    "solver": ("sgd", "CLF.SOLVER"),
+    "pruner": ("none", "CLF.PRUNER"),
+}
+
+#: Settings that do not change the protocol, but are worth knowing: by the name under which a run records them.
+OTHER_SETTINGS = {"search": "CLF.SEARCH"}
+
+# Of more places, those that a notice names, and a line for the others.
+_MANY = 12
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One thing to know; of a kind of notice, texts with ``{n}`` and the like where words are filled in.
+
+    Attributes:
+        severity: one of ``SEVERITIES``.
+        kind: the same for the same finding in any model.
+        title: what was found, in a few words.
+        text: the same with its meaning, in a sentence or two.
+        action: what to do.
+        model: whose results it is about; "" for all.
+        commands: shell commands that do it.
+        items: where, one line each.
+    """
+
+    severity: str
+    kind: str
+    title: str
+    text: str
+    action: str
+    model: str = ""
+    commands: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+
+
+_NOTHING = "Nothing needs to be done."
+_KINDS = {
+    "folders": Notice(
+        "warning", "folders that are not counted", "{n} not counted",
+        "These look like runs or their parents but could not be read as finished runs, so no score here includes "
+        "them.",
+        "Look at the reason of each; finish the run, or move the folder away.",
+    ),
+    "unfinished": Notice(
+        "note", "unfinished runs", "{n} not finished yet",
+        "These are in progress, or were interrupted; no score here includes them.",
+        "Wait for those in progress; the command that began an interrupted one continues it.",
+    ),
+    Match.DIFFERENT.value: Notice(
+        "warning", Match.DIFFERENT.value, "Not the official data",
+        "Numbers on other data cannot be compared with published ones, and this page does not.",
+        "To compare with the paper, extract features of the complete IN-1K and of the levels in the authors' "
+        "level files. To compare models with each other, use the same data for all: that remains valid.",
+    ),
+    Match.NEARLY.value: Notice(
+        "warning", Match.NEARLY.value, "Counts differ slightly from the official data",
+        "A few images more or less move scores far less than a seed does; the comparison is kept.",
+        "Find the missing images if the numbers are to be published (failed_images.txt beside the features), or "
+        "say so there.",
+    ),
+    Match.UNKNOWN.value: Notice(
+        "note", Match.UNKNOWN.value, "Counts are not recorded",
+        "Nothing says how many classes and images these results come from (runs or features of the original "
+        "toolkit). They are compared with the paper as if they came from the official data.",
+        "Make sure that they do.",
+    ),
+    "missing seeds": Notice(
+        "warning", "missing seeds", "Seeds are missing in {n}",
+        "Means over fewer seeds are less certain, and a deviation over two or three seeds says little.",
+        "Run the missing seeds; what is there is skipped.",
+    ),
+    "missing results": Notice(
+        "note", "missing results", "{n} not there yet",
+        "{text}",
+        "Extract the features if needed, then train the classifiers; what is there is skipped.",
+    ),
+    "diverged runs": Notice(
+        "problem", "final training that diverged", "Final training diverged in {n}",
+        "The weights were no longer finite; these accuracies mean nothing but are counted in the averages.",
+        'Lower the interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
+    ),
+    "diverged trials": Notice(
+        "note", "trials that diverged", "{n} of the searches diverged",
+        "A search steers away from such values by itself; a few are normal at high learning rates.",
+        _NOTHING,
+    ),
+    "many diverged trials": Notice(
+        "warning", "trials that diverged", "{n} of the searches diverged",
+        "In some runs this was more than half, which leaves few trials to choose from.",
+        "Lower the upper end of CLF.LR_INTV for these runs.",
+    ),
+    "ties": Notice(
+        "note", "searches that end in a tie", "At least half of the trials are equally good in {n}",
+        "The held-out images do not tell these trials apart (within 0.1 points): which learning rate and weight decay "
+        "is taken is arbitrary. Accuracies hardly depend on it; confidences and the scale of the weights do.",
+        'Do not interpret the chosen values. For a choice that the held-out part does make: CLF.TIE_BREAK loss.',
+    ),
+    "chance": Notice(
+        "warning", "accuracy no better than guessing", "Accuracy no better than guessing",
+        "Features without information, labels that do not belong to the features, or training that failed look "
+        "like this.",
+        "Check the checkpoint and the preprocessing of the extraction, and the curves of the final training below.",
+    ),
+    "edge": Notice(
+        "warning", "{name} at the edge of its interval", "Chosen {name} at the {end} end of its interval in {n}",
+        "The best value may lie outside, and the score below what the features allow.",
+        "Widen {key} beyond this end for a trial and see whether the validation accuracy rises. Published results"
+        " used the default interval: name another one when you report scores.",
+    ),
+    "protocol": Notice(
+        "warning", "settings other than the protocol's", "Settings differ from the paper's protocol",
+        "Published results were made with the protocol's settings; others can move scores in either direction.",
+        "To compare with the paper, run again with the defaults; otherwise name the settings with the scores.",
+    ),
+    "epochs": Notice(
+        "warning", "different numbers of epochs", "Different numbers of epochs",
+        "Runs of one model were trained for different numbers of epochs: their scores should not be averaged or "
+        "compared.",
+        "Repeat the odd ones with the same CLF.N_EPOCHS and --overwrite.",
+    ),
+    "settings": Notice(
+        "warning", "different settings between results of one model",
+        "Different settings between results of one model",
+        "Scores made with different settings are not comparable with each other.",
+        "Repeat the odd ones with the same settings and --overwrite.",
+    ),
+    "extraction": Notice(
+        "warning", "features made in different ways", "Features of one model were made in different ways",
+        "Another checkpoint or preprocessing is another model: the data sets and splits do not belong together.",
+        "Extract the odd ones again (extract_features.py --overwrite) and run their classifiers again.",
+    ),
+    "versions": Notice(
+        "note", "different versions, devices or modes", "Different versions, devices or modes",
+        "Runs of one model were made with different software, hardware or modes of computing. That moves single "
+        "scores by less than another seed does, but the exact numbers cannot all be reproduced in one place.",
+        "For a publication, make all runs with one installation; otherwise nothing needs to be done.",
+    ),
+    "precision": Notice(
+        "note", "results of different precision", "Results of the same data were computed in different precision",
+        "The products of these trainings were rounded differently (results.json records what was really used, whatever "
+        "CLF.PRECISION asked for). Where that was measured, it moved accuracies by less than another seed does.",
+        "Where differences of a tenth of a point matter, make these runs with the same CLF.PRECISION.",
+    ),
+    "failed images": Notice(
+        "warning", "images that could not be decoded", "{n} could not be decoded",
+        "They are missing from the features, so scores come from slightly fewer images.",
+        "Mend the files that failed_images.txt beside the features names, then extract and run again.",
+    ),
+    "checkpoints": Notice(
+        "problem", "training and test features of different checkpoints",
+        "Training and test features come from different checkpoints",
+        "A classifier of one network was tested on features of another: these scores mean nothing.",
+        "Extract both splits with the same checkpoint and run again with --overwrite.",
+    ),
+    "stale": Notice(
+        "problem", "features changed after the runs", "Features changed after the runs",
+        "The features on disk now are not those the runs used (another checkpoint or other images).",
+        "Run the classifiers again with --overwrite, or restore the features.",
+    ),
+    "unpublished": Notice(
+        "warning", "checkpoint that is not the published file", "The checkpoint is not the published file",
+        "The SHA-256 of the checkpoint is not the one known for {model}.",
+        "Download it again (prepare_models/), or give a model of your own a name of its own.",
+    ),
+    "unrecorded": Notice(
+        "note", "settings that are not recorded", "Settings of {n} are not recorded",
+        "Runs of the original toolkit keep their settings where they cannot be read safely, so nothing here was "
+        "checked against the protocol.",
+        "Nothing needs to be done if you know how they were made.",
+    ),
+    "no results": Notice(
+        "problem", "no results", "These are no results",
+        "The numbers were made with --limit {limit}, on a few images, to test the commands.",
+        "Run without --limit.",
+    ),
+    # Of other experiments than the protocol's:
+    "analyses' settings": Notice(
+        "warning", "analyses with different settings", "Analyses were made with different settings",
+        "Their numbers stand in one column but do not compare.",
+        "Repeat some of them with the settings of the others and --overwrite.",
+    ),
+    "analyses' features": Notice(
+        "warning", "analyses of different features", "Analyses saw different features",
+        "The features were extracted again between two analyses of the same data set, so their numbers describe "
+        "different things.",
+        "Repeat the older analyses with --overwrite.",
+    ),
+    "diverged variants": Notice(
+        "problem", "variants that diverged", "Final training of variants of the classifier diverged in {n}",
+        "The weights were no longer finite; these accuracies mean nothing but are counted in the averages.",
+        "Run them again with lower learning rates (CLF.LR_INTV, of fine-tuning FINETUNE.LR) and --overwrite.",
+    ),
+    "variants' protocol": Notice(
+        "warning", "variants with another protocol", "Variants of the classifier were trained differently",
+        "They are shown relative to logistic regression, but differ from it in more than the classifier.",
+        "Run them, or logistic regression, again with the same settings.",
+    ),
+    "missing analyses": Notice(
+        "note", "missing analyses", "{n} analyses not there yet",
+        "Other models or data sets have them.",
+        "Run them; what is there is skipped.",
+    ),
+}  # fmt: skip
+
+_KINDS |= {
+    "other checkpoints": replace(_KINDS["extraction"], severity="problem"),
+    "rare edge": replace(
+        _KINDS["edge"],
+        severity="note",
+        text=f"{_KINDS['edge'].text} Single runs can end up there by chance.",
+    ),
+    "harmless edge": replace(
+        _KINDS["edge"],
+        severity="note",
+        text="Weight decay this small acts like none; a wider interval would not change the scores.",
+        action=_NOTHING,
+    ),
+}
+
+
+def notices(
+    kind: str,
+    model: str,
+    places: Iterable[_Place],
+    describe: Callable[[_Place], str] = str,
+    *,
+    commands: Sequence[str] = (),
+    n: str = "",
+    **words: str,
+) -> list[Notice]:
+    """Return a notice; none without any place.
+
+    Args:
+        kind: key of ``_KINDS``.
+        model: whose results it is about; "" for all.
+        places: where, each once.
+        describe: returns a place in words; called for those that the notice names.
+        commands: shell commands.
+        n: the amount that the title names; default: the number of places as runs.
+        words: others that are filled in.
+    """
+    places = list(places)
+    if not places:
+        return []
+    words |= {"n": n or amount(len(places), "run"), "model": model}
+    declared = _KINDS[kind]
+    texts = {name: getattr(declared, name).format_map(words) for name in ("kind", "title", "text", "action")}
+    shown = places if len(places) <= _MANY else places[: _MANY - 1]
+    items = [*map(describe, shown), *[f"and {len(places) - len(shown)} more"] * (len(shown) < len(places))]
+    return [replace(declared, **texts, model=model, commands=tuple(commands), items=tuple(items))]
+
+
+def amount(count: int, noun: str) -> str:
+    """Return ``1 run`` or ``1,200 runs``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

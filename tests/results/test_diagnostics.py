@@ -1,0 +1,299 @@
+"""What readers are told before they trust numbers: findings with a known answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from report_runs import make_found, make_run
+
+from cog import constants
+from cog.results import diagnostics, notices, search_history
+from cog.results.analysis_records import AnalysisRecord
+from cog.results.run_records import Problem
+from cog.results.scores import SeedAverage
+
+
+def collect(runs, *, problems=(), features=None):
+    return diagnostics.collect(
+        make_found(runs, problems=problems), counts={}, features=features or {}, root="models dir"
+    )
+
+
+def whole_study(**changes):
+    return [make_run(dataset=d, seed=s, **changes) for d in constants.DATASETS for s in constants.SEEDS]
+
+
+def test_a_complete_study_has_nothing_to_report():
+    assert collect(whole_study()) == []
+
+
+def test_missing_seeds_with_the_command_that_adds_them():
+    runs = [r for r in whole_study() if (r.dataset, r.seed) not in [("cog_l2", 45), ("cog_l2", 93)]]
+    [notice] = collect(runs)
+    assert notice.severity == "warning"
+    assert "1 of 6" in notice.title
+    assert notice.items == ("L2, all images: 3 of 5, missing 45, 93",)
+    assert notice.commands == (
+        "bash bash-scripts/logreg.sh models_root_dir='models dir' model_name=my_net dataset=cog_l2 seeds='45 93'",
+    )
+
+
+def test_missing_few_shot_results():
+    runs = whole_study() + [
+        make_run(dataset=d, seed=s, n_shot=n)
+        for d in ("in1k", "cog_l1")
+        for n in (1, 8)
+        for s in constants.SEEDS
+    ]
+    [notice] = collect(runs)
+    assert notice.severity == "note"
+    assert "8 few-shot results not there yet" in notice.title
+    assert notice.commands == (
+        "bash bash-scripts/fewshot.sh models_root_dir='models dir' model_name=my_net "
+        "dataset='cog_l2 cog_l3 cog_l4 cog_l5' shots='1 8' seeds='22 37 45 77 93'",
+    )
+
+
+def test_names_in_commands_are_quoted():
+    runs = [make_run(model="my_$(touch x)", dataset="a b", seed=22)]
+    [command] = [c for notice in collect(runs) for c in notice.commands]
+    assert "model_name='my_$(touch x)' dataset='a b'" in command
+
+
+def severity_of(found, kind):
+    return {notice.kind: notice.severity for notice in found}[kind]
+
+
+def test_chosen_values_at_the_ends_of_their_intervals():
+    found = collect(whole_study(lr=99.0))
+    assert severity_of(found, "learning rate at the edge of its interval") == "warning"
+    assert "30 of 30 runs" in found[0].title
+    assert "CLF.LR_INTV" in found[0].action
+    harmless = collect(whole_study(wd=1.1e-12))
+    assert severity_of(harmless, "weight decay at the edge of its interval") == "note"
+    runs = whole_study()
+    runs[3] = make_run(dataset=runs[3].dataset, seed=runs[3].seed, lr=0.1)
+    assert severity_of(collect(runs), "learning rate at the edge of its interval") == "note"  # one of 30
+
+
+def test_the_edge_is_on_the_logarithmic_axis():
+    assert diagnostics.at_edge(0.1, [0.1, 100.0]) == "lower"
+    assert diagnostics.at_edge(100.0, [0.1, 100.0]) == "upper"
+    assert diagnostics.at_edge(86.0, [0.1, 100.0]) is None  # 97.8 % of the way
+    assert diagnostics.at_edge(88.0, [0.1, 100.0]) == "upper"  # 98.2 %
+    assert diagnostics.at_edge(1.0, [0.1, 100.0]) is None
+    for broken in (None, [1.0], [0.0, 1.0], ["a", "b"], [5.0, 1.0], "x"):
+        assert diagnostics.at_edge(1.0, broken) is None
+    assert diagnostics.at_edge(None, [0.1, 100.0]) is None
+
+
+def test_diverged_training_and_trials():
+    runs = whole_study()
+    runs[0] = make_run(dataset="in1k", seed=22, diverged=True)
+    found = collect(runs)
+    assert found[0].severity == "problem"
+    assert found[0].items == ("IN-1K, all images, seed 22",)
+    few = collect(whole_study(n_trials_diverged=2))
+    assert severity_of(few, "trials that diverged") == "note"
+    assert "60 of 900" in few[0].title
+    assert severity_of(collect(whole_study(n_trials_diverged=16)), "trials that diverged") == "warning"
+
+
+def test_training_that_ended_early_is_none_of_other_epochs():
+    """Diverged, or converged (L-BFGS): the setting was the protocol's."""
+    runs = whole_study()
+    runs[0] = make_run(dataset="in1k", seed=22, diverged=True, n_epochs=44)
+    assert [notice.kind for notice in collect(runs)] == ["final training that diverged"]
+
+
+def test_settings_other_than_the_protocol():
+    found = collect(
+        whole_study(
+            n_epochs=50, settings={"n_epochs": 50, "n_trials": 10, "normalize": False, "solver": "lbfgs"}
+        )
+    )
+    [notice] = [n for n in found if n.kind == "settings other than the protocol's"]
+    assert notice.items == (
+        "CLF.N_TRIALS: 10 instead of 30 (30 runs)",
+        "CLF.N_EPOCHS: 50 instead of 100 (30 runs)",
+        "CLF.NORM_FTS: no instead of yes (30 runs)",
+        "CLF.SOLVER: lbfgs instead of sgd (30 runs)",
+    )
+
+
+def test_mixed_epochs_settings_and_versions():
+    runs = whole_study()
+    runs[0] = make_run(
+        seed=22,
+        n_epochs=50,
+        settings={"n_epochs": 50, "batch_size": 256, "precision": "bf16"},
+        versions={"torch": "2.6.0"},
+        device="cpu",
+    )
+    kinds = {notice.kind: notice for notice in collect(runs)}
+    assert "50 epochs: IN-1K, all images, seed 22" in kinds["different numbers of epochs"].items
+    assert any("256" in item for item in kinds["different settings between results of one model"].items)
+    assert kinds["different versions, devices or modes"].severity == "note"
+    assert {item.split(":")[0] for item in kinds["different versions, devices or modes"].items} == {
+        "torch 2.6.0", "torch 2.9.0", "device cpu", "device cuda",
+    }  # fmt: skip
+
+
+def test_searches_that_end_in_a_tie():
+    runs = [make_run(n_shot=n, n_trials_tied=tied) for n, tied in ((0, 30), (1, 15), (2, 14))]
+    (notice,) = [notice for notice in collect(runs) if notice.kind == "searches that end in a tie"]
+    assert notice.title == "At least half of the trials are equally good in 2 of 3 runs"
+    assert notice.items[0] == "IN-1K, all images, seed 22: 30 of 30 trials within 0.1 points"
+
+
+def test_mixed_precision_is_what_was_used_and_not_what_was_asked_for():
+    """Few-shot runs in the span of their rows are fp32 under any setting: nothing to tell."""
+    runs = [
+        make_run("my_net", n_shot=n, seed=seed, precision=used, settings={"precision": asked})
+        for n, seed, used, asked in (
+            (1, 22, "fp32", "bf16"), (1, 37, "fp32", "auto"), (0, 22, "bf16", "auto"), (0, 37, "bf16", "bf16"),
+        )
+    ]  # fmt: skip
+    title = "results of different precision"
+    assert title not in {notice.kind for notice in collect(runs)}
+    runs.append(make_run("other_net", seed=22, precision="fp32", settings={"precision": "auto"}))
+    (notice,) = [notice for notice in collect(runs) if notice.kind == title]
+    assert notice.items == (
+        "IN-1K, all images: bf16: my_net, seed 22; my_net, seed 37; fp32: other_net, seed 22",
+    )
+    assert (notice.severity, notice.model) == ("note", "")
+
+
+def test_accuracy_at_chance():
+    [notice] = collect(whole_study(top1=0.1))
+    assert notice.kind == "accuracy no better than guessing"
+    assert "0.10 % of 1000 classes" in notice.items[0]
+
+
+def test_folders_that_are_not_counted(tmp_path):
+    [notice] = collect(whole_study(), problems=[Problem(tmp_path, "no final-*/logs.pkl")])
+    assert notice.title == "1 folder not counted"
+    assert notice.items == (f"{tmp_path}: no final-*/logs.pkl",)
+
+
+def test_runs_without_a_record():
+    [notice] = collect(whole_study(n_classes=None, rows={}, n_trials=0, versions={}, device=None) and [
+        dataclasses.replace(run, details=type(run.details)()) for run in whole_study()
+    ])  # fmt: skip
+    assert notice.kind == "settings that are not recorded"
+
+
+def write_features(folder, **entries):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "features.json").write_text(json.dumps(entries))
+
+
+def test_features_of_other_checkpoints_and_failed_images(tmp_path):
+    """Read from the folders: one data set of another checkpoint, and features made anew after the runs."""
+    runs = []
+    for number, dataset in enumerate(("in1k", "cog_l1")):
+        base = tmp_path / "my" / "net" / dataset
+        for split in constants.SPLITS:
+            write_features(
+                base / f"features_{split}", checkpoint_sha256="ab"[number] * 64, n_failed=3 * number, n_images=1000,
+                preprocessing={"resize": 224}, precision="fp32", profile="authors",
+            )  # fmt: skip
+        origin = {"checkpoint_sha256": "a" * 64}
+        runs += [
+            make_run(
+                dataset=dataset,
+                seed=s,
+                path=base / "eval_logreg" / f"seed-{s}",
+                train_features=origin,
+                test_features=origin,
+            )
+            for s in constants.SEEDS
+        ]
+    found = collect(runs, features=search_history.features_of(runs))
+    kinds = {notice.kind: notice for notice in found}
+    assert kinds["features made in different ways"].severity == "problem"
+    assert kinds["features made in different ways"].items == (
+        "checkpoint aaaaaaaaaaaa: IN-1K train; IN-1K test", "checkpoint bbbbbbbbbbbb: L1 train; L1 test",
+    )  # fmt: skip
+    assert kinds["images that could not be decoded"].title.startswith("6 images")
+    stale = kinds["features changed after the runs"].items
+    assert stale == tuple(f"L1, all images, seed {seed}" for seed in constants.SEEDS)
+
+
+def test_training_and_test_features_of_different_checkpoints():
+    runs = whole_study(train_features={"checkpoint_sha256": "a"}, test_features={"checkpoint_sha256": "b"})
+    assert "training and test features of different checkpoints" in {n.kind for n in collect(runs)}
+
+
+def test_the_most_severe_comes_first():
+    runs = [make_run(seed=22, diverged=True, lr=0.1, n_trials_diverged=1)]
+    ranks = [notices.SEVERITIES.index(n.severity) for n in collect(runs)]
+    assert ranks == sorted(ranks) and len(ranks) >= 3
+
+
+def test_places_are_put_into_words_when_they_are_named():
+    asked = []
+    (notice,) = notices.notices(
+        "ties", "my_net", range(1000), lambda place: asked.append(place) or f"{place}"
+    )
+    assert notice.title.endswith("in 1,000 runs") and asked == [*range(11)]
+    assert notice.items == (*map(str, range(11)), "and 989 more")
+    assert notices.notices("ties", "my_net", ()) == []
+
+
+# ---- of other experiments ---------------------------------------------------------------------------
+def record(model="a_b", dataset="in1k", analysis="kmeans", identity=None):
+    return AnalysisRecord(analysis, model, dataset, identity or {}, {"ami": 0.5})
+
+
+def notices_of(analyses=(), variants=None, runs=(), found=()):
+    return {
+        notice.kind: notice
+        for notice in diagnostics.of_experiments(
+            make_found(runs, all_measures=list(found), analyses=list(analyses), variants=variants or {}),
+            root="/models",
+        )
+    }
+
+
+def test_settings_that_differ_between_models():
+    same = [record("a_b", identity={"k": 10}), record("a_c", identity={"k": 10})]
+    assert notices_of(same) == {}
+    (notice,) = notices_of([*same, record("a_d", identity={"k": 20})]).values()
+    assert notice.severity == "warning" and notice.items == ("kmeans on IN-1K, k: 10 (a_b, a_c); 20 (a_d)",)
+    assert notices_of([record(identity={"k": 10}), record(dataset="cog_l1", identity={"k": 20})]) == {}
+    digests = [record("a_b", identity={"x": "a" * 64}), record("a_c", identity={"x": "b" * 64})]
+    assert notices_of(digests) == {}, "inputs of two models differ anyway"
+
+
+def test_analyses_of_different_features():
+    one, two = ({"test_features": {"sample_sha256": digest}} for digest in ("a" * 64, "b" * 64))
+    assert notices_of([record(identity=one), record(analysis="ncm", identity=one)]) == {}
+    (notice,) = notices_of([record(identity=one), record(analysis="ncm", identity=two)]).values()
+    assert notice.model == "a_b" and notice.items == ("IN-1K, test: kmeans / ncm",)
+
+
+def test_variants_with_another_protocol():
+    runs = [make_run("a_b", seed=s) for s in constants.SEEDS]
+    few = [make_run("a_b", seed=22, settings={"n_trials": 5})]
+    assert notices_of(runs=runs, variants={"mlp": [make_run("a_b", seed=22)]}) == {}
+    (notice,) = notices_of(runs=runs, variants={"mlp": few}).values()
+    assert notice.items == ("mlp on IN-1K: n_trials 5 instead of 30",)
+    assert notices_of(runs=runs, variants={"finetune": few, "mine": few}) == {}
+
+
+def test_missing_analyses():
+    found = [SeedAverage(model, "in1k", "logreg", "top1", 0, 50.0) for model in ("a_b", "a_c")]
+    (notice,) = notices_of([record(), record(analysis="cross_in1k")], found=found).values()
+    assert (notice.severity, notice.model, notice.items) == ("note", "a_c", ("kmeans: IN-1K",))
+
+
+def test_variants_that_diverged_are_named_and_not_taken_for_other_settings():
+    lost = make_run("a_b", "cog_l3", seed=37, diverged=True, n_epochs=44, evaluation="mlp_noact")
+    own = make_run("a_b", "cog_l3", seed=37, diverged=True, evaluation="my_own")
+    fine = make_run("a_b", "cog_l3", evaluation="mlp_noact")
+    found = make_found([make_run("a_b", "cog_l3")], variants={"mlp_noact": [fine, lost], "my_own": [own]})
+    [notice] = diagnostics.of_experiments(found, root="models")
+    assert (notice.severity, notice.kind) == ("problem", "variants that diverged")
+    assert notice.items == ("mlp_noact on L3, seed 37",) and "1 run" in notice.title
