@@ -239,17 +239,23 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
             deviation = relative(average, base)[1]
             found = change_from(average, base)
             interval = None if found is None else (found.low, found.high)
-        shown = (base.value, value, deviation, *(interval or (None, None)))
-        record = dict(zip(columns, shown, strict=True))
+        low, high = interval or (None, None)
+        record = {
+            "in1k_mean": base.value,
+            "drop": value,
+            "drop_deviation": deviation,
+            "low": low,
+            "high": high,
+        }
         return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
 
-    columns = ("in1k_mean", "drop", "drop_deviation", "low", "high")
+    ends = ["low", "high"] * any(average.concepts for average in averages.shown)
     title = f"{{metric}} accuracy, change since the model's own {constants.IN1K} (% of it)"
     return Quantity(
         of,
         title,
         "± combined deviation over seeds",
-        columns,
+        ("in1k_mean", "drop", "drop_deviation", *ends),
         interval_note="[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, "
         "and seeds.",
     )

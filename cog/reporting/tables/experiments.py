@@ -385,10 +385,13 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
 def entry_of(
     averages: Averages, average: SeedAverage | None, *, decimals: int | None = None
 ) -> TableEntry | None:
-    """Return the entry of an average, with its interval or its deviation; None for none."""
+    """Return the entry of an average, with its interval or, for want of one, its deviation; None for none."""
     if average is None:
         return None
-    return number_of(averages, average, decimals=decimals).entry(seeds_there(average))
+    number = number_of(averages, average, decimals=decimals)
+    if number.interval is not None:  # there is no room for both where models stand side by side
+        number = dataclasses.replace(number, deviation=None)
+    return number.entry(seeds_there(average))
 
 
 def headlines(keys: Sequence[Key]) -> list[Key]:
