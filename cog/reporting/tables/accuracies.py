@@ -10,7 +10,6 @@ from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
 from cog.reporting.tables.pivot import (
-    OVER_CONCEPTS_AND_SEEDS,
     Averages,
     Number,
     Quantity,
@@ -20,6 +19,7 @@ from cog.reporting.tables.pivot import (
 from cog.reporting.tables.writers import Note, Table
 from cog.results import comparison, published, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS
 from cog.results.relative import change_from, points, relative
 from cog.results.scores import LOGREG, SeedAverage, dataset_key
 

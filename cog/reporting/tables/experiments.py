@@ -19,7 +19,6 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import TableStyle, View, format_number, only_source, seeds_there
 from cog.reporting.tables.pivot import (
     OVER_CONCEPTS,
-    OVER_CONCEPTS_AND_SEEDS,
     Averages,
     Key,
     Number,
@@ -32,7 +31,7 @@ from cog.reporting.tables.pivot import (
 from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results import metric_info, published, relative, scores, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
-from cog.results.metric_info import ClassifierName, Metric
+from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, ClassifierName, Metric
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key
 
 #: Stands for everything there is.
