@@ -8,6 +8,7 @@ level of few different similarities is hardly a ranking.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -29,9 +30,18 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.errors import CogError
 from cog.features.folder import read_image_paths
 from cog.levels.ranking import Ties
+from cog.results import uncertainty
 from cog.results.analysis_records import Number
-from cog.results.metric_info import NONE, PERCENT, Metric, companion_of, declare
-from cog.results.scores import natural_key
+from cog.results.metric_info import (
+    NONE,
+    OVER_CONCEPTS_AND_SEEDS,
+    PERCENT,
+    Metric,
+    by_name,
+    companion_of,
+    declare,
+)
+from cog.results.scores import interval_of, natural_key
 from cog.runtime import files
 
 logger = logging.getLogger(__name__)
@@ -199,6 +209,8 @@ ANALYSIS = Analysis(
 
 def _metric(variant: str, quantity: str) -> Metric | None:
     rest = f", {variant}" if variant else ""
+    if companion_of(quantity) is not None:
+        return None
     if quantity == "spearman":
         return Metric(
             group="distance",
@@ -220,6 +232,12 @@ def _metric(variant: str, quantity: str) -> Metric | None:
             headline=which == "farthest" and not variant,
             order=(5, natural_key(variant), 1 + (which == "farthest")),
             short=f"{which} tenth of the concepts",
+            interval=OVER_CONCEPTS_AND_SEEDS,
+        )
+    if quantity == "mean_accuracy":
+        return dataclasses.replace(
+            by_name(f"distance_{variant}" if variant else "distance", quantity),
+            interval=OVER_CONCEPTS_AND_SEEDS,
         )
     if quantity in ("n_similarities", "largest_tie_percent"):
         label = {
@@ -235,7 +253,7 @@ def _metric(variant: str, quantity: str) -> Metric | None:
             headline=False,
             order=(5, natural_key(variant), 4, quantity),
         )
-    if quantity.startswith("spearman_") and companion_of(quantity) is None:  # of all levels, within one
+    if quantity.startswith("spearman_"):  # of all levels, within one
         level = quantity.removeprefix("spearman_")
         return Metric(
             group="distance",
@@ -368,6 +386,7 @@ def _compute(
         "largest_tie_percent": 100 * ties.largest / ties.n,
         "mean_accuracy": float(points.mean.mean()),
         **_ends(bins),
+        **_intervals(points, bins),
     }
     levels = []
     for level in tested if several else ():
@@ -377,7 +396,8 @@ def _compute(
         )
         part_ties = Ties.of(points.similarity[inside])
         _warn(job, level.dataset, part_ties)
-        values[f"spearman_{level.dataset}"] = part.value
+        name = f"spearman_{level.dataset}"
+        values |= dict(zip((name, *interval_of(name)), (part.value, part.low, part.high), strict=True))
         levels.append(
             {
                 "dataset": level.dataset,
@@ -424,6 +444,37 @@ def _warn(job: AnalysisContext, dataset: str, ties: Ties) -> None:
 
 def _ends(bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
     return {"nearest_accuracy": bins[0]["accuracy"], "farthest_accuracy": bins[-1]["accuracy"]}
+
+
+def _intervals(points: ConceptPoints, bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
+    """Return the ends of the intervals of the mean accuracies over all concepts and over those at both ends."""
+    parts = {
+        "mean_accuracy": np.full(len(points.mean), True),
+        "nearest_accuracy": points.similarity >= bins[0]["similarity_low"],
+        "farthest_accuracy": points.similarity <= bins[-1]["similarity_high"],
+    }
+    return {
+        end: value
+        for name, inside in parts.items()
+        for end, value in ends_of_mean(points, inside, name).items()
+    }
+
+
+def ends_of_mean(points: ConceptPoints, inside: np.ndarray, name: str) -> dict[str, Number]:
+    """Return the ends of the interval, over concepts and seeds, of the mean accuracy of some concepts.
+
+    Where levels have different seeds, the interval is over concepts alone.
+
+    Args:
+        points: all concepts.
+        inside: which of them, bool ``(n,)``.
+        name: of the mean.
+    """
+    same_seeds = len(points.accuracy) > 0 and np.allclose(points.accuracy.mean(axis=0), points.mean)
+    accuracies = points.accuracy if same_seeds else points.mean[None]
+    found = uncertainty.mean_accuracy(accuracies[:, inside], int(points.n_test[inside].sum()))
+    ends = (None, None) if found is None else (found.low, found.high)
+    return dict(zip(interval_of(name), ends, strict=True))
 
 
 def _summary(

@@ -20,7 +20,14 @@ import numpy as np
 
 from cog import constants, paths
 from cog.analysis import concepts, saved_runs, statistics
-from cog.analysis.accuracy_vs_similarity import ConceptPoints, Tested, concept_points, read_all, runs_of
+from cog.analysis.accuracy_vs_similarity import (
+    ConceptPoints,
+    Tested,
+    concept_points,
+    ends_of_mean,
+    read_all,
+    runs_of,
+)
 from cog.analysis.concepts import Concept
 from cog.analysis.confident_errors import read_labels
 from cog.analysis.partial_correlation import MIN_GROUP, intervals, partial_spearman, within_spearman
@@ -32,7 +39,7 @@ from cog.errors import CogError
 from cog.levels import wordnet
 from cog.levels.wordnet import NounGraph
 from cog.results.analysis_records import Number
-from cog.results.metric_info import PERCENT, Metric, declare
+from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, PERCENT, Metric, companion_of, declare
 from cog.results.scores import natural_key
 from cog.runtime import files
 
@@ -115,6 +122,8 @@ def _title(variant: str) -> str:
 
 
 def _metric(variant: str, quantity: str) -> Metric | None:
+    if companion_of(quantity) is not None:
+        return None
     if quantity.startswith("accuracy_"):
         subtree = quantity.removeprefix("accuracy_")
         name = subtree.replace("_", " ")
@@ -134,6 +143,7 @@ def _metric(variant: str, quantity: str) -> Metric | None:
             ),
             table=_title(variant),
             column=name,
+            interval=OVER_CONCEPTS_AND_SEEDS,
         )
     if quantity in _CORRELATIONS:
         return Metric(
@@ -247,6 +257,8 @@ def _compute(
     )
     values: dict[str, Number] = {"n_concepts": len(names), "n_subtrees": len(present)}
     values |= _accuracies(grouped, points.mean)
+    for k, name in enumerate(present):
+        values |= ends_of_mean(points, grouped.group == k, f"accuracy_{name}")
     if similarities is not None:
         values |= _correlations(grouped, n_resamples=args.n_resamples, several=len(tested) > 1)
     plain = math.nan if similarities is None else statistics.spearman(points.similarity, points.mean)

@@ -18,6 +18,11 @@ from cog.results.scores import natural_key
 #: Units of numbers, as titles have them; "" for numbers without one.
 PERCENT, POINTS, UNIT, NONE = "%", "points", "0 to 1", ""
 
+#: What intervals of accuracies and of their differences are (:mod:`cog.results.uncertainty`), as a note of tables.
+OVER_CONCEPTS_AND_SEEDS = (
+    "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
+)
+
 _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
 
 _SHORT_TYPES = _TYPES | {"mlp_noact": "MLP no activation"}

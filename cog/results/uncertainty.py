@@ -104,16 +104,42 @@ def accuracy(runs: Sequence[ConceptCounts], *, confidence: float = CONFIDENCE) -
     correct, images = _correct(runs), _images(runs[0])
     total = float(images.sum())
     share = float(correct.sum()) / len(runs) / total
-    parts = _parts(_scaled(correct, images))
-    k = _t_squared(len(images) - 1, 1 - confidence) / total
+    return _share(share, _parts(_scaled(correct, images)), correct.shape, total, confidence)
+
+
+def mean_accuracy(
+    accuracies: np.ndarray, n_images: int, *, confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Return the mean of the accuracies of concepts, each with the same weight.
+
+    Args:
+        accuracies: by seed and concept, in percent, float64 ``(S, C)``.
+        n_images: test images of all concepts.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        In percent; that of :func:`accuracy` where all concepts have as many images. None for a single concept.
+    """
+    if accuracies.shape[1] < 2:
+        return None
+    share = float(accuracies.mean()) / 100
+    return _share(share, _parts(accuracies), accuracies.shape, n_images, confidence)
+
+
+def _share(
+    share: float, parts: _Parts, shape: tuple[int, int], total: float, confidence: float
+) -> Estimate:
+    """Return a share with its interval in Wilson's form, in percent, of ``total`` images."""
+    n_seeds, n_concepts = shape
+    k = _t_squared(n_concepts - 1, 1 - confidence) / total
     if 0 < share < 1:
-        k = max(k, _half_squared(parts.once, correct.shape, 1 - confidence) / 1e4 / (share * (1 - share)))
+        k = max(k, _half_squared(parts.once, shape, 1 - confidence) / 1e4 / (share * (1 - share)))
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
     # Where nothing is wrong, or all is, the end is that number but for rounding.
     low, high = min(low, share), max(high, share)
-    return Estimate(100 * share, 100 * low, 100 * high, None, len(images), len(runs))
+    return Estimate(100 * share, 100 * low, 100 * high, None, n_concepts, n_seeds)
 
 
 def difference(

@@ -545,7 +545,11 @@ def test_distance_equals_scipy(levels):
     assert whole.values["spearman"] == pytest.approx(scipy_stats.spearmanr(x, y).statistic)
     assert whole.values["spearman_low"] <= whole.values["spearman"] <= whole.values["spearman_high"]
     assert whole.values["n_concepts"] == 6 and whole.model == "my_net" and whole.dataset == "cog_levels"
-    assert whole.values["spearman_cog_l2"] == read(models, "cog_l2", "distance").values["spearman"]
+    for end in ("", "_low", "_high"):
+        assert (
+            whole.values[f"spearman_cog_l2{end}"]
+            == read(models, "cog_l2", "distance").values[f"spearman{end}"]
+        )
     rows = table(models, "cog_levels", "distance", "concepts.csv")
     assert [float(row["similarity"]) for row in rows] == sorted(x, reverse=True)
     assert {row["wnid"]: float(row["accuracy"]) for row in rows} == dict(
@@ -553,6 +557,37 @@ def test_distance_equals_scipy(levels):
     )
     assert float(rows[0]["accuracy_seed_22"]) == 100.0 and float(rows[0]["accuracy_seed_37"]) == 90.0
     assert any(one.analysis == "distance" for one in find.find_all(models).analyses)
+
+
+def test_mean_accuracies_have_the_intervals_of_tables(levels):
+    """Over concepts and seeds; at the ends a tenth of six concepts is a single one, but for equal similarities."""
+    models, table_, hits = levels
+    analyze(
+        models, "--analysis", "distance", "--levels_csv", str(table_), "--datasets", "cog_l1", "cog_levels"
+    )
+    right = np.concatenate([hits["cog_l1"], hits["cog_l2"]], axis=1)
+    found = read(models, "cog_levels", "distance").values
+    expected = uncertainty.accuracy([ConceptCounts(array("I", row.tolist()), 10) for row in right])
+    assert found["mean_accuracy"] == pytest.approx(expected.mean)
+    ends = [found[f"mean_accuracy_{end}"] for end in ("low", "high")]
+    assert ends == pytest.approx([expected.low, expected.high])
+    assert found["nearest_accuracy_low"] is None and found["farthest_accuracy_high"] is None
+    farthest = read(models, "cog_l1", "distance").values  # two of three concepts share their similarity
+    of_two = [ConceptCounts(array("I", row[1:]), 10) for row in hits["cog_l1"]]
+    expected = uncertainty.accuracy(of_two)
+    assert farthest["farthest_accuracy"] == pytest.approx(expected.mean)
+    assert farthest["farthest_accuracy_low"] == pytest.approx(expected.low)
+
+
+def test_intervals_of_levels_with_different_seeds_are_over_concepts():
+    accuracy = np.array([[50.0, 60, 70, 80]])
+    points = accuracy_vs_similarity.ConceptPoints(
+        ["a"] * 4, list("wxyz"), np.arange(4.0), accuracy, accuracy[0] + 1, np.zeros(4), np.full(4, 50), [22]
+    )
+    inside = np.array([True, True, True, False])
+    found = accuracy_vs_similarity.ends_of_mean(points, inside, "mean")
+    expected = uncertainty.mean_accuracy(points.mean[None, :3], 150)
+    assert found == {"mean_low": expected.low, "mean_high": expected.high}
 
 
 def test_bins_never_divide_equal_similarities():

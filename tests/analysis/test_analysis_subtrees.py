@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 
 import numpy as np
 import pytest
@@ -26,6 +27,9 @@ from cog.analysis.partial_correlation import intervals, partial_spearman, within
 from cog.errors import CogError
 from cog.levels import wordnet
 from cog.levels.wordnet import NounGraph
+from cog.results import uncertainty
+from cog.results.concept_counts import ConceptCounts
+from cog.results.metric_info import companion_of
 
 
 def drawn(seed: int, n: int = 60):
@@ -142,9 +146,17 @@ def test_accuracies_and_correlations_of_a_study(levels, toy_wordnet, capsys):  #
     found = read(root, "cog_levels", "subtrees")
     one, two = (10 * np.mean(hits[dataset], axis=0) for dataset in LEVEL)
     expected = {"mammals": one.mean(), "plants": two[0], "food": two[1], "rest": two[2]}
-    assert {
-        k.removeprefix("accuracy_"): v for k, v in found.values.items() if k.startswith("acc")
-    } == pytest.approx(expected)
+    accuracies = {
+        k.removeprefix("accuracy_"): v
+        for k, v in found.values.items()
+        if k.startswith("acc") and companion_of(k) is None
+    }
+    assert accuracies == pytest.approx(expected)
+    mammals = [ConceptCounts(array("I", row), 10) for row in hits["cog_l1"]]
+    interval = uncertainty.accuracy(mammals)
+    ends = [found.values[f"accuracy_mammals_{end}"] for end in ("low", "high")]
+    assert ends == pytest.approx([interval.low, interval.high])
+    assert found.values["accuracy_food_low"] is None, "a single concept"
     assert found.values["n_concepts"] == 6 and found.values["n_subtrees"] == 4
     assert found.per_seed["37"]["accuracy_mammals"] == pytest.approx(10 * np.mean(hits["cog_l1"][1]))
     similarity, accuracy = np.array([0.9, 0.8, 0.8, 0.5, 0.4, 0.1]), np.concatenate([one, two])

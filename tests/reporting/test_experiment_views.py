@@ -18,7 +18,7 @@ from cog import constants
 from cog.analysis.knn import neighbor_metric
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.reporting.tables import experiments, pivot
+from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages
 from cog.results import (
@@ -381,7 +381,7 @@ def test_intervals_of_variants_and_of_their_differences():
     style = TableStyle(decimals=1, paper_labels=False, with_source=False, model_facts=None, marks=False)
     tables = experiments.of_variants(averages, ["mlp"], style=style).tables
     assert all("[" in entry.interval for table in tables for _, (entry,) in table.rows)
-    assert {note.text for table in tables for note in table.notes} == {pivot.OVER_CONCEPTS_AND_SEEDS}
+    assert {note.text for table in tables for note in table.notes} == {metric_info.OVER_CONCEPTS_AND_SEEDS}
     # Of other seeds there is nothing to pair.
     apart = relative.derive([logreg, average("mlp", base, seeds=(3, 4))])
     assert {m.metric for m in apart} == {"top1", "relative_to_logreg", "points_to_logreg"}

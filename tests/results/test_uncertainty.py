@@ -117,6 +117,9 @@ def test_concepts_of_the_same_weight():
     )
     assert (found.n_concepts, found.n_seeds) == (40, 3)
     assert uncertainty.mean_difference(np.zeros((3, 1)), 50) is None
+    expected, found = uncertainty.accuracy(runs(one)), uncertainty.mean_accuracy(2.0 * one, 2000)
+    assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
+    assert uncertainty.mean_accuracy(np.zeros((3, 1)), 50) is None
 
 
 def bootstrap_over_concepts(statistic, n_concepts, generator, n_draws=4000):

@@ -10,7 +10,6 @@ from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
 from cog.reporting.tables.pivot import (
-    OVER_CONCEPTS_AND_SEEDS,
     Averages,
     Number,
     Quantity,
@@ -20,6 +19,7 @@ from cog.reporting.tables.pivot import (
 from cog.reporting.tables.writers import Note, Table
 from cog.results import comparison, published, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS
 from cog.results.relative import change_from, points, relative
 from cog.results.scores import LOGREG, SeedAverage, dataset_key
 
@@ -239,17 +239,23 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
             deviation = relative(average, base)[1]
             found = change_from(average, base)
             interval = None if found is None else (found.low, found.high)
-        shown = (base.value, value, deviation, *(interval or (None, None)))
-        record = dict(zip(columns, shown, strict=True))
+        low, high = interval or (None, None)
+        record = {
+            "in1k_mean": base.value,
+            "drop": value,
+            "drop_deviation": deviation,
+            "low": low,
+            "high": high,
+        }
         return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
 
-    columns = ("in1k_mean", "drop", "drop_deviation", "low", "high")
+    ends = ["low", "high"] * any(average.concepts for average in averages.shown)
     title = f"{{metric}} accuracy, change since the model's own {constants.IN1K} (% of it)"
     return Quantity(
         of,
         title,
         "± combined deviation over seeds",
-        columns,
+        ("in1k_mean", "drop", "drop_deviation", *ends),
         interval_note="[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, "
         "and seeds.",
     )

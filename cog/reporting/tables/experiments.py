@@ -19,7 +19,6 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import TableStyle, View, format_number, only_source, seeds_there
 from cog.reporting.tables.pivot import (
     OVER_CONCEPTS,
-    OVER_CONCEPTS_AND_SEEDS,
     Averages,
     Key,
     Number,
@@ -32,7 +31,7 @@ from cog.reporting.tables.pivot import (
 from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results import metric_info, published, relative, scores, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
-from cog.results.metric_info import ClassifierName, Metric
+from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, ClassifierName, Metric
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key
 
 #: Stands for everything there is.
@@ -385,10 +384,13 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
 def entry_of(
     averages: Averages, average: SeedAverage | None, *, decimals: int | None = None
 ) -> TableEntry | None:
-    """Return the entry of an average, with its interval or its deviation; None for none."""
+    """Return the entry of an average, with its interval or, for want of one, its deviation; None for none."""
     if average is None:
         return None
-    return number_of(averages, average, decimals=decimals).entry(seeds_there(average))
+    number = number_of(averages, average, decimals=decimals)
+    if number.interval is not None:  # there is no room for both where models stand side by side
+        number = dataclasses.replace(number, deviation=None)
+    return number.entry(seeds_there(average))
 
 
 def headlines(keys: Sequence[Key]) -> list[Key]:

@@ -27,11 +27,6 @@ _place_of = operator.attrgetter(*PLACE)
 #: What intervals of numbers of analyses are, unless the metric says otherwise.
 OVER_CONCEPTS = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
 
-#: What those of accuracies of classifiers and of their differences are.
-OVER_CONCEPTS_AND_SEEDS = (
-    "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
-)
-
 #: What a number is, whatever the model and the data set: evaluation, metric, number of shots.
 Key = tuple[str, str, int]
 
