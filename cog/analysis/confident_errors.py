@@ -211,7 +211,7 @@ def _own_test_features(
 def _images_root(request: AnalysisRequest) -> Path | None:
     """Return the folder that image paths of the data set's test features are relative to, if it was given."""
     args, dataset = request.args, request.dataset
-    declared = datasets.OWN if args.images_root is not None else datasets.find(dataset or "")
+    declared = datasets.find(dataset or "") or (datasets.OWN if args.images_root is not None else None)
     root = None if declared is None else getattr(args, declared.root)
     if declared is None or root is None:
         return None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from cog.errors import CogError
 from cog.runtime.memory import free_on_gpu
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from cog.analysis.task import AnalysisContext
     from cog.features.feature_files import FeatureSet
+
+logger = logging.getLogger(__name__)
 
 #: Rows worked on at a time. A constant, so that results do not depend on the memory of a machine.
 BLOCK = 4096
@@ -131,12 +133,11 @@ def load_both_splits(job: AnalysisContext) -> tuple[FeatureSet, FeatureSet]:
     Raises:
         CogError: features of different dimensions.
     """
+    from cog.features import feature_files
+
     train, test = job.load("train"), job.load("test")
-    if train.x.shape[1] != test.x.shape[1]:
-        raise CogError(
-            f"{job.label}training features have {train.x.shape[1]} dimensions and test features "
-            f"{test.x.shape[1]}; extract both splits with the same model"
-        )
+    if mixed := feature_files.check_pair(train, test):
+        logger.warning("%s%s", job.label, mixed)
     return train, test
 
 

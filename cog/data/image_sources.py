@@ -33,15 +33,15 @@ class ImageSources:
     limit: int = 0
 
     def declaration(self, dataset: str) -> datasets.Dataset:
-        """Return the declaration of a data set; ``--images_root`` makes any name a data set of the user's own.
+        """Return the declaration of a data set; with ``--images_root``, any other name is one of the user's own.
 
         Raises:
             CogError: an unknown data set without ``--images_root``, or an unusable name.
         """
         check_dataset_name(dataset)
-        if self.values.get(datasets.OWN.root) is not None:
-            return datasets.OWN
         declared = datasets.find(dataset)
+        if declared is None and self.values.get(datasets.OWN.root) is not None:
+            return datasets.OWN
         if declared is None:
             raise CogError(
                 f"--dataset {dataset} is not one of {', '.join(datasets.names())}"
@@ -64,7 +64,13 @@ class ImageSources:
         for flag in self.declaration(dataset).flags:
             value = self.values.get(flag)
             if value is None:
-                raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}")
+                own = self.values.get(datasets.OWN.root)
+                hint = (
+                    f"; --{datasets.OWN.root} {own} is for data sets of your own, under another name"
+                    if own
+                    else ""
+                )
+                raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}{hint}")
             check = files.require_file if flag.endswith("_file") else files.require_dir
             given[flag] = str(check(value, f"--{flag}"))
         return given

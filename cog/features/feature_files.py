@@ -52,6 +52,31 @@ class FeatureSet:
         return len(self.y)
 
 
+def check_pair(train: FeatureSet | FeatureFile, test: FeatureSet | FeatureFile) -> str:
+    """Check that training and test features fit together.
+
+    Returns:
+        A warning where their names tell that they are not the two splits of one model and data set, else "". Other test
+        sets of the same classes are a use, so that is no error.
+
+    Raises:
+        CogError: features of different widths.
+    """
+    widths = train.x.shape[1], test.x.shape[1]
+    if widths[0] != widths[1]:
+        raise CogError(
+            f"training features have {widths[0]} dimensions, test features {widths[1]}; extract both with the same "
+            "model"
+        )
+    origins, splits = zip(*(features.name.rpartition("_")[::2] for features in (train, test)), strict=True)
+    if not {*splits} <= {*constants.SPLITS} or (origins[0] == origins[1] and splits == constants.SPLITS):
+        return ""
+    return (
+        f"training features are {train.name}, test features {test.name}: not the training and the test split of one "
+        "model and data set, so the numbers mean something only if both have the same classes"
+    )
+
+
 def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
     """Write ``X_Y.pth`` (``X`` in its type, ``Y`` int64, ``name``), whole or not at all.
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from cog import constants
+from cog import config, constants
 from cog.config import variant_name
+from cog.errors import CogError, did_you_mean
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.features.notebook import OWN_NETWORK, extract_features
@@ -58,6 +59,18 @@ def evaluate(
     Raises:
         CogError: see :func:`cog.extract_features` and :func:`cog.logreg.protocol.run_protocol`.
     """
+    config.get_cfg(opts=[str(word) for word in opts])  # refuses unknown keys, also where nothing is extracted
+    for key in map(str, opts[::2]):
+        if not key.startswith("FT_EXTRACT."):
+            raise CogError(
+                f"{key} in opts: they are those of the extraction; give settings by name (n_trials=10)"
+            )
+    known = {field.name for field in dataclasses.fields(Settings)} - {"seed", "n_shot"}
+    for name in settings.keys() - known:
+        raise CogError(f"{name} is not a setting of evaluate(){did_you_mean(name, known)}")
+    shots = (n_shots,) if isinstance(n_shots, int) else tuple(n_shots)
+    if min(shots, default=0) < 0:
+        raise CogError(f"n_shots {min(shots)}: expected numbers of images per class, or 0 for all")
     first = Settings(seed=0, **settings)
     normalize, pca_dim = first.normalizes_features, first.pca_dim
     how = {"device": device, "n_workers": n_workers, "opts": opts}
@@ -70,7 +83,7 @@ def evaluate(
         max_per_class=max_per_class, pca_dim=pca_dim, normalize=first.normalize and not normalize,
     )  # fmt: skip
     scores = []
-    for n_shot in (n_shots,) if isinstance(n_shots, int) else n_shots:
+    for n_shot in shots:
         for seed in seeds:
             run = Settings(seed=seed, n_shot=n_shot, **settings)
             with exact_float32():

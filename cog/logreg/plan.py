@@ -248,10 +248,10 @@ def _check_features(report: Report, path: Path) -> FeatureFile | None:
 def _check_together(report: Report, train: FeatureFile, test: FeatureFile, plans: list[RunPlan]) -> None:
     """Compare the sets with each other, and the class sizes with the settings."""
     from cog.features import feature_files
-    from cog.logreg.preprocess import require_same_width
 
     with report.step("features"):
-        require_same_width(train.x, test.x)
+        if mixed := feature_files.check_pair(train, test):
+            report.warn("features", mixed)
         y, _, _ = feature_files.to_consecutive_labels(train.y.long(), test.y.long())
         counts = y.bincount()
         if plans:

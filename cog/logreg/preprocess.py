@@ -51,7 +51,8 @@ def prepare(
         CogError: features that do not fit together, more components than there are, features in a file whose part does
             not fit into memory.
     """
-    require_same_width(train.x, test.x)
+    if mixed := feature_files.check_pair(train, test):
+        logger.warning("%s", mixed)
     logger.info(
         "%s: %d x %d training and %d test features, %s",
         train.name, *train.x.shape, len(test), engine.device,
@@ -83,19 +84,6 @@ def prepare(
     features, test_features = engine.load(train.x, train.norms), engine.load(test.x)
     targets, test_y = y.to(engine.device), test_y.to(engine.device)
     return Data(features, y, targets, test_features, test_y, labels, projection, preparation)
-
-
-def require_same_width(train: torch.Tensor, test: torch.Tensor) -> None:
-    """Refuse training features ``(n, d)`` and test features ``(m, d)`` of different widths.
-
-    Raises:
-        CogError: when they differ.
-    """
-    if train.shape[1] != test.shape[1]:
-        raise CogError(
-            f"training features have {train.shape[1]} dimensions, test features {test.shape[1]}; extract both with the "
-            "same model"
-        )
 
 
 def _project(

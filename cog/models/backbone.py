@@ -269,9 +269,12 @@ def _load_with(
     except CogError:
         raise
     except (Exception, SystemExit) as error:
+        hint = ""
+        if ckpt_file is None and model_dir is not None:
+            hint = f"; there is no checkpoint in {model_dir}, so init_args['ckpt_file'] is None: check the model's name"
         raise CogError(
-            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)} (COG_DEBUG=1 shows "
-            "where)"
+            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)}{hint} (COG_DEBUG=1 "
+            "shows where)"
         ) from error
     network, forward, preprocess = (*(loaded if isinstance(loaded, tuple) else (loaded,)), None, None, None)[
         :3

@@ -126,9 +126,7 @@ def mean_accuracy(
     return _share(share, _parts(accuracies), accuracies.shape, n_images, confidence)
 
 
-def _share(
-    share: float, parts: _Parts, shape: tuple[int, int], total: float, confidence: float
-) -> Estimate:
+def _share(share: float, parts: _Parts, shape: tuple[int, int], total: float, confidence: float) -> Estimate:
     """Return a share with its interval in Wilson's form, in percent, of ``total`` images."""
     n_seeds, n_concepts = shape
     k = _t_squared(n_concepts - 1, 1 - confidence) / total

@@ -67,6 +67,11 @@ class Parser(OneLineParser):
         namespace, unknown = self.parse_known_args(self._drop_unset(flags, valued), namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        for name, value in vars(namespace).items():  # shells leave the ~ of --flag=~/folder as it is
+            if isinstance(value, str):
+                setattr(namespace, name, _at_home(value))
+            elif isinstance(value, list):
+                setattr(namespace, name, [_at_home(v) if isinstance(v, str) else v for v in value])
         namespace.opts = opts
         return namespace
 
@@ -108,6 +113,10 @@ class Parser(OneLineParser):
                 kept += argv[position : position + length]
             position += length
         return kept
+
+
+def _at_home(value: str) -> str:
+    return os.path.expanduser(value) if value.startswith("~/") else value
 
 
 def split_opts(

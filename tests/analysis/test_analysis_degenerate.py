@@ -187,7 +187,7 @@ def test_16_more_neighbors_than_training_images_are_undefined(tmp_path, caplog):
 def test_17_other_dimensions_in_the_test_features(tmp_path):
     x, y = tiny.make_xy()
     for name in ("kmeans", "knn", "ncm"):
-        with pytest.raises(CogError, match="training features have 8 dimensions and test features 7"):
+        with pytest.raises(CogError, match="training features have 8 dimensions, test features 7"):
             analyze(tmp_path, (x, y), (x[:, :7], y), analysis=(name,))
 
 

@@ -369,6 +369,14 @@ for what in hostile.TORCH_FILES:
     )
 
 extract(
+    "a checkpoint that is not there, for a loader",
+    {"--model": "tiny_other", "--ckpt_file": None, "--models_root_dir": "{w}/models", "--output_dir": None},
+    "there is no checkpoint in {w}/models/tiny/other",
+    spoil=lambda workshop: (workshop.root / "my_net.py").write_text(
+        "import torch\n\n\ndef load_my_model(init_args):\n    return torch.load(init_args['ckpt_file']), None\n"
+    ),
+)
+extract(
     "loader without function", {"--model_loader": "{w}/my_net.py"}, "--model_loader", "FILE.py:load_my_model"
 )
 extract(

@@ -223,5 +223,11 @@ def test_a_name_that_is_not_declared_needs_images_root(tmp_path):
     ):
         ImageSources({}).require("birds")
     values = {"images_root": str(tmp_path)}
-    assert ImageSources(values).require("birds") == ImageSources(values).require("in1k") == values
+    assert ImageSources(values).require("birds") == values
+    both = ImageSources(values | {"in1k_images_root": str(tmp_path.parent)})
+    assert both.require("in1k") == {"in1k_images_root": str(tmp_path.parent)}, (
+        "declared ones keep their images"
+    )
+    with pytest.raises(CogError, match="--in1k_images_root; --images_root .* is for data sets of your own"):
+        ImageSources(values).require("in1k")
     assert dataclasses.replace(datasets.OWN).folder("/data", "test").as_posix() == "/data/test"

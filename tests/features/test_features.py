@@ -24,6 +24,25 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
+@pytest.mark.parametrize(
+    ("train", "test", "mixed"),
+    [
+        ("a_b_in1k_train", "a_b_in1k_test", False),
+        ("a_b_in1k_train", "a_b_cog_l1_test", True),
+        ("a_b_in1k_train", "c_d_in1k_test", True),
+        ("a_b_in1k_test", "a_b_in1k_train", True),
+        ("a_b_in1k_train", "a_b_in1k_train", True),
+        ("mine", "a_b_in1k_test", False),  # names of one's own tell nothing
+    ],
+)
+def test_features_that_are_no_pair(train, test, mixed):
+    sets = [feature_files.FeatureSet(torch.ones(2, 3), torch.arange(2), name) for name in (train, test)]
+    assert bool(feature_files.check_pair(*sets)) == mixed
+    sets[1] = feature_files.FeatureSet(torch.ones(2, 4), torch.arange(2), test)
+    with pytest.raises(CogError, match="3 dimensions, test features 4"):
+        feature_files.check_pair(*sets)
+
+
 def test_save_and_load(tmp_path):
     stored = feature_files.FeatureSet(torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2]), "a_b_in1k_train")
     feature_files.save(stored, tmp_path / "X_Y.pth")

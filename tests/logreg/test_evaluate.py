@@ -120,6 +120,20 @@ def test_scores_are_named_as_those_of_the_scripts(image_tree):
     assert (top1.model, top1.evaluation) == ("own_network", "logreg")
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"opts": ["CLF.N_TRIALS", 2]}, "CLF.N_TRIALS in opts"),
+        ({"opts": ["FT_EXTRACT.CROP", 2]}, "FT_EXTRACT.CROP"),
+        ({"n_trails": 3}, "n_trails is not a setting of evaluate.*n_trials"),
+        ({"n_shots": -1}, "n_shots -1: expected"),
+    ],
+)
+def test_what_is_not_understood(flags, words):
+    with pytest.raises(CogError, match=words):
+        cog.evaluate(None, features(0), features(1), seeds=[1], device="cpu", **flags)
+
+
 def test_a_network_on_folders(backbone, image_tree):
     scores = cog.evaluate(
         backbone,

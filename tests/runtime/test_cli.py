@@ -108,6 +108,13 @@ def test_unset_flags_keep_their_defaults(parser, value):
     assert args.opts == ["EVAL.NAME", value]
 
 
+def test_home(parser, monkeypatch):
+    """Shells leave the ~ of --flag=~/folder as it is."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert parser.parse_args(["--ckpt_file=~/x"]).ckpt_file == "/home/me/x"
+    assert parser.parse_args(["--ckpt_file", "a~/x"]).ckpt_file == "a~/x"
+
+
 @pytest.mark.parametrize("value", ["None_x", "nonesuch", "null.pth", "0", "nul"])
 def test_what_only_starts_like_none(parser, value):
     assert parser.parse_args(["--model", value]).model == value
