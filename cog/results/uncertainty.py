@@ -8,20 +8,23 @@ minus the other's, on the same concepts and with the same seeds. In the random m
 seed[s] + rest[s, k]`` (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4), the rest holding the
 images, the variance of the mean has two parts::
 
-    concepts = V_concepts / C
-    seeds    = max(0, V_seeds / S - V_rest / (C S))
+    concepts = max(0, V_concepts / C - V_rest / (C S))
+    seeds    = V_seeds / S
 
 ``V_concepts`` is the sample variance over concepts of the means over seeds, ``V_seeds`` that over seeds of the means
-over concepts, and ``V_rest`` the mean square of the rest, which is in both and counted once. The images need no part
-of their own: concepts whose accuracies rest on few images vary the more.
+over concepts, and ``V_rest`` the mean square of the rest, which is in both and counted once: with the seeds. (With the
+concepts, the part of the seeds would be a difference of two numbers, of which that of few seeds is often the smaller by
+chance; the interval would then know nothing of seeds.) The images need no part of their own: concepts whose accuracies
+rest on few images vary the more.
 
 *Interval.* Each part is known from its own degrees of freedom only, and five seeds are few: with t the quantiles of
 Student's t, the half width is (Cochran's approximation to the Behrens-Fisher problem, Biometrics 20, 1964)::
 
     half ** 2 = t(C - 1) ** 2 * concepts + t(S - 1) ** 2 * seeds
 
-With one seed there is no second part, and the interval is that of this seed. Simulations
-(``tests/results/test_uncertainty.py``) find 93 to 98 % coverage at 95 %.
+With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is that of this seed.
+Simulations (``tests/results/test_uncertainty.py``) find 94 to 97 % coverage at 95 % of three seeds or more; two seeds
+tell hardly anything about seeds, and their intervals are wide (94 to 99 %).
 
 *Few images.* Where hardly an image tells two models apart, or all answers are right, the variances above are (nearly)
 0, which is no certainty. Of a difference, two images are added, one each way (Bonett and Price, Statistics in
@@ -186,8 +189,8 @@ def mean_difference_over_images(
     With V[k] the variance over the n[k] images of concept k of their means over seeds, and R[k] the mean square of the
     rest of each image with each seed, over C concepts (a stratified sample: Cochran, 1977, section 5.3)::
 
-        images = (sum of V[k] / n[k]) / C ** 2
-        seeds  = max(0, V_seeds / S - (sum of R[k] / n[k]) / C ** 2 / S)
+        images = max(0, (sum of V[k] / n[k]) / C ** 2 - (sum of R[k] / n[k]) / C ** 2 / S)
+        seeds  = V_seeds / S
 
     Args:
         differences: by seed and image: -100, 0 or 100, float64 ``(S, N)``.
@@ -215,8 +218,8 @@ def mean_difference_over_images(
         # Of an image and a seed, what neither its mean over seeds nor its concept with this seed tells.
         rest = differences - of_images - of_concepts[:, labels] + of_concepts.mean(axis=0)[labels]
         squares = by_concept((rest**2).sum(axis=0)) / (n - 1) / (n_seeds - 1)
-        common = float((squares / n).sum()) / len(n) ** 2 / n_seeds
-        seeds = max(0.0, float(of_seeds.var(ddof=1)) / n_seeds - common)
+        images = max(0.0, images - float((squares / n).sum()) / len(n) ** 2 / n_seeds)
+        seeds = float(of_seeds.var(ddof=1)) / n_seeds
     shape = n_seeds, n_images - len(n) + 1
     found = _around(float(of_seeds.mean()), (images, seeds), shape, _two_images(n_images), confidence)
     return replace(found, n_concepts=len(n))
@@ -346,7 +349,7 @@ def _parts(x: np.ndarray) -> tuple[float, float]:
     """Return the parts of the variance of the mean of ``(S, C)``: concepts, seeds."""
     n_seeds, n_concepts = x.shape
     concepts, seeds, rest = _mean_squares(x)
-    return concepts / n_concepts, max(0.0, seeds / n_seeds - rest / (n_concepts * n_seeds))
+    return max(0.0, concepts / n_concepts - rest / (n_concepts * n_seeds)), seeds / n_seeds
 
 
 def _around(
@@ -455,8 +458,8 @@ def smallest_difference(spread: Spread, n_seeds: int, *, confidence: float = CON
     """
     from scipy.special import ndtri
 
-    concepts = (spread.concepts + spread.rest / n_seeds) / spread.n_concepts + _two_images(spread.n_images)
-    parts = concepts, spread.seeds / n_seeds
+    concepts = spread.concepts / spread.n_concepts + _two_images(spread.n_images)
+    parts = concepts, (spread.seeds + spread.rest / spread.n_concepts) / n_seeds
     half = math.sqrt(_half_squared(parts, (n_seeds, spread.n_concepts), 1 - confidence))
     return half + float(ndtri(POWER)) * math.sqrt(sum(parts))
 
