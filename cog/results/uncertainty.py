@@ -8,25 +8,24 @@ minus the other's, on the same concepts and with the same seeds. In the random m
 seed[s] + rest[s, k]`` (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4), the rest holding the
 images, the variance of the mean has two parts::
 
-    concepts = V_concepts / C
-    seeds    = max(0, V_seeds / S - V_rest / (C S))
+    concepts = max(0, V_concepts / C - V_rest / (C S))
+    seeds    = V_seeds / S
 
 ``V_concepts`` is the sample variance over concepts of the means over seeds, ``V_seeds`` that over seeds of the means
-over concepts, and ``V_rest`` the mean square of the rest, which is in both and counted once. The images need no part
-of their own: concepts whose accuracies rest on few images vary the more.
+over concepts, and ``V_rest`` the mean square of the rest, which is in both and counted once: with the seeds. (With the
+concepts, the part of the seeds would be a difference of two numbers, of which that of few seeds is often the smaller by
+chance; the interval would then know nothing of seeds.) The images need no part of their own: concepts whose accuracies
+rest on few images vary the more.
 
 *Interval.* Each part is known from its own degrees of freedom only, and five seeds are few: with t the quantiles of
 Student's t, the half width is (Cochran's approximation to the Behrens-Fisher problem, Biometrics 20, 1964)::
 
     half ** 2 = t(C - 1) ** 2 * concepts + t(S - 1) ** 2 * seeds
 
-With one seed there is no second part, and the interval is that of this seed. Simulations
-(``tests/results/test_uncertainty.py``) find 93 to 98 % coverage at 95 %; less, 86 to 93 %, for 20 to 100 concepts
-whose accuracies crowd below 100 % (mean 97 %).
-
-*P-values* are of the same form: 1 - p is the confidence at which the interval ends at 0. With fewer than five seeds
-the subtraction in ``seeds`` often leaves nothing by chance, and with it goes the caution of t(S - 1), which a
-correction for many comparisons rests on. For p-values of so few seeds nothing is subtracted.
+With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is that of this seed.
+Simulations (``tests/results/test_uncertainty.py``) find 94 to 97 % coverage at 95 % of three seeds or more; two seeds
+tell hardly anything about seeds, and their intervals are wide (94 to 99 %). Where accuracies of 20 to 100 concepts crowd
+below 100 % (mean 97 %), the interval of an accuracy covers less, 86 to 93 %.
 
 *Few images.* Where hardly an image tells two models apart, or all answers are right, the variances above are (nearly)
 0, which is no certainty. Of a difference, two images are added, one each way (Bonett and Price, Statistics in
@@ -43,7 +42,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -56,10 +54,6 @@ POWER = 0.8
 
 _MOST_SEEDS = 1000
 
-# With fewer seeds, p-values take the whole variance over seeds: of 24 comparisons without a difference (1000 concepts,
-# standard deviations 6, 0.5 and 6 points) 35 % of studies of two seeds would make a false verdict otherwise.
-_MANY_SEEDS = 5
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -69,8 +63,7 @@ class Estimate:
         mean: in percent, or of a difference in points.
         low: lower end of the interval.
         high: upper end.
-        p: of a difference, two-sided p-value of its being 0 (with five seeds or more, the interval of confidence
-            1 - p ends at 0); else None.
+        p: of a difference, two-sided p-value of its being 0: the interval of confidence 1 - p ends at 0; else None.
         n_concepts: concepts that it rests on.
         n_seeds: seeds that it rests on.
     """
@@ -126,12 +119,14 @@ def mean_accuracy(
     return _share(share, _parts(accuracies), accuracies.shape, n_images, confidence)
 
 
-def _share(share: float, parts: _Parts, shape: tuple[int, int], total: float, confidence: float) -> Estimate:
+def _share(
+    share: float, parts: tuple[float, float], shape: tuple[int, int], total: float, confidence: float
+) -> Estimate:
     """Return a share with its interval in Wilson's form, in percent, of ``total`` images."""
     n_seeds, n_concepts = shape
     k = _t_squared(n_concepts - 1, 1 - confidence) / total
     if 0 < share < 1:
-        k = max(k, _half_squared(parts.once, shape, 1 - confidence) / 1e4 / (share * (1 - share)))
+        k = max(k, _half_squared(parts, shape, 1 - confidence) / 1e4 / (share * (1 - share)))
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
@@ -195,8 +190,8 @@ def mean_difference_over_images(
     With V[k] the variance over the n[k] images of concept k of their means over seeds, and R[k] the mean square of the
     rest of each image with each seed, over C concepts (a stratified sample: Cochran, 1977, section 5.3)::
 
-        images = (sum of V[k] / n[k]) / C ** 2
-        seeds  = max(0, V_seeds / S - (sum of R[k] / n[k]) / C ** 2 / S)
+        images = max(0, (sum of V[k] / n[k]) / C ** 2 - (sum of R[k] / n[k]) / C ** 2 / S)
+        seeds  = V_seeds / S
 
     Args:
         differences: by seed and image: -100, 0 or 100, float64 ``(S, N)``.
@@ -219,16 +214,15 @@ def mean_difference_over_images(
     of_concepts = np.array([by_concept(row) for row in differences]) / n
     of_seeds = of_concepts.mean(axis=1)
     variances = by_concept((of_images - of_concepts.mean(axis=0)[labels]) ** 2) / (n - 1)
-    images, seeds, common = float((variances / n).sum()) / len(n) ** 2, 0.0, 0.0
+    images, seeds = float((variances / n).sum()) / len(n) ** 2, 0.0
     if n_seeds > 1:
         # Of an image and a seed, what neither its mean over seeds nor its concept with this seed tells.
         rest = differences - of_images - of_concepts[:, labels] + of_concepts.mean(axis=0)[labels]
         squares = by_concept((rest**2).sum(axis=0)) / (n - 1) / (n_seeds - 1)
-        common = float((squares / n).sum()) / len(n) ** 2 / n_seeds
+        images = max(0.0, images - float((squares / n).sum()) / len(n) ** 2 / n_seeds)
         seeds = float(of_seeds.var(ddof=1)) / n_seeds
     shape = n_seeds, n_images - len(n) + 1
-    parts = _Parts(images, seeds, common)
-    found = _around(float(of_seeds.mean()), parts, shape, _two_images(n_images), confidence)
+    found = _around(float(of_seeds.mean()), (images, seeds), shape, _two_images(n_images), confidence)
     return replace(found, n_concepts=len(n))
 
 
@@ -353,45 +347,21 @@ def _mean_squares(x: np.ndarray) -> tuple[float, float, float]:
     return concepts, float(by_seed.var(ddof=1)), float((rest**2).sum()) / ((n_concepts - 1) * (n_seeds - 1))
 
 
-class _Parts(NamedTuple):
-    """Parts of the variance of a mean over concepts and seeds.
-
-    Attributes:
-        concepts: that of the means over seeds.
-        seeds: that of the means over concepts.
-        common: what both contain, the rest.
-    """
-
-    concepts: float
-    seeds: float
-    common: float
-
-    def plus(self, few_images: float) -> _Parts:
-        """Return parts with what few images add."""
-        return self._replace(concepts=self.concepts + few_images)
-
-    @property
-    def once(self) -> tuple[float, float]:
-        """The parts of concepts and seeds, with the rest counted once."""
-        return self.concepts, max(0.0, self.seeds - self.common)
-
-
-def _parts(x: np.ndarray) -> _Parts:
-    """Return the parts of the variance of the mean of ``(S, C)``."""
+def _parts(x: np.ndarray) -> tuple[float, float]:
+    """Return the parts of the variance of the mean of ``(S, C)``: concepts, seeds."""
     n_seeds, n_concepts = x.shape
     concepts, seeds, rest = _mean_squares(x)
-    return _Parts(concepts / n_concepts, seeds / n_seeds, rest / (n_concepts * n_seeds))
+    return max(0.0, concepts / n_concepts - rest / (n_concepts * n_seeds)), seeds / n_seeds
 
 
 def _around(
-    mean: float, parts: _Parts, shape: tuple[int, int], few_images: float, confidence: float
+    mean: float, parts: tuple[float, float], shape: tuple[int, int], few_images: float, confidence: float
 ) -> Estimate:
     """Return a mean over ``shape`` with its interval; ``few_images``: variance that is added for differences of few."""
-    parts = parts.plus(few_images)
-    half = math.sqrt(_half_squared(parts.once, shape, 1 - confidence))
+    parts = parts[0] + few_images, parts[1]
+    half = math.sqrt(_half_squared(parts, shape, 1 - confidence))
     n_seeds, n_concepts = shape
-    p = _p_value(mean, parts.once if n_seeds >= _MANY_SEEDS else parts[:2], shape)
-    return Estimate(mean, mean - half, mean + half, p, n_concepts, n_seeds)
+    return Estimate(mean, mean - half, mean + half, _p_value(mean, parts, shape), n_concepts, n_seeds)
 
 
 def _two_images(total: float) -> float:
@@ -477,14 +447,12 @@ def spread(pairs: Sequence[tuple[Sequence[ConceptCounts], Sequence[ConceptCounts
 def smallest_difference(spread: Spread, n_seeds: int, *, confidence: float = CONFIDENCE) -> float:
     """Return the difference in points that ``n_seeds`` seeds, at least two, would tell in 80 % of studies.
 
-    Without correction for the number of comparisons. That is half the interval, with the whole variance over seeds
-    where p-values take it, plus 0.84 standard errors.
+    Without correction for the number of comparisons. That is half the interval plus 0.84 standard errors.
     """
     from scipy.special import ndtri
 
-    concepts = (spread.concepts + spread.rest / n_seeds) / spread.n_concepts + _two_images(spread.n_images)
-    few = spread.rest / n_seeds / spread.n_concepts if n_seeds < _MANY_SEEDS else 0.0
-    parts = concepts, spread.seeds / n_seeds + few
+    concepts = spread.concepts / spread.n_concepts + _two_images(spread.n_images)
+    parts = concepts, (spread.seeds + spread.rest / spread.n_concepts) / n_seeds
     half = math.sqrt(_half_squared(parts, (n_seeds, spread.n_concepts), 1 - confidence))
     return half + float(ndtri(POWER)) * math.sqrt(sum(parts))
 

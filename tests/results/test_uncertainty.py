@@ -69,7 +69,7 @@ def test_the_parts_are_those_of_a_table_of_variances():
     of_seeds = (residual(np.eye(7)[concepts]) - residual(full)) / 3 / 7
     of_concepts = (residual(np.eye(4)[seeds]) - residual(full)) / 6 / 4
     assert uncertainty._mean_squares(x) == pytest.approx((of_concepts, of_seeds, rest))
-    assert uncertainty._parts(x).once == pytest.approx((of_concepts / 7, max(0, of_seeds / 4 - rest / 28)))
+    assert uncertainty._parts(x) == pytest.approx((max(0, of_concepts / 7 - rest / 28), of_seeds / 4))
 
 
 @pytest.mark.parametrize("shift", [0.002, 0.02, 0.1])
@@ -222,7 +222,7 @@ def test_coverage_for_these_very_concepts(n_seeds):
         )
         found = uncertainty.mean_difference_over_images(x, labels)
         n_covered += found.low <= effects.mean() <= found.high
-    assert 0.93 <= n_covered / 400 <= 0.985
+    assert 0.93 <= n_covered / 400 <= (0.98 if n_seeds != 2 else 1.0), "two seeds tell little about seeds"
 
 
 def test_holm_is_the_closed_test_of_bonferroni():
@@ -303,21 +303,23 @@ def null_study(generator, n_concepts, n_seeds, *, concepts, seeds, rest):
 KINDS = {"few-shot": (0.4, 0.15, 0.5), "all images": (0.4, 0.01, 0.05), "same model": (0.0, 0.0, 0.1)}
 
 
-@pytest.mark.parametrize("n_seeds", [1, 2, 5])
+@pytest.mark.parametrize("n_seeds", [1, 2, 3, 5])
 @pytest.mark.parametrize("n_concepts", [20, 100, 1000])
 def test_coverage_of_differences(n_concepts, n_seeds):
-    """Of normal differences, as in the model; with one seed, of the mean of that seed."""
+    """Of normal differences, as in the model, whatever varies most; with one seed, of the mean of that seed."""
     generator = np.random.default_rng(n_concepts + n_seeds)
-    n_covered = n_studies = 0
-    for concepts, seeds, rest in ((8, 0.3, 6), (8, 2, 6), (0, 0, 6), (2, 0.2, 10)):
-        for _ in range(200):
+    n_studies, covered = 200, []
+    for concepts, seeds, rest in ((8, 0.3, 6), (8, 2, 6), (0, 0, 6), (0, 0.3, 6), (0, 2, 6), (2, 0.2, 10)):
+        n_covered = 0
+        for _ in range(n_studies):
             x = generator.normal(0, concepts, n_concepts) + generator.normal(0, rest, (n_seeds, n_concepts))
             x += (n_seeds > 1) * generator.normal(0, seeds, (n_seeds, 1))
-            half = np.sqrt(uncertainty._half_squared(uncertainty._parts(x).once, x.shape, 0.05))
+            half = np.sqrt(uncertainty._half_squared(uncertainty._parts(x), x.shape, 0.05))
             n_covered += abs(x.mean()) <= half
-            n_studies += 1
-    # Binomial noise of 800 studies: 1.5 points at two deviations.
-    assert 0.93 <= n_covered / n_studies <= 0.98
+        covered.append(n_covered / n_studies)
+    # Binomial noise at two deviations: 3.1 points of each kind of study, 1.3 of all together.
+    assert min(covered) >= 0.95 - 0.031
+    assert 0.95 - 0.013 <= np.mean(covered) <= (0.97 if n_seeds != 2 else 0.98) + 0.013
 
 
 @pytest.mark.parametrize("n_seeds", [1, 5])
@@ -354,7 +356,7 @@ def test_coverage_of_changes(n_seeds):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("n_concepts", "n_seeds"),
-    [(20, 5), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((20, 2), (100, 5)))],
+    [(20, 5), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((20, 2), (100, 2), (100, 5)))],
 )
 def test_false_verdicts_of_whole_studies(n_concepts, n_seeds, kind):
     """200 studies of six comparisons without any difference: in at most one of twenty is any of them called real."""
@@ -420,7 +422,7 @@ def test_variances_of_pairs_are_those_that_made_them():
     assert (found.n_concepts, found.n_images) == (200, 200_000)
 
 
-@pytest.mark.parametrize("n_seeds", [2, 3, 4, 5, 20])
+@pytest.mark.parametrize("n_seeds", [2, 5, 20])
 def test_the_smallest_difference_is_told_in_four_of_five_studies(n_seeds):
     generator = np.random.default_rng(10)
     spread = uncertainty.Spread(concepts=16, seeds=1, rest=36, n_concepts=100, n_images=100_000)
@@ -429,8 +431,8 @@ def test_the_smallest_difference_is_told_in_four_of_five_studies(n_seeds):
     for _ in range(300):
         x = shift + generator.normal(0, 4, 100) + generator.normal(0, 1, (n_seeds, 1))
         x = np.rint(10 * (x + generator.normal(0, 6, (n_seeds, 100))) + 500)
-        n_told += uncertainty.difference(runs(x, 1000), runs(np.full(x.shape, 500), 1000)).p < 0.05
-    assert 0.7 < n_told / 300 < 0.87
+        n_told += uncertainty.difference(runs(x, 1000), runs(np.full(x.shape, 500), 1000)).low > 0
+    assert 0.7 < n_told / 300 < 0.9
 
 
 def test_seeds_needed():
