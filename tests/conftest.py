@@ -39,9 +39,28 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Thousands of tests and all of PyTorch are made once and stay: nothing to look through for garbage, now and later.
     gc.disable()
+    _use_memory_for_files()
     # A shell starts jobs in the background with ^C ignored, and their children inherit that: tests send it on purpose.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+#: Bytes that must be free there; tests leave little behind and delete what is large.
+_ROOM_FOR_FILES = 8 << 30
+
+
+def _use_memory_for_files():
+    """Let temporary files lie in memory where there is much of it: outputs are synced, and disks take long for that."""
+    folder, memory = "/dev/shm", Path("/proc/meminfo")
+    if os.environ.get("TMPDIR") or not os.access(folder, os.W_OK | os.X_OK) or not memory.is_file():
+        return
+    (available,) = (line.split()[1] for line in memory.read_text().splitlines() if "MemAvailable" in line)
+    filesystem = os.statvfs(folder)
+    free = min(filesystem.f_bavail * filesystem.f_frsize, 1024 * int(available))
+    # Tests execute scripts that they write.
+    if free >= _ROOM_FOR_FILES and not filesystem.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = folder
+        tempfile.tempdir = None
 
 
 #: Files that take longest, longest first: nothing is left to wait for at the end. The second mostly waits for SLURM.

@@ -413,7 +413,7 @@ def test_quickstart_runs_and_runs_again(repository, warm_python, tmp_path, wordn
     assert features["model"] == "miniature_convnet"
     assert first.stdout.rstrip().endswith(f"{tmp_path}/report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "miniature_convnet is highest on in1k" in page and "not meaningful" in page
+    assert "most distant level here (cog_l5): −" in page and "not meaningful" in page
     before = digest(tmp_path / "models")
     second = subprocess.run(command_line, env=environment, capture_output=True, text=True, check=False)
     assert second.returncode == 0, second.stdout + second.stderr

@@ -10,7 +10,7 @@ from array import array
 import numpy as np
 import pytest
 
-from cog.results import uncertainty
+from cog.results import ranking, uncertainty
 from cog.results.comparison import crossings, difference, judge, within
 from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import SeedAverage
@@ -61,6 +61,20 @@ def test_the_interval_is_over_concepts():
     assert found.deviation == 0 and (found.low, found.high) == pytest.approx((expected.low, expected.high))
     values = 100 * (a[0] - b[0]) / 50
     assert found.deviation < np.std(values) / np.sqrt(30) and found.mean == pytest.approx(values.mean())
+
+
+def test_own_models_are_said_to_be_highest_where_that_is_told():
+    generator = np.random.default_rng(3)
+    base = generator.binomial(50, 0.5, (5, 60))
+    cells = [counted_cell("a_c", base, dataset=name) for name in ("in1k", "cog_l1")]
+    cells += [counted_cell("a_b", base + gain, dataset=name) for name, gain in (("in1k", 10), ("cog_l1", 0))]
+    label = {(cell.model, cell.source): cell.model for cell in cells}
+    (text,) = ranking.best_own(cells, label)
+    assert text.startswith(
+        "With all training images: a_b is highest on in1k; the two highest are not told apart"
+    )
+    assert text.count("cog_l1") == 1 and text.count("in1k") == 1
+    assert ranking.best_own(cells[:2], label) == []
 
 
 def test_verdicts_are_after_holms_correction():
