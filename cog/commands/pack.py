@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cog import constants, paths
-from cog.commands import study_flags
+from cog.commands import names, study_flags
 from cog.errors import CogError
 from cog.results import find
 from cog.runtime import cli as cli_tools
@@ -43,7 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Pack or unpack; returns the exit code."""
-    args = parse_args(argv)
+    args = names.resolved(parse_args(argv))
     root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
     todo = [
         (model, dataset, paths.ModelDir(root, model).path / dataset)

@@ -66,8 +66,39 @@ class ModelEntry:
     group: str | None = None
 
 
+@dataclass(frozen=True)
+class _Unreadable:
+    """An entry that YAML cannot read, and why."""
+
+    reason: str
+
+
 class _Loader(config.YamlLoader):
-    """Refuses a key that stands twice, of which PyYAML would take the last."""
+    """Refuses a key that stands twice, of which PyYAML would take the last; what is wrong in an entry is its own."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return the next node; an alias is one that cannot be constructed."""
+        if self.check_event(yaml.AliasEvent):
+            self.get_event()
+            return yaml.ScalarNode("!alias", "")
+        return super().compose_node(parent, index)
+
+    def get_single_data(self) -> Any:
+        """Return the entries by name, each read by itself."""
+        node = self.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            return None if node is None else self.construct_document(node)
+        entries: dict[str, Any] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            try:
+                if name in entries:
+                    raise yaml.YAMLError(f"{name} stands there twice")
+                entries[name] = self.construct_document(value)
+            except (ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
+                entries[name] = _Unreadable(" ".join(str(error).split()))
+                self.state_generators: list[Any] = []  # what is left to construct of it
+        return entries
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping.
@@ -96,7 +127,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"--models_file {path} holds {type(tree).__name__}, expected models by name, such as "
             "mine_vit: {source: timm_vit_small_patch16_224}"
         )
-    return {str(name): entry for name, entry in tree.items()}
+    return tree
 
 
 def find(path: str | os.PathLike[str], name: str) -> ModelEntry | None:
@@ -124,6 +155,8 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
     if not is_model_name(name):
         raise CogError(f"{where} is not a model name, expected <model_title>_<architecture_name>")
     entry = {} if entry is None else entry
+    if isinstance(entry, _Unreadable):
+        raise CogError(f"{where} cannot be read: {entry.reason}")
     if not isinstance(entry, dict):
         raise CogError(f"{where} is {type(entry).__name__}, expected keys such as {', '.join(FIELDS[:3])}")
     check_keys(entry, FIELDS, where)
@@ -148,6 +181,13 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
     if "checkpoint" in values:
         values["checkpoint"] = str(folder / values["checkpoint"])
     return ModelEntry(name, cfg=cfg, **values)
+
+
+def _refuse_alias(loader: Any, node: Any) -> None:
+    raise yaml.YAMLError("it has an alias (*name); write the value out")
+
+
+_Loader.add_constructor("!alias", _refuse_alias)
 
 
 def _preprocess(value: Any, where: str) -> dict[str, Any]:

@@ -19,12 +19,13 @@ that the largest number needs: 1,000 classes take 1.3 kB on one line. Their widt
 from __future__ import annotations
 
 import base64
-import operator
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 #: Entries of ``final`` in ``results.json``.
 CORRECT, IMAGES = "correct_per_class", "images_per_class"
@@ -101,17 +102,12 @@ def read(
     if isinstance(images, int) and not 0 < images < _MOST_IMAGES:
         raise ValueError(f"{images} images per class")
     counts = ConceptCounts(correct, images, image_list)
-    n = counts.n_images
-    if isinstance(images, int):
-        fits = max(correct) <= images
-    else:
-        fits = all(map(operator.le, correct, images))
-    if not fits or not n:
+    n, answers = counts.n_images, np.asarray(correct)
+    if not n or not (answers <= np.asarray(images)).all():
         raise ValueError(f"{CORRECT} has more right answers than there are images")
-    if abs(100 * sum(correct) / n - top1) > TOLERANCE_PERCENT:
-        raise ValueError(
-            f"{CORRECT} has {100 * sum(correct) / n:g} % right answers, the accuracy is {top1:g}"
-        )
+    share = 100 * int(answers.sum(dtype=np.int64)) / n
+    if abs(share - top1) > TOLERANCE_PERCENT:
+        raise ValueError(f"{CORRECT} has {share:g} % right answers, the accuracy is {top1:g}")
     return counts
 
 

@@ -44,6 +44,24 @@ class OneLineParser(argparse.ArgumentParser):
                 action, f"invalid choice: {value!r} (choose from {some(known, 6)}){hint}"
             )
 
+    def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
+        """Parse ``args`` (default: the command line)."""
+        namespace, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        return namespace
+
+    def _hint(self, unknown: list[str]) -> str:
+        """Guess what the first unknown argument was meant to be."""
+        word = unknown[0].partition("=")[0]
+        if word in _REMOVED_FLAGS:
+            return f"; {_REMOVED_FLAGS[word]}"
+        if word.startswith("-"):
+            return did_you_mean(word, self._option_string_actions, cutoff=0.7)
+        if "." in word:
+            return "; configuration keys are written in upper case, such as CLF.N_SHOT 8"
+        return ""
+
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
         self.exit(2, f"{self.prog}: error: {_message(' '.join(message.split()))} (see {self.prog} --help)\n")
@@ -82,17 +100,6 @@ class Parser(OneLineParser):
             if action.nargs in (None, "+") and not isinstance(action, argparse._HelpAction)
             for option in action.option_strings
         }
-
-    def _hint(self, unknown: list[str]) -> str:
-        """Guess what the first unknown argument was meant to be."""
-        word = unknown[0].partition("=")[0]
-        if word in _REMOVED_FLAGS:
-            return f"; {_REMOVED_FLAGS[word]}"
-        if word.startswith("-"):
-            return did_you_mean(word, self._option_string_actions, cutoff=0.7)
-        if "." in word:
-            return "; configuration keys are written in upper case, such as CLF.N_SHOT 8"
-        return ""
 
     def _drop_unset(self, argv: list[str], valued: set[str]) -> list[str]:
         """Remove ``--flag None``, ``--flag=None`` (any case, also ``null``) of flags that take a value.

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from cog.commands import logreg, names
+from cog.commands import doctor, logreg, names, other_levels, pack, resplit_features
 from cog.data import datasets
 from cog.errors import CogError
 from cog.models.names import find_model
@@ -89,3 +89,21 @@ def test_a_command_takes_labels(workshop):
         file.write_text("tiny_net: {label: Tiny}\n")
         words = ["--model", "tiny", "--dataset", "l5", "--models_root_dir", str(workshop.models)]
         logreg.main([*words, "--models_file", str(file)])
+
+
+def test_commands_beside_the_drivers_take_labels(tmp_path, capsys, caplog):
+    root = ["--models_root_dir", str(tmp_path)]
+    (tmp_path / "dino/resnet50/cog_l5").mkdir(parents=True)
+    with pytest.raises(CogError, match="dino/resnet50/cog_l5/features_train"):
+        resplit_features.main([*root, "--model", "DINO", "--dataset", "L5", "--split_seed", "1"])
+    with pytest.raises(CogError, match="has no runs of dino_resnet50 on any levels"):
+        other_levels.main([*root, "--model", "DINO", "--output_dir", str(tmp_path)])
+    with pytest.raises(CogError, match="--output_dir .*nowhere does not exist"):
+        other_levels.main([*root, "--model", "DINO", "--output_dir", str(tmp_path / "nowhere")])
+    with pytest.raises(CogError, match="--models 'DINX' is not a model name.*did you mean DINO"):
+        pack.main([*root, "--models", "DINX"])
+    assert pack.main([*root, "--models", "DINO", "--datasets", "L5", "--check"]) == 0
+    for command, words in ((doctor, ["--devise", "cpu"]), (pack, [*root, "--unpak"])):
+        with pytest.raises(SystemExit, match="2"):
+            command.main(words)
+        assert f"did you mean {'--device' if command is doctor else '--unpack'}?" in capsys.readouterr().err

@@ -294,7 +294,6 @@ def test_entries(own_file, tmp_path):
         ("{preprocess: mine}", "preprocess 'mine' is not known, expected protocol, model"),
         ("{label: a, label: b}", "label stands there twice"),
         ("!!python/object/apply:os.system [touch canary]", "could not determine a constructor"),
-        ("&a {label: x}\nmine_two: *a", r"it has an alias \(\*name\)"),
     ],
 )
 def test_bad_entries(entry, message, tmp_path, monkeypatch):
@@ -309,6 +308,25 @@ def test_a_bad_entry_is_its_own_matter(own_file):
     with pytest.raises(CogError, match="mine_broken: unknown key 'sorce'; did you mean source"):
         ask(own_file, "mine_broken")
     assert ask(own_file, "mine_small").own is not None
+
+
+def test_what_yaml_cannot_read_is_its_own_matter(tmp_path):
+    file = tmp_path / "models.yaml"
+    file.write_text(
+        "mine_a: {label: a, label: b}\nmine_b: {preprocess: {mean: {x: 1, x: 2}}}\nmine_c: &c {label: C}\n"
+        "mine_d: *c\nmine_e: !!python/object/apply:os.system [x]\nmine_f: {label: 2021-99-99}\nmine_g: {label: G}\n"
+        "mine_h: {label: h}\nmine_h: {label: H}\n[x, y]: 3\n"
+    )
+    for name in ("mine_c", "mine_g"):
+        entry = models_file.find(file, name)
+        assert entry is not None and entry.label == name[-1].upper()
+    for name, message in (
+        ("mine_a", "label stands there twice"), ("mine_b", "x stands there twice"), ("mine_d", "it has an alias"),
+        ("mine_e", "could not determine a constructor"), ("mine_f", "month must be"),
+        ("mine_h", "mine_h stands there twice"),
+    ):  # fmt: skip
+        with pytest.raises(CogError, match=f"models.yaml: {name} cannot be read: .*{message}"):
+            models_file.find(file, name)
 
 
 def test_names_that_only_resemble_one_of_the_file(own_file):

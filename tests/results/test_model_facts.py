@@ -32,6 +32,17 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
         read_model_facts({}, tmp_path / "none.yaml")
 
 
+def test_a_bad_entry_of_the_users_file_is_left_out(tmp_path, caplog):
+    file = tmp_path / "models.yaml"
+    file.write_text("my_net: {label: Mine}\nmy_bad: 3\nmy_worse: {label: a, label: b}\n")
+    known = read_model_facts({"my_bad": {"label": "L"}}, file)
+    assert known.labels == {"my_net": "Mine", "my_bad": "L"}
+    assert [record.getMessage().partition("models.yaml: ")[2] for record in caplog.records] == [
+        "my_bad is int, expected keys such as source, loader, checkpoint; this entry is left out",
+        "my_worse cannot be read: label stands there twice; this entry is left out",
+    ]
+
+
 def test_the_footnote_names_a_few_models_of_each_kind():
     known = ModelFacts({f"a_{i}": "web" for i in range(5)} | {"b_1": "IN-21K", "c_1": "IN-1K"})
     text = known.footnote(

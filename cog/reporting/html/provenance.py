@@ -76,7 +76,7 @@ def describe(model: OwnModel) -> Provenance:
 
 def _terms(model: OwnModel) -> list[tuple[str, str]]:
     details = [run.details for run in model.runs]
-    seconds = sum(value for detail in details for value in detail.seconds.values() if value >= 0)
+    seconds = sum(detail.seconds for detail in details)
     dates = sorted(detail.finished for detail in details if detail.finished)
     versions: dict[str, set[str]] = {}
     for detail in details:
@@ -140,7 +140,7 @@ def _runs(model: OwnModel) -> Table:
     titles: list[str] = []
     for key in sorted(groups, key=lambda key: (dataset_key(key[0]), key[1] == 0, key[1])):
         runs = sorted(groups[key], key=lambda run: run.seed)
-        seconds = [sum(value for value in run.details.seconds.values() if value >= 0) for run in runs]
+        seconds = [run.details.seconds for run in runs]
         columns = {
             "Seed": each([run.seed for run in runs], "d"),
             "Top-1 (%)": each([run.top1 for run in runs], ".2f"),
