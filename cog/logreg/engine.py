@@ -201,18 +201,18 @@ class Engine:
         ]
 
     @torch.no_grad()
-    def top1(self, data: Data, rows: torch.Tensor, classifiers: Sequence[TrainedClassifier]) -> list[float]:
-        """Return the top-1 accuracy (percent) of each classifier on training ``rows``, from float32 logits."""
+    def validate(
+        self,
+        data: Data,
+        rows: torch.Tensor,
+        classifiers: Sequence[TrainedClassifier],
+        *,
+        with_losses: bool = False,
+    ) -> tuple[list[float], list[float | None]]:
+        """Score classifiers on training ``rows`` from float32 logits, see :func:`cog.logreg.metrics.validate`."""
         with self._computing(), products(self.device, "fp32"):
             logits = [classifier.logits for classifier in classifiers]
-            return metrics.top1_of_many(data.features, data.targets, rows, logits)
-
-    @torch.no_grad()
-    def losses(self, data: Data, rows: torch.Tensor, classifiers: Sequence[TrainedClassifier]) -> list[float]:
-        """Return the mean cross-entropy of each classifier on training ``rows``, from float32 logits."""
-        with self._computing(), products(self.device, "fp32"):
-            logits = [classifier.logits for classifier in classifiers]
-            return metrics.mean_losses(data.features, data.targets, rows, logits)
+            return metrics.validate(data.features, data.targets, rows, logits, with_losses=with_losses)
 
     def make_learner(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> Learner:
         """Return the classifiers at the beginning of their training."""
