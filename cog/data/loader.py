@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from cog.data.image_lists import ImageList
 from cog.data.pixels import decode_exact
 from cog.errors import CogError
+from cog.runtime.ranks import n_processors
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def failure_reason(error: Exception) -> str:
 
 def usable_workers(n_workers: int) -> int:
     """Return ``n_workers``, at most the number of processors of this process."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    available = n_processors()
     if n_workers > available:
         logger.info("FT_EXTRACT.N_WORKERS %d: using %d, one per available processor", n_workers, available)
     return min(n_workers, available)

@@ -17,6 +17,7 @@ because more trials share a product there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -155,7 +156,13 @@ class Engine:
             learner = self.make_learner(data, spec, settings, record=record)
             if saved.epochs:
                 learner.resume(saved.values)
-            stepper = Stepper(learner, self.graphs, lambda: products(self.device, precision))
+            # Elsewhere than on CUDA nothing has to be set for a step: float32 is exact in the whole block.
+            issuing = (
+                functools.partial(products, self.device, precision)
+                if self.device.type == "cuda"
+                else contextlib.nullcontext
+            )
+            stepper = Stepper(learner, self.graphs, issuing)
             logs, predictions = saved.logs or (metrics.new_logs() if record else None), None
             orders = _draw_orders(spec, data.features.index_device, saved.epochs, n_epochs)
             order = next(orders)
@@ -194,18 +201,18 @@ class Engine:
         ]
 
     @torch.no_grad()
-    def top1(self, data: Data, rows: torch.Tensor, classifiers: Sequence[TrainedClassifier]) -> list[float]:
-        """Return the top-1 accuracy (percent) of each classifier on training ``rows``, from float32 logits."""
+    def validate(
+        self,
+        data: Data,
+        rows: torch.Tensor,
+        classifiers: Sequence[TrainedClassifier],
+        *,
+        with_losses: bool = False,
+    ) -> tuple[list[float], list[float | None]]:
+        """Score classifiers on training ``rows`` from float32 logits, see :func:`cog.logreg.metrics.validate`."""
         with self._computing(), products(self.device, "fp32"):
             logits = [classifier.logits for classifier in classifiers]
-            return metrics.top1_of_many(data.features, data.targets, rows, logits)
-
-    @torch.no_grad()
-    def losses(self, data: Data, rows: torch.Tensor, classifiers: Sequence[TrainedClassifier]) -> list[float]:
-        """Return the mean cross-entropy of each classifier on training ``rows``, from float32 logits."""
-        with self._computing(), products(self.device, "fp32"):
-            logits = [classifier.logits for classifier in classifiers]
-            return metrics.mean_losses(data.features, data.targets, rows, logits)
+            return metrics.validate(data.features, data.targets, rows, logits, with_losses=with_losses)
 
     def make_learner(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> Learner:
         """Return the classifiers at the beginning of their training."""

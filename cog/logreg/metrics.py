@@ -132,40 +132,39 @@ def evaluate(
     return to_evaluation(sums, len(y)), torch.cat(predictions).cpu() if exact else None
 
 
-def top1_of_many(
-    features: FeatureMatrix, y: torch.Tensor, rows: torch.Tensor, classifiers: Sequence[Logits]
-) -> list[float]:
-    """Return the top-1 accuracy of several classifiers on the same rows; each chunk of features is gathered once.
+def validate(
+    features: FeatureMatrix,
+    y: torch.Tensor,
+    rows: torch.Tensor,
+    classifiers: Sequence[Logits],
+    *,
+    with_losses: bool = False,
+) -> tuple[list[float], list[float | None]]:
+    """Score several classifiers on the same rows; each chunk of features is gathered once.
 
     Args:
         features: features ``(n, d)``.
         y: int64 ``(n,)``, on the device of the features.
         rows: rows to score, int64 ``(m,)``, on the CPU.
         classifiers: the classifiers.
+        with_losses: whether to compute losses.
 
     Returns:
-        Percent for each, equal to that of :func:`evaluate`.
+        For each classifier the top-1 accuracy in percent, equal to that of :func:`evaluate`, and the mean cross-entropy
+        in nats, or None.
     """
     hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
+    losses = new_sums(y.device)[:1].repeat(len(classifiers))
     for start, stop, new in _chunks(len(rows), y.device):
         part = rows[start:stop].to(features.index_device)
         x, labels = features.exact(part), y[part.to(y.device)][new - start :]
         for index, logits_of in enumerate(classifiers):
-            hits[index] += (true_class_rank(logits_of(x)[new - start :], labels) < 1).sum()
-    return [100 * count / len(rows) for count in hits.tolist()]
-
-
-def mean_losses(
-    features: FeatureMatrix, y: torch.Tensor, rows: torch.Tensor, classifiers: Sequence[Logits]
-) -> list[float]:
-    """Return the mean cross-entropy (nats) of several classifiers on the same rows, see :func:`top1_of_many`."""
-    sums = [new_sums(y.device) for _ in classifiers]
-    for start, stop, new in _chunks(len(rows), y.device):
-        part = rows[start:stop].to(features.index_device)
-        x, labels = features.exact(part), y[part.to(y.device)][new - start :]
-        for total, logits_of in zip(sums, classifiers, strict=True):
-            add_batch(total, logits_of(x)[new - start :], labels)
-    return [to_evaluation(total, len(rows)).loss for total in sums]
+            logits = logits_of(x)[new - start :]
+            hits[index] += (true_class_rank(logits, labels) < 1).sum()
+            if with_losses:
+                losses[index] += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    means = (losses / len(rows)).tolist() if with_losses else [None] * len(classifiers)
+    return [100 * count / len(rows) for count in hits.tolist()], means
 
 
 def _chunks(n: int, device: torch.device) -> list[tuple[int, int, int]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,10 +139,8 @@ def _validate(
     settings: Settings,
 ) -> list[Result]:
     start = time.monotonic()
-    scores = engine.top1(data, rows, classifiers)
-    losses: Sequence[float | None] = [None] * len(scores)
-    if settings.tie_break == "loss":
-        losses = engine.losses(data, rows, classifiers)
+    with_losses = settings.tie_break == "loss"
+    scores, losses = engine.validate(data, rows, classifiers, with_losses=with_losses)
     share = (time.monotonic() - start) / len(classifiers)
     return [
         Result(score, classifier.diverged, classifier.seconds + share, loss)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,6 +20,7 @@ from cog.miniature.render import draw
 from cog.miniature.traits import concept_traits
 from cog.runtime import files
 from cog.runtime.progress import Progress, duration
+from cog.runtime.ranks import n_processors
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def make_world(
     if not jobs:
         logger.info("%s holds all images of %d concepts already", output_dir, len(concepts.every))
         return concepts
-    n_workers = min(n_workers or _n_processors(), len(jobs))
+    n_workers = min(n_workers or n_processors(), len(jobs))
     with Progress(n_images, "drawing", interval=10) as progress:
         if n_workers == 1:
             for job in jobs:
@@ -103,11 +103,6 @@ def make_world(
         "%s: drew %d images of %d concepts in %s", output_dir, n_images, len(jobs), duration(progress.seconds)
     )
     return concepts
-
-
-def _n_processors() -> int:
-    """Return the number of processors of this process (macOS knows no affinity: of the machine)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _claim(output_dir: Path, settings: WorldSettings) -> None:

@@ -331,41 +331,40 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     try:
         code = main(argv) or 0
         sys.stdout.flush()
-    except CogError as error:
-        if os.environ.get("COG_DEBUG") == "1":
-            traceback.print_exc()
-        logging.getLogger("cog").error("%s", error)
-        code = error.exit_code
     except KeyboardInterrupt:
         logging.getLogger("cog").error("interrupted")
         code = 130
-    except (MemoryError, RuntimeError) as error:
-        if not memory.is_exhausted(error):
-            raise
-        if os.environ.get("COG_DEBUG") == "1":
-            traceback.print_exc()
-        what = f"{os.path.basename(sys.argv[0])} was running"
-        todo = "do less at a time (fewer seeds and shots, smaller batches)"
-        logging.getLogger("cog").error("%s", memory.explain(error, what=what, todo=todo))
-        code = 2
     except BrokenPipeError:
         # The reader of our output (`| head`) went away; leave quietly as other tools do.
         _discard_output()
         code = 141
-    except OSError as error:
-        # What the checks above it did not foresee: permissions, links that lead in circles, full disks.
+    except (CogError, MemoryError, RuntimeError, OSError) as error:
+        explained = _explain(error)
         if os.environ.get("COG_DEBUG") == "1":
             traceback.print_exc()
-        where = f"cannot access {error.filename}" if error.filename else "input or output failed"
-        logging.getLogger("cog").error("%s", CogError(f"{where}: {error.strerror or error}"))
+        logging.getLogger("cog").error("%s", explained)
         try:
             sys.stdout.flush()
         except OSError:
             _discard_output()
-        code = 2
+        code = explained.exit_code
     finally:
         sys.stdout = stdout
     sys.exit(code)
+
+
+def _explain(error: Exception) -> CogError:
+    """Return an error in one line; raises it where it is our own fault."""
+    if isinstance(error, CogError):
+        return error
+    if isinstance(error, OSError):
+        # What the checks above it did not foresee: permissions, links that lead in circles, full disks.
+        where = f"cannot access {error.filename}" if error.filename else "input or output failed"
+        return CogError(f"{where}: {error.strerror or error}")
+    if not memory.is_exhausted(error):
+        raise error
+    todo = "do less at a time (fewer seeds and shots, smaller batches)"
+    return memory.explain(error, what=f"{os.path.basename(sys.argv[0])} was running", todo=todo)
 
 
 def _discard_output() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from cog.runtime import cli as cli_tools
+from cog.runtime import ranks
 
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("expected N SCRIPT ARGUMENTS..., N being the number of processes")
     size = int(words[0])
     # Otherwise each process would start as many threads as there are processors.
-    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, _n_processors() // size)))
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, ranks.n_processors() // size)))
     variables = {"TORCHELASTIC_RUN_ID": secrets.token_hex(8), "OMP_NUM_THREADS": threads}
     codes = run_processes([sys.executable, *words[1:]], size, variables)
     for rank, code in enumerate(codes):
@@ -89,10 +90,6 @@ def run_processes(
         for process in processes:
             if process.poll() is None:
                 process.kill()
-
-
-def _n_processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

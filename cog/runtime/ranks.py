@@ -131,6 +131,11 @@ def _checked(rank: Rank, source: str) -> Rank:
     return rank if rank.size > 1 else Rank()
 
 
+def n_processors() -> int:
+    """Return the number of processors that this process may use (macOS knows no affinity: of the machine)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def own_gpu(rank: Rank, n_gpus: int) -> int:
     """Return the index of this process's GPU among those it sees: one for each process of a machine.
 

@@ -17,6 +17,7 @@ from types import FrameType
 
 from cog.errors import CogError
 from cog.runtime.progress import duration
+from cog.runtime.ranks import n_processors
 from cog.runtime.signals import EXIT_CODE
 from cog.study.plan import StudyPlan
 from cog.study.slurm import Array, command_line
@@ -210,7 +211,7 @@ def place(slot: int, n_processes: int, gpus: Sequence[str], environment: Mapping
     if gpus:
         result["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
     if "OMP_NUM_THREADS" not in environment:
-        result["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // n_processes))
+        result["OMP_NUM_THREADS"] = str(max(1, n_processors() // n_processes))
     return result
 
 

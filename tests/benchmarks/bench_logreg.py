@@ -150,7 +150,7 @@ class Parts:
                 engine.fit(data, TrainSpec(self.rows, part, 1, 2), settings)
             else:
                 start = torch.zeros(self.n_classes, data.features.dim), torch.zeros(self.n_classes)
-                engine.top1(data, self.val, [TrainedClassifier([start]) for _ in part])
+                engine.validate(data, self.val, [TrainedClassifier([start]) for _ in part])
 
 
 def scaled(case: str, precisions: list[str], repeats: int, *, batched: bool) -> None:

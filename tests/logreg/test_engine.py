@@ -101,7 +101,7 @@ def test_trials_of_a_search_equal_the_plain_loop(sets, k):
     engine = Engine(CPU)
     data, spec = load(sets, engine), spec_of(sets[2], *RATES[:k])
     trained = engine.fit(data, spec, SETTINGS)
-    scores = engine.top1(data, sets[3], trained)
+    scores = engine.validate(data, sets[3], trained)[0]
     for i, classifier in enumerate(trained):
         linear, logs = plain(sets, spec, i)
         assert scores[i] == pytest.approx(logs["test/top1"][-1], abs=1e-4)  # one row of 600 is 0.17
@@ -170,7 +170,7 @@ def test_bfloat16_gives_the_same_accuracy(sets):
         engine = Engine(CPU, name)
         data = load(sets, engine)
         scores.append(
-            np.array(engine.top1(data, sets[3], engine.fit(data, spec_of(sets[2], *RATES), SETTINGS)))
+            np.array(engine.validate(data, sets[3], engine.fit(data, spec_of(sets[2], *RATES), SETTINGS))[0])
         )
     differences = scores[0] - scores[1]
     assert abs(differences.mean()) < 0.1
@@ -204,7 +204,7 @@ def test_a_network_equals_the_plain_loop(sets, kind, lr, wd, layers):
     assert trained.logs["test/top1"] == pytest.approx(theirs["test/top1"], abs=1e-4)
     for name, parameter in oracle.state_dict().items():
         torch.testing.assert_close(trained.state_dict()[name], parameter, rtol=1e-3, atol=1e-5)
-    assert engine.top1(data, val, [trained]) == pytest.approx([theirs["test/top1"][-1]], abs=1e-4)
+    assert engine.validate(data, val, [trained])[0] == pytest.approx([theirs["test/top1"][-1]], abs=1e-4)
     assert str(trained.module()) == str(oracle)
 
 
@@ -225,7 +225,7 @@ def test_bfloat16_gives_a_network_the_same_accuracy(sets, kind):
         trained = [
             engine.fit(data, spec_of(sets[2], 0.1, seed=seed), mlp_settings(kind))[0] for seed in range(6)
         ]
-        scores.append(np.mean(engine.top1(data, sets[3], trained)))
+        scores.append(np.mean(engine.validate(data, sets[3], trained)[0]))
     assert abs(scores[0] - scores[1]) < 1.0  # of 600 images, 6 runs: one image is 0.03
     assert scores[0] > 50
 
@@ -304,7 +304,7 @@ class TestEveryForm:
         )
         expected, found = (engine.fit(one, spec, settings, record=single) for one in (data, host))
         assert all(map(equal, expected, found))
-        assert engine.top1(host, sets[3], found) == engine.top1(data, sets[3], expected)
+        assert engine.validate(host, sets[3], found)[0] == engine.validate(data, sets[3], expected)[0]
         if single:
             assert found[0].logs == expected[0].logs
 
@@ -486,7 +486,7 @@ def test_mapped_features_are_those_in_memory(tmp_path, sets, precision, normaliz
         in_memory = {"fp32": FloatMatrix, "bf16": SplitMatrix}[precision]
         assert type(data.features) is (MappedMatrix if mapped else in_memory)
         trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
-        scores.append(engine.top1(data, val, trained[-1:]))
+        scores.append(engine.validate(data, val, trained[-1:])[0])
     assert equal(*trained)
     assert scores[0] == scores[1]
     assert path.read_bytes() == before
@@ -542,7 +542,7 @@ def test_many_classifiers_are_scored_as_one_is(sets):
         for _ in "abc"
     ]
     classifiers.append(lambda part: torch.zeros(len(part), CLASSES))  # ties everywhere
-    found = metrics.top1_of_many(FloatMatrix(x), y, rows, classifiers)
+    found = metrics.validate(FloatMatrix(x), y, rows, classifiers)[0]
     expected = [metrics.evaluate(FloatMatrix(x[rows]), y[rows], one)[0].top1 for one in classifiers]
     assert found == pytest.approx(expected)
 
@@ -599,12 +599,12 @@ def test_on_a_gpu(sets, form, precision):
     spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates)
     settings = dataclasses.replace(SETTINGS, **changes)
     reference, ours = Engine(CPU), Engine(torch.device("cuda"), precision)
-    expected = reference.top1(
+    expected = reference.validate(
         load(sets, reference), sets[3], reference.fit(load(sets, reference), spec, settings)
-    )
+    )[0]
     data = load(sets, ours)
     replayed = ours.fit(data, spec, settings)
-    assert ours.top1(data, sets[3], replayed) == pytest.approx(expected, abs=1.0)
+    assert ours.validate(data, sets[3], replayed)[0] == pytest.approx(expected, abs=1.0)
     assert replayed[0].arithmetic["cuda_graphs"]
     ours.graphs.enabled = False
     assert all(map(equal, replayed, ours.fit(data, spec, settings)))
