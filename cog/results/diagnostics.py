@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cog import constants, paths
 from cog.results import scores, ties
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.labels import dataset_label, shots_title
-from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, amount, notices
+from cog.results.labels import counted, dataset_label, shots_title
+from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, notices
 from cog.results.official import Match, Verdict
 from cog.results.run_records import Problem, Run
 from cog.results.scores import RUNS, SeedAverage, dataset_key, of_metric
@@ -192,7 +192,7 @@ def _problem_folders(problems: Sequence[Problem]) -> list[Notice]:
     unfinished = [problem for problem in problems if problem.state in (RUNNING, INTERRUPTED)]
     others = [problem for problem in problems if problem.state not in (RUNNING, INTERRUPTED)]
     return [
-        *notices("folders", "", others, n=amount(len(others), "folder")),
+        *notices("folders", "", others, n=counted(len(others), "folder")),
         *notices("unfinished", "", unfinished),
     ]
 
@@ -231,7 +231,7 @@ def _missing_seeds(results: _ModelResults) -> list[Notice]:
         commands=commands[:_MOST_COMMANDS]
         if results.model
         else (),  # a folder outside the layout has no names
-        n=f"{len(incomplete)} of {amount(len(results.cells), 'result')}",
+        n=f"{len(incomplete)} of {counted(len(results.cells), 'result')}",
     )
 
 
@@ -283,7 +283,7 @@ def _ties(results: _ModelResults) -> list[Notice]:
         results.model,
         tied,
         lambda run: f"{_run(run)}: {ties.say(run.details.n_trials_tied, run.details.n_trials)}",
-        n=f"{len(tied)} of {amount(len(searched), 'run')}",
+        n=f"{len(tied)} of {counted(len(searched), 'run')}",
     )
 
 
@@ -333,7 +333,7 @@ def _edges(results: _ModelResults) -> list[Notice]:
             results.model,
             places,
             lambda place: f"{_run(place[2])}: {getattr(place[2], place[0]):.3g}",
-            n=f"{len(places)} of {amount(len(searched), 'run')}",
+            n=f"{len(places)} of {counted(len(searched), 'run')}",
             name={"lr": "learning rate", "wd": "weight decay"}[attribute],
             end=end,
             key={"lr": "CLF.LR_INTV", "wd": "CLF.WD_INTV"}[attribute],
@@ -348,7 +348,7 @@ def _protocol(results: _ModelResults) -> list[Notice]:
         other = [given[name] for given in settings if name in given and not _same(given[name], expected)]
         if other:
             shown = ", ".join(sorted({f"{plain(value)}" for value in other}))
-            items.append(f"{key}: {shown} instead of {plain(expected)} ({amount(len(other), 'run')})")
+            items.append(f"{key}: {shown} instead of {plain(expected)} ({counted(len(other), 'run')})")
     return notices("protocol", results.model, items)
 
 
@@ -412,10 +412,10 @@ def _features(results: _ModelResults) -> list[Notice]:
             results.model,
             failed,
             lambda f: (
-                f"{_split(f)}: {amount(f.n_failed or 0, 'image')}"
+                f"{_split(f)}: {counted(f.n_failed or 0, 'image')}"
                 + (f" of {f.n_images:,}" if f.n_images else "")
             ),
-            n=amount(sum(f.n_failed or 0 for f in failed), "image"),
+            n=counted(sum(f.n_failed or 0 for f in failed), "image"),
         ),
         *notices("checkpoints", results.model, apart, _run),
         *notices("stale", results.model, stale, _run),

@@ -10,7 +10,7 @@ from typing import Any
 
 from cog.errors import CogError
 from cog.reporting.html.facts import Facts
-from cog.reporting.html.templating import breakable, date, duration, signed
+from cog.reporting.html.templating import breakable, date, duration
 from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages, Slice, pivot
@@ -18,7 +18,7 @@ from cog.reporting.tables.writers import Table, printable, words_table
 from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.diagnostics import analysis_settings
-from cog.results.labels import dataset_label
+from cog.results.labels import dataset_label, signed
 from cog.results.scores import SeedAverage, dataset_key
 from cog.runtime.json_fields import number
 

@@ -15,7 +15,7 @@ from cog.results.comparison import Difference, SharedRank
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.notices import Notice
 from cog.results.official import Match, Verdict
-from cog.results.published import CATEGORY_LABELS, MODELS, SOURCES
+from cog.results.published import CATEGORY_LABELS, MODELS, REFERENCE, SOURCES
 from cog.results.query import QueryResult
 from cog.results.ranking import Place
 from cog.results.run_records import Run
@@ -375,7 +375,7 @@ def _choose_baseline(
     if wanted is None and not papers:
         return max(
             own,
-            key=lambda m: (m.name == ranking.REFERENCE, len(m.cells), sum(cell.value for cell in m.cells)),
+            key=lambda m: (m.name == REFERENCE, len(m.cells), sum(cell.value for cell in m.cells)),
         )
     if wanted is None:
         clean = [paper for paper in papers if not paper.mark] or papers
