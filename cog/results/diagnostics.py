@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import shlex
@@ -16,7 +17,7 @@ from cog.results.labels import counted, dataset_label, shots_title
 from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, notices
 from cog.results.official import Match, Verdict
 from cog.results.run_records import Problem, Run
-from cog.results.scores import RUNS, SeedAverage, dataset_key, of_metric
+from cog.results.scores import RUNS, SeedAverage, dataset_key
 from cog.results.search_history import FeatureDescription, plain
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
@@ -45,58 +46,39 @@ _LONGEST_SETTING = 40
 
 
 @dataclass(frozen=True)
-class _ModelResults:
-    """What is checked of one model.
+class ModelResults:
+    """What is known of one model of the user's.
 
     Attributes:
-        model: name.
-        runs: those of the protocol's classifier.
-        cells: their average top-1 accuracies over seeds.
+        name: as everywhere in the toolkit.
+        runs: those of the protocol's classifier; empty for imported results.
+        cells: its top-1 accuracies.
         counts: verdict on the data, by data set.
-        features: how they were made, by data set and split.
-        root: the folder of all models, for commands.
+        features: how its features were made, by data set and split.
     """
 
-    model: str
+    name: str
     runs: Sequence[Run]
     cells: Sequence[SeedAverage]
     counts: Mapping[str, Verdict]
     features: Mapping[tuple[str, str], FeatureDescription]
-    root: str
 
 
-def collect(
-    results: QueryResult,
-    *,
-    counts: Mapping[tuple[str, str], Verdict],
-    features: Mapping[tuple[str, str, str], FeatureDescription],
-    root: str,
-) -> list[Notice]:
+def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) -> list[Notice]:
     """Return all notices, the most severe first.
 
     Args:
         results: as they were read.
-        counts: verdict on the data of runs, by model and data set.
-        features: of runs, by model, data set and split.
+        models: those with runs, in the order in which they are shown.
         root: the folder of all models, for commands.
     """
-    cells = _grouped(
-        (c for c in of_metric(results.cells, "top1") if c.source == RUNS), operator.attrgetter("model")
-    )
-    counts_of = _grouped(counts.items(), lambda item: item[0][0])
-    features_of = _grouped(features.items(), lambda item: item[0][0])
     found = _problem_folders(results.problems)
-    for model, runs in _grouped(results.runs, operator.attrgetter("model")).items():
-        mine = _ModelResults(
-            model,
-            runs,
-            cells.get(model, []),
-            {dataset: verdict for (_, dataset), verdict in counts_of.get(model, ())},
-            {(dataset, split): made for (_, dataset, split), made in features_of.get(model, ())},
-            root,
-        )
-        for check in _CHECKS:
-            found += check(mine)
+    for model in models:
+        for check in (
+            _counts, functools.partial(_missing_seeds, root=root), functools.partial(_missing_results, root=root),
+            _diverged, _ties, _chance, _edges, _protocol, _mixed, _features, _unrecorded,
+        ):  # fmt: skip
+            found += check(model)
     found += [*_precisions(results.runs), *of_experiments(results, root=root)]
     if limit := paths.limit_of(root):
         found += notices("no results", "", [root], limit=str(limit))
@@ -200,44 +182,42 @@ def _problem_folders(problems: Sequence[Problem]) -> list[Notice]:
 # --- of each model
 
 
-def _counts(results: _ModelResults) -> list[Notice]:
+def _counts(model: ModelResults) -> list[Notice]:
     def describe(place: tuple[str, Verdict]) -> str:
         dataset, verdict = place
         return ": ".join(filter(None, (dataset_label(dataset), "; ".join(verdict.differences))))
 
-    matching = _grouped(results.counts.items(), lambda place: place[1].match)
+    matching = _grouped(model.counts.items(), lambda place: place[1].match)
     return [
         notice
         for match in (Match.DIFFERENT, Match.NEARLY, Match.UNKNOWN)
-        for notice in notices(match.value, results.model, matching.get(match, ()), describe)
+        for notice in notices(match.value, model.name, matching.get(match, ()), describe)
     ]
 
 
-def _missing_seeds(results: _ModelResults) -> list[Notice]:
-    incomplete = [cell for cell in results.cells if cell.missing_seeds]
+def _missing_seeds(model: ModelResults, *, root: str) -> list[Notice]:
+    incomplete = [cell for cell in model.cells if cell.missing_seeds]
     groups = _grouped(incomplete, lambda cell: (cell.missing_seeds, bool(cell.n_shot)))
     commands = [
-        _driver(results.model, [(cell.dataset, cell.n_shot) for cell in group], seeds, results.root)
+        _driver(model.name, [(cell.dataset, cell.n_shot) for cell in group], seeds, root)
         for (seeds, _), group in groups.items()
     ]
     return notices(
         "missing seeds",
-        results.model,
+        model.name,
         incomplete,
         lambda cell: (
             f"{_place_of(cell)}: {len(cell.seeds)} of {len(cell.seeds) + len(cell.missing_seeds)}, missing "
             f"{', '.join(map(str, cell.missing_seeds))}"
         ),
-        commands=commands[:_MOST_COMMANDS]
-        if results.model
-        else (),  # a folder outside the layout has no names
-        n=f"{len(incomplete)} of {counted(len(results.cells), 'result')}",
+        commands=commands[:_MOST_COMMANDS] if model.name else (),  # a folder outside the layout has no names
+        n=f"{len(incomplete)} of {counted(len(model.cells), 'result')}",
     )
 
 
-def _missing_results(results: _ModelResults) -> list[Notice]:
+def _missing_results(model: ModelResults, *, root: str) -> list[Notice]:
     found = []
-    present = {(cell.dataset, cell.n_shot) for cell in results.cells}
+    present = {(cell.dataset, cell.n_shot) for cell in model.cells}
     for few in (False, True):
         official = [(d, n) for d, n in present if bool(n) == few and d in constants.DATASETS]
         datasets, shots = {d for d, _ in official}, sorted({n for _, n in official})
@@ -247,27 +227,27 @@ def _missing_results(results: _ModelResults) -> list[Notice]:
         text = f"The paper's study has six data sets; {', '.join(absent)} {verb} missing entirely."
         found += notices(
             "missing results",
-            results.model,
+            model.name,
             gaps,
             lambda gap: _place(*gap),
-            commands=[_driver(results.model, gaps, constants.SEEDS, results.root)],
+            commands=[_driver(model.name, gaps, constants.SEEDS, root)],
             n=f"{len(gaps)} {'few-shot results' if few else 'results with all images'}",
             text=text if absent else "Some combinations of data set and number of images have no run.",
         )
     return found
 
 
-def _diverged(results: _ModelResults) -> list[Notice]:
-    lossy = [run for run in results.runs if run.details.n_trials_diverged]
+def _diverged(model: ModelResults) -> list[Notice]:
+    lossy = [run for run in model.runs if run.details.n_trials_diverged]
     most = [run for run in lossy if 2 * run.details.n_trials_diverged > run.details.n_trials > 0]
     lost, tried = (
-        sum(getattr(run.details, name) for run in results.runs) for name in ("n_trials_diverged", "n_trials")
+        sum(getattr(run.details, name) for run in model.runs) for name in ("n_trials_diverged", "n_trials")
     )
     return [
-        *notices("diverged runs", results.model, (run for run in results.runs if run.diverged), _run),
+        *notices("diverged runs", model.name, (run for run in model.runs if run.diverged), _run),
         *notices(
             "many diverged trials" if most else "diverged trials",
-            results.model,
+            model.name,
             most or lossy,
             lambda run: f"{_run(run)}: {run.details.n_trials_diverged} of {run.details.n_trials}",
             n=f"{lost:,} of {tried:,} trials",
@@ -275,26 +255,26 @@ def _diverged(results: _ModelResults) -> list[Notice]:
     ]
 
 
-def _ties(results: _ModelResults) -> list[Notice]:
-    searched = [run for run in results.runs if run.details.n_trials > 1]
+def _ties(model: ModelResults) -> list[Notice]:
+    searched = [run for run in model.runs if run.details.n_trials > 1]
     tied = [run for run in searched if 2 * run.details.n_trials_tied >= run.details.n_trials]
     return notices(
         "ties",
-        results.model,
+        model.name,
         tied,
         lambda run: f"{_run(run)}: {ties.say(run.details.n_trials_tied, run.details.n_trials)}",
         n=f"{len(tied)} of {counted(len(searched), 'run')}",
     )
 
 
-def _chance(results: _ModelResults) -> list[Notice]:
+def _chance(model: ModelResults) -> list[Notice]:
     classes = {
-        (run.dataset, run.n_shot): run.details.n_classes for run in results.runs if run.details.n_classes
+        (run.dataset, run.n_shot): run.details.n_classes for run in model.runs if run.details.n_classes
     }
-    known = [(cell, classes.get((cell.dataset, cell.n_shot)) or 1) for cell in results.cells]
+    known = [(cell, classes.get((cell.dataset, cell.n_shot)) or 1) for cell in model.cells]
     return notices(
         "chance",
-        results.model,
+        model.name,
         [
             f"{_place_of(cell)}: {cell.value:.2f} % of {n_classes} classes"
             for cell, n_classes in known
@@ -314,8 +294,8 @@ def at_edge(value: float | None, interval: Any) -> str | None:
     return "lower" if share <= _EDGE_SHARE else "upper" if share >= 1 - _EDGE_SHARE else None
 
 
-def _edges(results: _ModelResults) -> list[Notice]:
-    searched = [run for run in results.runs if run.details.n_trials]
+def _edges(model: ModelResults) -> list[Notice]:
+    searched = [run for run in model.runs if run.details.n_trials]
     ends = _grouped(
         (
             (attribute, end, run)
@@ -330,7 +310,7 @@ def _edges(results: _ModelResults) -> list[Notice]:
         rare = len(places) * 10 < len(searched)
         found += notices(
             "harmless edge" if (attribute, end) == ("wd", "lower") else "rare edge" if rare else "edge",
-            results.model,
+            model.name,
             places,
             lambda place: f"{_run(place[2])}: {getattr(place[2], place[0]):.3g}",
             n=f"{len(places)} of {counted(len(searched), 'run')}",
@@ -341,15 +321,15 @@ def _edges(results: _ModelResults) -> list[Notice]:
     return found
 
 
-def _protocol(results: _ModelResults) -> list[Notice]:
-    settings = [run_settings(run) for run in results.runs]
+def _protocol(model: ModelResults) -> list[Notice]:
+    settings = [run_settings(run) for run in model.runs]
     items = []
     for name, (expected, key) in PROTOCOL.items():
         other = [given[name] for given in settings if name in given and not _same(given[name], expected)]
         if other:
             shown = ", ".join(sorted({f"{plain(value)}" for value in other}))
             items.append(f"{key}: {shown} instead of {plain(expected)} ({counted(len(other), 'run')})")
-    return notices("protocol", results.model, items)
+    return notices("protocol", model.name, items)
 
 
 def _same(value: Any, expected: Any) -> bool:
@@ -358,8 +338,8 @@ def _same(value: Any, expected: Any) -> bool:
     return type(value) is type(expected) and value == expected
 
 
-def _mixed(results: _ModelResults) -> list[Notice]:
-    runs = results.runs
+def _mixed(model: ModelResults) -> list[Notice]:
+    runs = model.runs
     epochs = sorted(_grouped(runs, operator.attrgetter("planned_epochs")).items())
 
     def of_runs(label: str, value: Callable[[Run], Any]) -> list[str]:
@@ -370,7 +350,7 @@ def _mixed(results: _ModelResults) -> list[Notice]:
         return [line for key, values in found for line in _differing(key, values, _run)]
 
     def of_features(label: str, value: Callable[[FeatureDescription], Any]) -> list[str]:
-        return _differing(label, ((value(f), f) for f in results.features.values()), _split)
+        return _differing(label, ((value(f), f) for f in model.features.values()), _split)
 
     checkpoints = of_features("checkpoint", lambda f: f.checkpoint_sha256 and f.checkpoint_sha256[:12])
     extraction = list(checkpoints)
@@ -384,23 +364,23 @@ def _mixed(results: _ModelResults) -> list[Notice]:
     settings = of_settings((name, key) for name, (_, key) in PROTOCOL.items() if name != "n_epochs")
     many = [f"{n} epochs: {_some(group, _run)}" for n, group in epochs if len(epochs) > 1]
     return [
-        *notices("epochs", results.model, many),
-        *notices("settings", results.model, settings),
-        *notices("other checkpoints" if checkpoints else "extraction", results.model, extraction),
-        *notices("versions", results.model, versions),
+        *notices("epochs", model.name, many),
+        *notices("settings", model.name, settings),
+        *notices("other checkpoints" if checkpoints else "extraction", model.name, extraction),
+        *notices("versions", model.name, versions),
     ]
 
 
-def _features(results: _ModelResults) -> list[Notice]:
-    made = results.features.values()
+def _features(model: ModelResults) -> list[Notice]:
+    made = model.features.values()
     failed = [f for f in made if f.n_failed]
     apart, stale = [], []
-    for run in results.runs:
+    for run in model.runs:
         used = {"train": run.details.train_features, "test": run.details.test_features}
         if len({identity.get("checkpoint_sha256") or None for identity in used.values()} - {None}) > 1:
             apart.append(run)
         changes = (
-            (identity.get(entry), getattr(results.features.get((run.dataset, split)), entry, None))
+            (identity.get(entry), getattr(model.features.get((run.dataset, split)), entry, None))
             for split, identity in used.items()
             for entry in ("checkpoint_sha256", "image_list_sha256")
         )
@@ -409,7 +389,7 @@ def _features(results: _ModelResults) -> list[Notice]:
     return [
         *notices(
             "failed images",
-            results.model,
+            model.name,
             failed,
             lambda f: (
                 f"{_split(f)}: {counted(f.n_failed or 0, 'image')}"
@@ -417,25 +397,14 @@ def _features(results: _ModelResults) -> list[Notice]:
             ),
             n=counted(sum(f.n_failed or 0 for f in failed), "image"),
         ),
-        *notices("checkpoints", results.model, apart, _run),
-        *notices("stale", results.model, stale, _run),
-        *notices(
-            "unpublished", results.model, (f for f in made if f.checkpoint_is_published is False), _split
-        ),
+        *notices("checkpoints", model.name, apart, _run),
+        *notices("stale", model.name, stale, _run),
+        *notices("unpublished", model.name, (f for f in made if f.checkpoint_is_published is False), _split),
     ]
 
 
-def _unrecorded(results: _ModelResults) -> list[Notice]:
-    return notices(
-        "unrecorded", results.model, (run for run in results.runs if not run.details.settings), _run
-    )
-
-
-#: What is looked at for each model, in the order in which it is said.
-_CHECKS = (
-    _counts, _missing_seeds, _missing_results, _diverged, _ties, _chance, _edges, _protocol, _mixed, _features,
-    _unrecorded,
-)  # fmt: skip
+def _unrecorded(model: ModelResults) -> list[Notice]:
+    return notices("unrecorded", model.name, (run for run in model.runs if not run.details.settings), _run)
 
 
 # --- of several models

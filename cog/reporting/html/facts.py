@@ -12,13 +12,13 @@ from cog import constants
 from cog.errors import CogError, some
 from cog.results import comparison, diagnostics, official, ranking, search_history
 from cog.results.comparison import Difference, SharedRank
+from cog.results.diagnostics import ModelResults
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.notices import Notice
-from cog.results.official import Match, Verdict
+from cog.results.official import Match
 from cog.results.published import CATEGORY_LABELS, MODELS, REFERENCE, SOURCES
 from cog.results.query import QueryResult
 from cog.results.ranking import Place
-from cog.results.run_records import Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
 
@@ -71,21 +71,15 @@ class PageModel:
 
 
 @dataclass(frozen=True)
-class OwnModel(PageModel):
+class OwnModel(PageModel, ModelResults):
     """One model with results that are not the paper's.
 
     Attributes:
         top5: its top-5 accuracies.
-        runs: behind them; empty for imported results.
-        counts: verdict on the data, by data set.
-        features: how its features were made, by data set and split.
         places: among the published results, by data set and number of shots; only where the data allow it.
     """
 
     top5: tuple[SeedAverage, ...]
-    runs: tuple[Run, ...]
-    counts: Mapping[str, Verdict]
-    features: Mapping[tuple[str, str], FeatureDescription]
     places: Mapping[tuple[str, int], Place]
 
     @property
@@ -241,8 +235,7 @@ def collect(
     if not compared and own:  # published numbers are on other data
         kept = [average for average in results.all_measures if average.source not in SOURCES.values()]
         results = dataclasses.replace(results, all_measures=kept)
-    counts = {(m.name, dataset): v for m in own if m.source == RUNS for dataset, v in m.counts.items()}
-    notices = diagnostics.collect(results, counts=counts, features=features, root=root)
+    notices = diagnostics.collect(results, [model for model in own if model.runs], root=root)
     papers = _papers(published, results.model_facts) if compared or not own else []
     base = _choose_baseline(own, papers, baseline)
     marked = [(model.name, model.source) for model in (*own, *papers) if model.mark]
