@@ -104,14 +104,13 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         model_facts=results.model_facts if is_table else None,
         marks=on_levels,
     )
+    remarks = []
     if request.claims:
         view = claims.of_claims([*results.cells, *results.measures])
-        if is_table:
-            return writers.draw(view.tables, request.format, width=request.width)
-        return writers.flat(view.records, view.columns, request.format, decimals=decimals)
-    view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
-    comparable = official.compare([*results.cells, *results.others])
-    remarks = [writers.printable(remark) for remark in comparable.remarks]
+    else:
+        view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
+        comparable = official.compare([*results.cells, *results.others])
+        remarks = [writers.printable(remark) for remark in comparable.remarks]
     if is_table and any(MARK in label for table in view.tables for label, _ in table.rows):
         remarks.append(writers.printable(results.model_facts.footnote((a.model, a.source) for a in shown)))
     if request.limit:

@@ -138,7 +138,6 @@ class Facts:
         papers: the published ones beside them, in the paper's order; none where the data forbid a comparison.
         published: the paper's results; none beside results of other experiments alone.
         compared: whether any own result may be compared with published ones.
-        headline: what to say before all models, in sentences.
         standings: of compared models, the highest mean over the levels first; empty with fewer than two own models.
         differences: of own models to ``baseline`` with all images, by model (index in ``own``) and data set.
         baseline: what own models are compared with; None with fewer than two.
@@ -151,13 +150,17 @@ class Facts:
     papers: tuple[PageModel, ...]
     published: tuple[SeedAverage, ...]
     compared: bool
-    headline: tuple[str, ...]
     standings: tuple[Standing, ...]
     differences: Mapping[tuple[int, str], Difference]
     baseline: PageModel | None
     footnote: str
     notices: tuple[Notice, ...]
     results: QueryResult
+
+    @functools.cached_property
+    def headline(self) -> tuple[str, ...]:
+        """What to say before all models, in sentences."""
+        return tuple(_headline(self))
 
     @property
     def has_experiments(self) -> bool:
@@ -239,12 +242,11 @@ def collect(
     papers = _papers(published, results.model_facts) if compared or not own else []
     base = _choose_baseline(own, papers, baseline)
     marked = [(model.name, model.source) for model in (*own, *papers) if model.mark]
-    facts = Facts(
+    return Facts(
         own=tuple(own),
         papers=tuple(papers),
         published=tuple(published),
         compared=compared,
-        headline=(),
         standings=_standings(own, papers) if compared and len(own) > 1 else (),
         differences=_differences(own, base),
         baseline=base,
@@ -252,7 +254,6 @@ def collect(
         notices=tuple(notices),
         results=results,
     )
-    return dataclasses.replace(facts, headline=tuple(_headline(facts)))
 
 
 def _has_experiments(results: QueryResult) -> bool:
