@@ -17,7 +17,7 @@ from cog.results.labels import counted, dataset_label, shots_title
 from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, notices
 from cog.results.official import Match, Verdict
 from cog.results.run_records import Problem, Run
-from cog.results.scores import RUNS, SeedAverage, dataset_key
+from cog.results.scores import RUNS, SeedAverage, dataset_key, grouped
 from cog.results.search_history import FeatureDescription, plain
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cog.results.query import QueryResult
 
 _Item = TypeVar("_Item")
-_Group = TypeVar("_Group")
 
 # A value this close to an end, as a share of the interval's length on the logarithmic axis, lies at the edge.
 _EDGE_SHARE = 0.02
@@ -101,13 +100,6 @@ def run_settings(run: Run) -> dict[str, Any]:
     return {**run.details.settings, "n_epochs": run.planned_epochs}
 
 
-def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Group]) -> dict[_Group, list[_Item]]:
-    groups: dict[_Group, list[_Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
-
 def _differing(
     label: str, values: Iterable[tuple[Any, _Item]], describe: Callable[[_Item], str]
 ) -> list[str]:
@@ -119,7 +111,7 @@ def _differing(
         describe: returns an item in words; called for those that are named.
     """
     shown: dict[str, list[_Item]] = {}
-    for group in _grouped(values, lambda pair: repr(pair[0])).values():  # of thousands of values, few differ
+    for group in grouped(values, lambda pair: repr(pair[0])).values():  # of thousands of values, few differ
         text = plain(group[0][0])
         if text is not None:
             shown.setdefault(text, []).extend(item for _, item in group)
@@ -162,7 +154,7 @@ def _of_models(
     kind: str, places: Iterable[tuple[str, _Item]], describe: Callable[[_Item], str] = str
 ) -> list[Notice]:
     """Return a notice of one kind for each model, given places with their models."""
-    by_model = _grouped(places, lambda place: place[0])
+    by_model = grouped(places, lambda place: place[0])
     return [
         notice
         for model, group in by_model.items()
@@ -187,7 +179,7 @@ def _counts(model: ModelResults) -> list[Notice]:
         dataset, verdict = place
         return ": ".join(filter(None, (dataset_label(dataset), "; ".join(verdict.differences))))
 
-    matching = _grouped(model.counts.items(), lambda place: place[1].match)
+    matching = grouped(model.counts.items(), lambda place: place[1].match)
     return [
         notice
         for match in (Match.DIFFERENT, Match.NEARLY, Match.UNKNOWN)
@@ -197,7 +189,7 @@ def _counts(model: ModelResults) -> list[Notice]:
 
 def _missing_seeds(model: ModelResults, *, root: str) -> list[Notice]:
     incomplete = [cell for cell in model.cells if cell.missing_seeds]
-    groups = _grouped(incomplete, lambda cell: (cell.missing_seeds, bool(cell.n_shot)))
+    groups = grouped(incomplete, lambda cell: (cell.missing_seeds, bool(cell.n_shot)))
     commands = [
         _driver(model.name, [(cell.dataset, cell.n_shot) for cell in group], seeds, root)
         for (seeds, _), group in groups.items()
@@ -296,7 +288,7 @@ def at_edge(value: float | None, interval: Any) -> str | None:
 
 def _edges(model: ModelResults) -> list[Notice]:
     searched = [run for run in model.runs if run.details.n_trials]
-    ends = _grouped(
+    ends = grouped(
         (
             (attribute, end, run)
             for run in searched
@@ -340,7 +332,7 @@ def _same(value: Any, expected: Any) -> bool:
 
 def _mixed(model: ModelResults) -> list[Notice]:
     runs = model.runs
-    epochs = sorted(_grouped(runs, operator.attrgetter("planned_epochs")).items())
+    epochs = sorted(grouped(runs, operator.attrgetter("planned_epochs")).items())
 
     def of_runs(label: str, value: Callable[[Run], Any]) -> list[str]:
         return _differing(label, ((value(run), run) for run in runs), _run)
@@ -414,8 +406,8 @@ def _precisions(runs: Sequence[Run]) -> list[Notice]:
     """Name data sets and numbers of shots whose runs (any seeds, any models) differ in precision."""
     items = []
     known = [run for run in runs if run.details.precision is not None]
-    for place, group in _grouped(known, lambda run: (run.dataset, run.n_shot)).items():
-        by_precision = _grouped(group, lambda run: run.details.precision)
+    for place, group in grouped(known, lambda run: (run.dataset, run.n_shot)).items():
+        by_precision = grouped(group, lambda run: run.details.precision)
         texts = (
             f"{precision}: {_some(members, lambda run: f'{run.model}, seed {run.seed}')}"
             for precision, members in by_precision.items()
@@ -432,9 +424,9 @@ def _analyses_with_other_settings(analyses: Sequence[AnalysisRecord]) -> list[No
         for key, value in analysis_settings(record).items()
     ]
     items = []
-    for (analysis, dataset), group in _grouped(told, lambda setting: setting[:2]).items():
-        for key, same_key in _grouped(group, lambda setting: setting[2]).items():
-            by_value = _grouped(same_key, lambda setting: setting[3])
+    for (analysis, dataset), group in grouped(told, lambda setting: setting[:2]).items():
+        for key, same_key in grouped(group, lambda setting: setting[2]).items():
+            by_value = grouped(same_key, lambda setting: setting[3])
             words = (
                 f"{value} ({', '.join([model for *_, model in members[:3]])})"
                 for value, members in by_value.items()
@@ -452,8 +444,8 @@ def _analyses_of_other_features(analyses: Sequence[AnalysisRecord]) -> list[Noti
         for split, digest in _digests(record).items()
     ]
     items = []
-    for (model, dataset, split), group in _grouped(used, lambda use: use[0]).items():
-        by_digest = _grouped(group, lambda use: use[1]).values()
+    for (model, dataset, split), group in grouped(used, lambda use: use[0]).items():
+        by_digest = grouped(group, lambda use: use[1]).values()
         groups = " / ".join(", ".join(name for *_, name in members) for members in by_digest)
         items += [(model, f"{dataset_label(dataset)}, {split}: {groups}")] * (len(by_digest) > 1)
     return _of_models("analyses' features", items)
@@ -515,9 +507,9 @@ def _missing_analyses(results: QueryResult, root: str) -> list[Notice]:
         if (model, dataset, name) not in there
     ]
     found = []
-    for model, of_model in _grouped(gaps, lambda gap: gap[0]).items():
+    for model, of_model in grouped(gaps, lambda gap: gap[0]).items():
         absent = {
-            name: [gap[2] for gap in group] for name, group in _grouped(of_model, lambda gap: gap[1]).items()
+            name: [gap[2] for gap in group] for name, group in grouped(of_model, lambda gap: gap[1]).items()
         }
         datasets = dict.fromkeys(dataset for group in absent.values() for dataset in group)
         words = {"models_root_dir": [root], "model": [model], "datasets": datasets, "analysis": absent}

@@ -16,7 +16,7 @@ from cog import constants
 from cog.results import comparison, relative
 from cog.results.labels import dataset_label, shots_label, signed
 from cog.results.published import REFERENCE
-from cog.results.scores import SeedAverage, dataset_key
+from cog.results.scores import SeedAverage, dataset_key, grouped
 
 _DECIMALS = 1
 
@@ -132,9 +132,7 @@ def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | Non
 
 def places(averages: Iterable[SeedAverage], published: Sequence[SeedAverage]) -> dict[tuple[str, int], Place]:
     """Rank the results of one model; by data set and number of shots."""
-    rivals: dict[tuple[str, int], list[SeedAverage]] = {}
-    for cell in published:
-        rivals.setdefault((cell.dataset, cell.n_shot), []).append(cell)
+    rivals = grouped(published, lambda cell: (cell.dataset, cell.n_shot))
     ranked = ((cell, place(cell, rivals.get((cell.dataset, cell.n_shot), ()))) for cell in averages)
     return {(cell.dataset, cell.n_shot): p for cell, p in ranked if p is not None}
 
@@ -338,10 +336,7 @@ def best_own(cells: Sequence[SeedAverage], label: Mapping[tuple[str, str], str])
         cells: of all models.
         label: how to call them, by model and source.
     """
-    by_dataset: dict[str, list[SeedAverage]] = {}
-    for cell in cells:
-        if cell.n_shot == 0:
-            by_dataset.setdefault(cell.dataset, []).append(cell)
+    by_dataset = grouped((cell for cell in cells if cell.n_shot == 0), lambda cell: cell.dataset)
     won: dict[str, list[str]] = {}
     close: list[str] = []
     highest = []

@@ -19,7 +19,7 @@ from cog.results.official import Match
 from cog.results.published import CATEGORY_LABELS, MODELS, REFERENCE, SOURCES
 from cog.results.query import QueryResult
 from cog.results.ranking import Place
-from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, natural_key, of_metric
+from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
 
 _FIRST_VERSION = (
@@ -265,9 +265,8 @@ def _own_models(
     features: Mapping[tuple[str, str, str], FeatureDescription],
     published: Sequence[SeedAverage],
 ) -> list[OwnModel]:
-    groups: dict[tuple[str, str], list[SeedAverage]] = {}
-    for cell in sorted(results.cells, key=lambda cell: (dataset_key(cell.dataset), cell.n_shot)):
-        groups.setdefault((cell.model, cell.source), []).append(cell)
+    cells = sorted(results.cells, key=lambda cell: (dataset_key(cell.dataset), cell.n_shot))
+    groups = grouped(cells, lambda cell: (cell.model, cell.source))
     n_sources = collections.Counter(model for model, _ in groups)
     models = []
     ordered = sorted(groups, key=lambda key: (natural_key(key[0]), key[1] != RUNS, key[1]))
@@ -305,9 +304,7 @@ def _own_models(
 
 
 def _papers(published: Sequence[SeedAverage], model_facts: ModelFacts) -> list[PageModel]:
-    groups: dict[tuple[str, str], list[SeedAverage]] = {}
-    for cell in published:
-        groups.setdefault((cell.model, cell.source), []).append(cell)
+    groups = grouped(published, lambda cell: (cell.model, cell.source))
     order = {model: i for i, model in enumerate(MODELS)}
     papers = []
     for name, source in sorted(groups, key=lambda place: (order.get(place[0], len(order)), place)):
