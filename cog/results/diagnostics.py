@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import shlex
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cog import constants, paths
 from cog.results import scores, ties
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.labels import dataset_label, shots_title
-from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, amount, notices
+from cog.results.labels import counted, dataset_label, shots_title
+from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, notices
 from cog.results.official import Match, Verdict
 from cog.results.run_records import Problem, Run
-from cog.results.scores import RUNS, SeedAverage, dataset_key, of_metric
+from cog.results.scores import RUNS, SeedAverage, dataset_key, grouped
 from cog.results.search_history import FeatureDescription, plain
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from cog.results.query import QueryResult
 
 _Item = TypeVar("_Item")
-_Group = TypeVar("_Group")
 
 # A value this close to an end, as a share of the interval's length on the logarithmic axis, lies at the edge.
 _EDGE_SHARE = 0.02
@@ -45,58 +45,39 @@ _LONGEST_SETTING = 40
 
 
 @dataclass(frozen=True)
-class _ModelResults:
-    """What is checked of one model.
+class ModelResults:
+    """What is known of one model of the user's.
 
     Attributes:
-        model: name.
-        runs: those of the protocol's classifier.
-        cells: their average top-1 accuracies over seeds.
+        name: as everywhere in the toolkit.
+        runs: those of the protocol's classifier; empty for imported results.
+        cells: its top-1 accuracies.
         counts: verdict on the data, by data set.
-        features: how they were made, by data set and split.
-        root: the folder of all models, for commands.
+        features: how its features were made, by data set and split.
     """
 
-    model: str
+    name: str
     runs: Sequence[Run]
     cells: Sequence[SeedAverage]
     counts: Mapping[str, Verdict]
     features: Mapping[tuple[str, str], FeatureDescription]
-    root: str
 
 
-def collect(
-    results: QueryResult,
-    *,
-    counts: Mapping[tuple[str, str], Verdict],
-    features: Mapping[tuple[str, str, str], FeatureDescription],
-    root: str,
-) -> list[Notice]:
+def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) -> list[Notice]:
     """Return all notices, the most severe first.
 
     Args:
         results: as they were read.
-        counts: verdict on the data of runs, by model and data set.
-        features: of runs, by model, data set and split.
+        models: those with runs, in the order in which they are shown.
         root: the folder of all models, for commands.
     """
-    cells = _grouped(
-        (c for c in of_metric(results.cells, "top1") if c.source == RUNS), operator.attrgetter("model")
-    )
-    counts_of = _grouped(counts.items(), lambda item: item[0][0])
-    features_of = _grouped(features.items(), lambda item: item[0][0])
     found = _problem_folders(results.problems)
-    for model, runs in _grouped(results.runs, operator.attrgetter("model")).items():
-        mine = _ModelResults(
-            model,
-            runs,
-            cells.get(model, []),
-            {dataset: verdict for (_, dataset), verdict in counts_of.get(model, ())},
-            {(dataset, split): made for (_, dataset, split), made in features_of.get(model, ())},
-            root,
-        )
-        for check in _CHECKS:
-            found += check(mine)
+    for model in models:
+        for check in (
+            _counts, functools.partial(_missing_seeds, root=root), functools.partial(_missing_results, root=root),
+            _diverged, _ties, _chance, _edges, _protocol, _mixed, _features, _unrecorded,
+        ):  # fmt: skip
+            found += check(model)
     found += [*_precisions(results.runs), *of_experiments(results, root=root)]
     if limit := paths.limit_of(root):
         found += notices("no results", "", [root], limit=str(limit))
@@ -119,13 +100,6 @@ def run_settings(run: Run) -> dict[str, Any]:
     return {**run.details.settings, "n_epochs": run.planned_epochs}
 
 
-def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Group]) -> dict[_Group, list[_Item]]:
-    groups: dict[_Group, list[_Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
-
 def _differing(
     label: str, values: Iterable[tuple[Any, _Item]], describe: Callable[[_Item], str]
 ) -> list[str]:
@@ -137,7 +111,7 @@ def _differing(
         describe: returns an item in words; called for those that are named.
     """
     shown: dict[str, list[_Item]] = {}
-    for group in _grouped(values, lambda pair: repr(pair[0])).values():  # of thousands of values, few differ
+    for group in grouped(values, lambda pair: repr(pair[0])).values():  # of thousands of values, few differ
         text = plain(group[0][0])
         if text is not None:
             shown.setdefault(text, []).extend(item for _, item in group)
@@ -180,7 +154,7 @@ def _of_models(
     kind: str, places: Iterable[tuple[str, _Item]], describe: Callable[[_Item], str] = str
 ) -> list[Notice]:
     """Return a notice of one kind for each model, given places with their models."""
-    by_model = _grouped(places, lambda place: place[0])
+    by_model = grouped(places, lambda place: place[0])
     return [
         notice
         for model, group in by_model.items()
@@ -192,7 +166,7 @@ def _problem_folders(problems: Sequence[Problem]) -> list[Notice]:
     unfinished = [problem for problem in problems if problem.state in (RUNNING, INTERRUPTED)]
     others = [problem for problem in problems if problem.state not in (RUNNING, INTERRUPTED)]
     return [
-        *notices("folders", "", others, n=amount(len(others), "folder")),
+        *notices("folders", "", others, n=counted(len(others), "folder")),
         *notices("unfinished", "", unfinished),
     ]
 
@@ -200,44 +174,42 @@ def _problem_folders(problems: Sequence[Problem]) -> list[Notice]:
 # --- of each model
 
 
-def _counts(results: _ModelResults) -> list[Notice]:
+def _counts(model: ModelResults) -> list[Notice]:
     def describe(place: tuple[str, Verdict]) -> str:
         dataset, verdict = place
         return ": ".join(filter(None, (dataset_label(dataset), "; ".join(verdict.differences))))
 
-    matching = _grouped(results.counts.items(), lambda place: place[1].match)
+    matching = grouped(model.counts.items(), lambda place: place[1].match)
     return [
         notice
         for match in (Match.DIFFERENT, Match.NEARLY, Match.UNKNOWN)
-        for notice in notices(match.value, results.model, matching.get(match, ()), describe)
+        for notice in notices(match.value, model.name, matching.get(match, ()), describe)
     ]
 
 
-def _missing_seeds(results: _ModelResults) -> list[Notice]:
-    incomplete = [cell for cell in results.cells if cell.missing_seeds]
-    groups = _grouped(incomplete, lambda cell: (cell.missing_seeds, bool(cell.n_shot)))
+def _missing_seeds(model: ModelResults, *, root: str) -> list[Notice]:
+    incomplete = [cell for cell in model.cells if cell.missing_seeds]
+    groups = grouped(incomplete, lambda cell: (cell.missing_seeds, bool(cell.n_shot)))
     commands = [
-        _driver(results.model, [(cell.dataset, cell.n_shot) for cell in group], seeds, results.root)
+        _driver(model.name, [(cell.dataset, cell.n_shot) for cell in group], seeds, root)
         for (seeds, _), group in groups.items()
     ]
     return notices(
         "missing seeds",
-        results.model,
+        model.name,
         incomplete,
         lambda cell: (
             f"{_place_of(cell)}: {len(cell.seeds)} of {len(cell.seeds) + len(cell.missing_seeds)}, missing "
             f"{', '.join(map(str, cell.missing_seeds))}"
         ),
-        commands=commands[:_MOST_COMMANDS]
-        if results.model
-        else (),  # a folder outside the layout has no names
-        n=f"{len(incomplete)} of {amount(len(results.cells), 'result')}",
+        commands=commands[:_MOST_COMMANDS] if model.name else (),  # a folder outside the layout has no names
+        n=f"{len(incomplete)} of {counted(len(model.cells), 'result')}",
     )
 
 
-def _missing_results(results: _ModelResults) -> list[Notice]:
+def _missing_results(model: ModelResults, *, root: str) -> list[Notice]:
     found = []
-    present = {(cell.dataset, cell.n_shot) for cell in results.cells}
+    present = {(cell.dataset, cell.n_shot) for cell in model.cells}
     for few in (False, True):
         official = [(d, n) for d, n in present if bool(n) == few and d in constants.DATASETS]
         datasets, shots = {d for d, _ in official}, sorted({n for _, n in official})
@@ -247,27 +219,27 @@ def _missing_results(results: _ModelResults) -> list[Notice]:
         text = f"The paper's study has six data sets; {', '.join(absent)} {verb} missing entirely."
         found += notices(
             "missing results",
-            results.model,
+            model.name,
             gaps,
             lambda gap: _place(*gap),
-            commands=[_driver(results.model, gaps, constants.SEEDS, results.root)],
+            commands=[_driver(model.name, gaps, constants.SEEDS, root)],
             n=f"{len(gaps)} {'few-shot results' if few else 'results with all images'}",
             text=text if absent else "Some combinations of data set and number of images have no run.",
         )
     return found
 
 
-def _diverged(results: _ModelResults) -> list[Notice]:
-    lossy = [run for run in results.runs if run.details.n_trials_diverged]
+def _diverged(model: ModelResults) -> list[Notice]:
+    lossy = [run for run in model.runs if run.details.n_trials_diverged]
     most = [run for run in lossy if 2 * run.details.n_trials_diverged > run.details.n_trials > 0]
     lost, tried = (
-        sum(getattr(run.details, name) for run in results.runs) for name in ("n_trials_diverged", "n_trials")
+        sum(getattr(run.details, name) for run in model.runs) for name in ("n_trials_diverged", "n_trials")
     )
     return [
-        *notices("diverged runs", results.model, (run for run in results.runs if run.diverged), _run),
+        *notices("diverged runs", model.name, (run for run in model.runs if run.diverged), _run),
         *notices(
             "many diverged trials" if most else "diverged trials",
-            results.model,
+            model.name,
             most or lossy,
             lambda run: f"{_run(run)}: {run.details.n_trials_diverged} of {run.details.n_trials}",
             n=f"{lost:,} of {tried:,} trials",
@@ -275,26 +247,26 @@ def _diverged(results: _ModelResults) -> list[Notice]:
     ]
 
 
-def _ties(results: _ModelResults) -> list[Notice]:
-    searched = [run for run in results.runs if run.details.n_trials > 1]
+def _ties(model: ModelResults) -> list[Notice]:
+    searched = [run for run in model.runs if run.details.n_trials > 1]
     tied = [run for run in searched if 2 * run.details.n_trials_tied >= run.details.n_trials]
     return notices(
         "ties",
-        results.model,
+        model.name,
         tied,
         lambda run: f"{_run(run)}: {ties.say(run.details.n_trials_tied, run.details.n_trials)}",
-        n=f"{len(tied)} of {amount(len(searched), 'run')}",
+        n=f"{len(tied)} of {counted(len(searched), 'run')}",
     )
 
 
-def _chance(results: _ModelResults) -> list[Notice]:
+def _chance(model: ModelResults) -> list[Notice]:
     classes = {
-        (run.dataset, run.n_shot): run.details.n_classes for run in results.runs if run.details.n_classes
+        (run.dataset, run.n_shot): run.details.n_classes for run in model.runs if run.details.n_classes
     }
-    known = [(cell, classes.get((cell.dataset, cell.n_shot)) or 1) for cell in results.cells]
+    known = [(cell, classes.get((cell.dataset, cell.n_shot)) or 1) for cell in model.cells]
     return notices(
         "chance",
-        results.model,
+        model.name,
         [
             f"{_place_of(cell)}: {cell.value:.2f} % of {n_classes} classes"
             for cell, n_classes in known
@@ -314,9 +286,9 @@ def at_edge(value: float | None, interval: Any) -> str | None:
     return "lower" if share <= _EDGE_SHARE else "upper" if share >= 1 - _EDGE_SHARE else None
 
 
-def _edges(results: _ModelResults) -> list[Notice]:
-    searched = [run for run in results.runs if run.details.n_trials]
-    ends = _grouped(
+def _edges(model: ModelResults) -> list[Notice]:
+    searched = [run for run in model.runs if run.details.n_trials]
+    ends = grouped(
         (
             (attribute, end, run)
             for run in searched
@@ -330,10 +302,10 @@ def _edges(results: _ModelResults) -> list[Notice]:
         rare = len(places) * 10 < len(searched)
         found += notices(
             "harmless edge" if (attribute, end) == ("wd", "lower") else "rare edge" if rare else "edge",
-            results.model,
+            model.name,
             places,
             lambda place: f"{_run(place[2])}: {getattr(place[2], place[0]):.3g}",
-            n=f"{len(places)} of {amount(len(searched), 'run')}",
+            n=f"{len(places)} of {counted(len(searched), 'run')}",
             name={"lr": "learning rate", "wd": "weight decay"}[attribute],
             end=end,
             key={"lr": "CLF.LR_INTV", "wd": "CLF.WD_INTV"}[attribute],
@@ -341,15 +313,15 @@ def _edges(results: _ModelResults) -> list[Notice]:
     return found
 
 
-def _protocol(results: _ModelResults) -> list[Notice]:
-    settings = [run_settings(run) for run in results.runs]
+def _protocol(model: ModelResults) -> list[Notice]:
+    settings = [run_settings(run) for run in model.runs]
     items = []
     for name, (expected, key) in PROTOCOL.items():
         other = [given[name] for given in settings if name in given and not _same(given[name], expected)]
         if other:
             shown = ", ".join(sorted({f"{plain(value)}" for value in other}))
-            items.append(f"{key}: {shown} instead of {plain(expected)} ({amount(len(other), 'run')})")
-    return notices("protocol", results.model, items)
+            items.append(f"{key}: {shown} instead of {plain(expected)} ({counted(len(other), 'run')})")
+    return notices("protocol", model.name, items)
 
 
 def _same(value: Any, expected: Any) -> bool:
@@ -358,9 +330,9 @@ def _same(value: Any, expected: Any) -> bool:
     return type(value) is type(expected) and value == expected
 
 
-def _mixed(results: _ModelResults) -> list[Notice]:
-    runs = results.runs
-    epochs = sorted(_grouped(runs, operator.attrgetter("planned_epochs")).items())
+def _mixed(model: ModelResults) -> list[Notice]:
+    runs = model.runs
+    epochs = sorted(grouped(runs, operator.attrgetter("planned_epochs")).items())
 
     def of_runs(label: str, value: Callable[[Run], Any]) -> list[str]:
         return _differing(label, ((value(run), run) for run in runs), _run)
@@ -370,7 +342,7 @@ def _mixed(results: _ModelResults) -> list[Notice]:
         return [line for key, values in found for line in _differing(key, values, _run)]
 
     def of_features(label: str, value: Callable[[FeatureDescription], Any]) -> list[str]:
-        return _differing(label, ((value(f), f) for f in results.features.values()), _split)
+        return _differing(label, ((value(f), f) for f in model.features.values()), _split)
 
     checkpoints = of_features("checkpoint", lambda f: f.checkpoint_sha256 and f.checkpoint_sha256[:12])
     extraction = list(checkpoints)
@@ -384,23 +356,23 @@ def _mixed(results: _ModelResults) -> list[Notice]:
     settings = of_settings((name, key) for name, (_, key) in PROTOCOL.items() if name != "n_epochs")
     many = [f"{n} epochs: {_some(group, _run)}" for n, group in epochs if len(epochs) > 1]
     return [
-        *notices("epochs", results.model, many),
-        *notices("settings", results.model, settings),
-        *notices("other checkpoints" if checkpoints else "extraction", results.model, extraction),
-        *notices("versions", results.model, versions),
+        *notices("epochs", model.name, many),
+        *notices("settings", model.name, settings),
+        *notices("other checkpoints" if checkpoints else "extraction", model.name, extraction),
+        *notices("versions", model.name, versions),
     ]
 
 
-def _features(results: _ModelResults) -> list[Notice]:
-    made = results.features.values()
+def _features(model: ModelResults) -> list[Notice]:
+    made = model.features.values()
     failed = [f for f in made if f.n_failed]
     apart, stale = [], []
-    for run in results.runs:
+    for run in model.runs:
         used = {"train": run.details.train_features, "test": run.details.test_features}
         if len({identity.get("checkpoint_sha256") or None for identity in used.values()} - {None}) > 1:
             apart.append(run)
         changes = (
-            (identity.get(entry), getattr(results.features.get((run.dataset, split)), entry, None))
+            (identity.get(entry), getattr(model.features.get((run.dataset, split)), entry, None))
             for split, identity in used.items()
             for entry in ("checkpoint_sha256", "image_list_sha256")
         )
@@ -409,33 +381,22 @@ def _features(results: _ModelResults) -> list[Notice]:
     return [
         *notices(
             "failed images",
-            results.model,
+            model.name,
             failed,
             lambda f: (
-                f"{_split(f)}: {amount(f.n_failed or 0, 'image')}"
+                f"{_split(f)}: {counted(f.n_failed or 0, 'image')}"
                 + (f" of {f.n_images:,}" if f.n_images else "")
             ),
-            n=amount(sum(f.n_failed or 0 for f in failed), "image"),
+            n=counted(sum(f.n_failed or 0 for f in failed), "image"),
         ),
-        *notices("checkpoints", results.model, apart, _run),
-        *notices("stale", results.model, stale, _run),
-        *notices(
-            "unpublished", results.model, (f for f in made if f.checkpoint_is_published is False), _split
-        ),
+        *notices("checkpoints", model.name, apart, _run),
+        *notices("stale", model.name, stale, _run),
+        *notices("unpublished", model.name, (f for f in made if f.checkpoint_is_published is False), _split),
     ]
 
 
-def _unrecorded(results: _ModelResults) -> list[Notice]:
-    return notices(
-        "unrecorded", results.model, (run for run in results.runs if not run.details.settings), _run
-    )
-
-
-#: What is looked at for each model, in the order in which it is said.
-_CHECKS = (
-    _counts, _missing_seeds, _missing_results, _diverged, _ties, _chance, _edges, _protocol, _mixed, _features,
-    _unrecorded,
-)  # fmt: skip
+def _unrecorded(model: ModelResults) -> list[Notice]:
+    return notices("unrecorded", model.name, (run for run in model.runs if not run.details.settings), _run)
 
 
 # --- of several models
@@ -445,8 +406,8 @@ def _precisions(runs: Sequence[Run]) -> list[Notice]:
     """Name data sets and numbers of shots whose runs (any seeds, any models) differ in precision."""
     items = []
     known = [run for run in runs if run.details.precision is not None]
-    for place, group in _grouped(known, lambda run: (run.dataset, run.n_shot)).items():
-        by_precision = _grouped(group, lambda run: run.details.precision)
+    for place, group in grouped(known, lambda run: (run.dataset, run.n_shot)).items():
+        by_precision = grouped(group, lambda run: run.details.precision)
         texts = (
             f"{precision}: {_some(members, lambda run: f'{run.model}, seed {run.seed}')}"
             for precision, members in by_precision.items()
@@ -463,9 +424,9 @@ def _analyses_with_other_settings(analyses: Sequence[AnalysisRecord]) -> list[No
         for key, value in analysis_settings(record).items()
     ]
     items = []
-    for (analysis, dataset), group in _grouped(told, lambda setting: setting[:2]).items():
-        for key, same_key in _grouped(group, lambda setting: setting[2]).items():
-            by_value = _grouped(same_key, lambda setting: setting[3])
+    for (analysis, dataset), group in grouped(told, lambda setting: setting[:2]).items():
+        for key, same_key in grouped(group, lambda setting: setting[2]).items():
+            by_value = grouped(same_key, lambda setting: setting[3])
             words = (
                 f"{value} ({', '.join([model for *_, model in members[:3]])})"
                 for value, members in by_value.items()
@@ -483,8 +444,8 @@ def _analyses_of_other_features(analyses: Sequence[AnalysisRecord]) -> list[Noti
         for split, digest in _digests(record).items()
     ]
     items = []
-    for (model, dataset, split), group in _grouped(used, lambda use: use[0]).items():
-        by_digest = _grouped(group, lambda use: use[1]).values()
+    for (model, dataset, split), group in grouped(used, lambda use: use[0]).items():
+        by_digest = grouped(group, lambda use: use[1]).values()
         groups = " / ".join(", ".join(name for *_, name in members) for members in by_digest)
         items += [(model, f"{dataset_label(dataset)}, {split}: {groups}")] * (len(by_digest) > 1)
     return _of_models("analyses' features", items)
@@ -546,9 +507,9 @@ def _missing_analyses(results: QueryResult, root: str) -> list[Notice]:
         if (model, dataset, name) not in there
     ]
     found = []
-    for model, of_model in _grouped(gaps, lambda gap: gap[0]).items():
+    for model, of_model in grouped(gaps, lambda gap: gap[0]).items():
         absent = {
-            name: [gap[2] for gap in group] for name, group in _grouped(of_model, lambda gap: gap[1]).items()
+            name: [gap[2] for gap in group] for name, group in grouped(of_model, lambda gap: gap[1]).items()
         }
         datasets = dict.fromkeys(dataset for group in absent.values() for dataset in group)
         words = {"models_root_dir": [root], "model": [model], "datasets": datasets, "analysis": absent}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from cog.results.labels import counted
 from cog.results.official import Match
 
 _Place = TypeVar("_Place")
@@ -272,14 +273,9 @@ def notices(
     places = list(places)
     if not places:
         return []
-    words |= {"n": n or amount(len(places), "run"), "model": model}
+    words |= {"n": n or counted(len(places), "run"), "model": model}
     declared = _KINDS[kind]
     texts = {name: getattr(declared, name).format_map(words) for name in ("kind", "title", "text", "action")}
     shown = places if len(places) <= _MANY else places[: _MANY - 1]
     items = [*map(describe, shown), *[f"and {len(places) - len(shown)} more"] * (len(shown) < len(places))]
     return [replace(declared, **texts, model=model, commands=tuple(commands), items=tuple(items))]
-
-
-def amount(count: int, noun: str) -> str:
-    """Return ``1 run`` or ``1,200 runs``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cog import constants
 from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.results import published
-from cog.results.scores import RUNS, Counts, SeedAverage
+from cog.results.scores import RUNS, Counts, SeedAverage, grouped
 
 if TYPE_CHECKING:
     from cog.results.search_history import FeatureDescription
@@ -231,15 +232,13 @@ class Comparable:
 
 def compare(cells: Iterable[SeedAverage]) -> Comparable:
     """Judge every model, source and data set; all numbers of shots of one are on the same data."""
-    groups: dict[tuple[str, str, str], list[Counts]] = {}
-    for cell in cells:
-        groups.setdefault((cell.model, cell.source, cell.dataset), []).append(cell.counts)
+    groups = grouped(cells, operator.attrgetter("model", "source", "dataset"))
     return Comparable(
         {
             (model, source, dataset): Verdict(Match.OFFICIAL)
             if source in published.SOURCES.values()
-            else _judge(dataset, tuple(dict.fromkeys(counts)))
-            for (model, source, dataset), counts in groups.items()
+            else _judge(dataset, tuple(dict.fromkeys(cell.counts for cell in group)))
+            for (model, source, dataset), group in groups.items()
         }
     )
 

@@ -17,11 +17,9 @@ from cog import constants
 from cog.errors import some
 from cog.results import comparison, relative
 from cog.results.comparison import Difference
-from cog.results.labels import dataset_label, shots_label
-from cog.results.scores import SeedAverage, dataset_key
-
-#: The paper's reference model.
-REFERENCE = "sup_resnet50"
+from cog.results.labels import dataset_label, shots_label, signed
+from cog.results.published import REFERENCE
+from cog.results.scores import SeedAverage, dataset_key, grouped
 
 _DECIMALS = 1
 
@@ -137,9 +135,7 @@ def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | Non
 
 def places(averages: Iterable[SeedAverage], published: Sequence[SeedAverage]) -> dict[tuple[str, int], Place]:
     """Rank the results of one model; by data set and number of shots."""
-    rivals: dict[tuple[str, int], list[SeedAverage]] = {}
-    for cell in published:
-        rivals.setdefault((cell.dataset, cell.n_shot), []).append(cell)
+    rivals = grouped(published, lambda cell: (cell.dataset, cell.n_shot))
     ranked = ((cell, place(cell, rivals.get((cell.dataset, cell.n_shot), ()))) for cell in averages)
     return {(cell.dataset, cell.n_shot): p for cell, p in ranked if p is not None}
 
@@ -154,10 +150,6 @@ def level_mean(averages: Iterable[SeedAverage], n_shot: int = 0) -> float | None
 
 def _several(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−").replace("+0.0", "0.0").replace("−0.0", "0.0")
 
 
 def _score(score: SeedAverage) -> str:
@@ -250,13 +242,13 @@ def _describe_reference(here: Sequence[Place]) -> list[str]:
 
 def _points(points: Mapping[str, float]) -> str:
     """Name data sets with their differences; all five levels in short, by their smallest and largest."""
-    named = {dataset: f"{dataset_label(dataset)} ({_signed(value)})" for dataset, value in points.items()}
+    named = {dataset: f"{dataset_label(dataset)} ({signed(value)})" for dataset, value in points.items()}
     if not named.keys() >= set(constants.COG_LEVELS):
         return _several([*named.values()])
     low, high = (end(constants.COG_LEVELS, key=points.__getitem__) for end in (min, max))
-    span = _signed(points[low])
-    if span != _signed(points[high]):
-        span = f"{span} on {dataset_label(low)} to {_signed(points[high])} on {dataset_label(high)}"
+    span = signed(points[low])
+    if span != signed(points[high]):
+        span = f"{span} on {dataset_label(low)} to {signed(points[high])} on {dataset_label(high)}"
     rest = [text for dataset, text in named.items() if dataset not in constants.COG_LEVELS]
     return _several([*rest, f"all levels ({span})"])
 
@@ -290,8 +282,8 @@ def describe_published(places: Mapping[tuple[str, int], Place]) -> list[str]:
     known = [(name, g) for name, g in gaps if g is not None]
     if not known:
         return []
-    apart = [f"{name} ({_signed(g.points)})" for name, g in known if g.clear]
-    agree = [f"{name} ({_signed(g.points)})" for name, g in known if not g.clear]
+    apart = [f"{name} ({signed(g.points)})" for name, g in known if g.clear]
+    agree = [f"{name} ({signed(g.points)})" for name, g in known if not g.clear]
     parts = []
     if agree:
         parts.append(f"within one combined deviation on {_several(agree)}")
@@ -335,17 +327,14 @@ def describe_own(cells: Sequence[SeedAverage]) -> list[str]:
         drop, share = relative.points(last, seen)[0], relative.relative(last, seen)[0] or 0.0
         texts.append(
             f"From the seen concepts (in1k) to the most distant level here ({last.dataset}): "
-            f"{_signed(drop)} points, {_signed(share)} % of its score on in1k."
+            f"{signed(drop)} points, {signed(share)} % of its score on in1k."
         )
     return texts
 
 
 def to_highest(cells: Sequence[SeedAverage]) -> list[Difference]:
     """Return what the model with the highest mean is above each other one, by data set, with all images."""
-    by_dataset: dict[str, list[SeedAverage]] = {}
-    for cell in cells:
-        if cell.n_shot == 0:
-            by_dataset.setdefault(cell.dataset, []).append(cell)
+    by_dataset = grouped((cell for cell in cells if cell.n_shot == 0), lambda cell: cell.dataset)
     differences = []
     for dataset in sorted(by_dataset, key=dataset_key):
         highest, *others = sorted(by_dataset[dataset], key=lambda cell: -cell.value)

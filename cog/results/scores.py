@@ -16,15 +16,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from cog.data import datasets
 from cog.errors import CogError
 from cog.results.concept_counts import ConceptCounts
+
+_Item = TypeVar("_Item")
+_Group = TypeVar("_Group")
 
 #: ``source`` of runs and analyses found on disk.
 RUNS = "runs"
@@ -170,10 +174,9 @@ def average(scores: Iterable[Score], *, expected_seeds: Iterable[int] = ()) -> l
         CogError: when a seed is there twice for the same place, or an average beside single seeds.
     """
     expected = sorted(set(expected_seeds))
-    groups: dict[tuple[Any, ...], list[Score]] = {}
-    for s in scores:
-        place = s.model, s.dataset, s.evaluation, s.metric, s.n_shots, s.source
-        groups.setdefault(place, []).append(s)
+    groups = grouped(
+        scores, operator.attrgetter("model", "dataset", "evaluation", "metric", "n_shots", "source")
+    )
     return [_average(group, expected) for group in groups.values()]
 
 
@@ -279,6 +282,18 @@ def is_classifier(evaluation: str) -> bool:
 def is_protocol(average: SeedAverage) -> bool:
     """Whether an average is an accuracy of the protocol's classifier: logistic regression on all features."""
     return average.evaluation == LOGREG and average.metric in ("top1", "top5")
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Group]) -> dict[_Group, list[_Item]]:
+    """Return items by what they have in common, groups and items in the order of first appearance.
+
+    >>> grouped(["cog_l1", "in1k", "cog_l5"], lambda dataset: dataset[:3])
+    {'cog': ['cog_l1', 'cog_l5'], 'in1': ['in1k']}
+    """
+    groups: dict[_Group, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 @functools.lru_cache(4096)

@@ -24,8 +24,8 @@ Student's t, the half width is (Cochran's approximation to the Behrens-Fisher pr
 
 With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is that of this seed.
 Simulations (``tests/results/test_uncertainty.py``) find 94 to 97 % coverage at 95 % of three seeds or more; two seeds
-tell hardly anything about seeds, and their intervals are wide (94 to 99 %). Where accuracies of 20 to 100 concepts crowd
-below 100 % (mean 97 %), the interval of an accuracy covers less, 86 to 93 %.
+tell hardly anything about seeds, and their intervals are wide (94 to 99 %). Where accuracies of 20 to 100 concepts
+crowd below 100 % (mean 97 %), the interval of an accuracy covers less, 86 to 93 %.
 
 *Few images.* Where hardly an image tells two models apart, or all answers are right, the variances above are (nearly)
 0, which is no certainty. Of a difference, two images are added, one each way (Bonett and Price, Statistics in

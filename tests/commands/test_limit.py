@@ -109,6 +109,8 @@ def test_tables_are_marked_and_those_of_the_root_do_not_have_them(limited, capsy
     one = ("--model", "tiny_net", "--dataset", "birds")
     assert run(print_results, limited, "--limit", "2", *one) == 0
     assert "seed 22: " in (text := capsys.readouterr().out) and "--limit 2: a test" in text
+    assert run(print_results, limited, "--limit", "2", "--claims") == 0
+    assert "--limit 2: a test" in capsys.readouterr().out
     report = tmp_path / "report.html"
     assert run(print_results, limited, "--limit", "2", "--report", report) == 0
     assert "These are no results" in report.read_text()

@@ -10,14 +10,24 @@ from report_runs import make_found, make_run
 from cog import constants
 from cog.results import diagnostics, notices, search_history
 from cog.results.analysis_records import AnalysisRecord
+from cog.results.diagnostics import ModelResults
 from cog.results.run_records import Problem
-from cog.results.scores import SeedAverage
+from cog.results.scores import SeedAverage, of_metric
 
 
 def collect(runs, *, problems=(), features=None):
-    return diagnostics.collect(
-        make_found(runs, problems=problems), counts={}, features=features or {}, root="models dir"
-    )
+    results = make_found(runs, problems=problems)
+    models = [
+        ModelResults(
+            name,
+            [run for run in runs if run.model == name],
+            [cell for cell in of_metric(results.cells, "top1") if cell.model == name],
+            {},
+            {place[1:]: made for place, made in (features or {}).items() if place[0] == name},
+        )
+        for name in dict.fromkeys(run.model for run in runs)
+    ]
+    return diagnostics.collect(results, models, root="models dir")
 
 
 def whole_study(**changes):

@@ -20,12 +20,10 @@ from cog.results import published
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.model_facts import ModelFacts, shows_levels
+from cog.results.published import REFERENCE
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key
 
 LOG = logging.getLogger("cog")
-
-#: The baseline of the paper.
-BASELINE = "sup_resnet50"
 
 _LABEL_LENGTH = 48
 
@@ -173,7 +171,7 @@ def select(
         curves=curves,
         references=dict(sorted(references.items(), key=lambda item: source_key(item[0][0]))),
         metric=metric,
-        baseline=BASELINE if baseline is None and BASELINE in models else baseline,
+        baseline=REFERENCE if baseline is None and REFERENCE in models else baseline,
         datasets=None if datasets is None else tuple(datasets),
         shots=None if shots is None else tuple(shots),
     )
@@ -204,8 +202,8 @@ def of_experiments(
         model_facts,
     )
     references = {(curve.source, curve.model): curve.scores for curve in curves}
-    if baseline is None and any(curve.model == BASELINE for curve in curves):
-        baseline = BASELINE
+    if baseline is None and any(curve.model == REFERENCE for curve in curves):
+        baseline = REFERENCE
     return CurveSelection(
         curves=curves,
         references=references,

@@ -17,7 +17,7 @@ import cog.reporting.figures.style as style
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.figures.chart import Panel, Point
-from cog.reporting.figures.curves import BASELINE, Curve, CurveSelection, Key
+from cog.reporting.figures.curves import Curve, CurveSelection, Key
 from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
 from cog.results import other_levels, published, relative
 from cog.results.scores import LOGREG
@@ -258,8 +258,8 @@ FIGURES = {
         "Few-shot {metric} accuracy of all models relative to {baseline}",
         RELATIVE,
         "{place}\npoints to {baseline}",
-        f"fig11 shows differences to a baseline and there is no result of {BASELINE}; name another one, or show the "
-        "published results too",
+        f"fig11 shows differences to a baseline and there is no result of {published.REFERENCE}; name another one, "
+        "or show the published results too",
     ),
     "drop": _protocol(
         "drop_from_in1k{version}",

@@ -26,6 +26,7 @@ from cog.reporting.tables.writers import printable
 from cog.results import search_history
 from cog.results.labels import shots_label
 from cog.results.run_records import Run
+from cog.results.scores import grouped
 from cog.runtime.csv_text import csv_text
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ def pages(runs: Iterable[Run]) -> list[SearchPage]:
     Raises:
         CogError: when there is no run.
     """
-    groups: dict[tuple[str, str, int], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.model, run.dataset, run.n_shot), []).append(run)
+    groups = grouped(runs, lambda run: (run.model, run.dataset, run.n_shot))
     if not groups:
         raise CogError("there is no run whose search could be drawn")
     made: dict[str, SearchPage] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from cog.errors import CogError
 from cog.reporting.html.facts import Facts
-from cog.reporting.html.templating import breakable, date, duration, signed
+from cog.reporting.html.templating import breakable, date, duration
 from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages, Slice, pivot
@@ -18,8 +18,8 @@ from cog.reporting.tables.writers import Table, printable, words_table
 from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.diagnostics import analysis_settings
-from cog.results.labels import dataset_label
-from cog.results.scores import SeedAverage, dataset_key
+from cog.results.labels import dataset_label, signed
+from cog.results.scores import SeedAverage, dataset_key, grouped
 from cog.runtime.json_fields import number
 
 _CONCEPT_COLUMNS = ("Difference (points)", "Top-1 (%)", "of the other (%)", "False discovery rate")
@@ -125,9 +125,7 @@ def _first_entries(given: Any) -> list[dict[str, Any]]:
 
 def _made(analyses: Sequence[AnalysisRecord]) -> Table | None:
     """Return how analyses were made: data sets, settings, device, time, when; None without any."""
-    groups: dict[tuple[str, str], list[AnalysisRecord]] = {}
-    for record in analyses:
-        groups.setdefault((record.model or "", record.analysis), []).append(record)
+    groups = grouped(analyses, lambda record: (record.model or "", record.analysis))
     rows = []
     for (model, analysis), members in groups.items():
         finished = sorted(record.finished for record in members if record.finished)

@@ -12,14 +12,14 @@ from cog import constants
 from cog.errors import CogError, some
 from cog.results import comparison, diagnostics, official, ranking, search_history
 from cog.results.comparison import Difference, SharedRank
+from cog.results.diagnostics import ModelResults
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.notices import Notice
-from cog.results.official import Match, Verdict
-from cog.results.published import CATEGORY_LABELS, MODELS, SOURCES
+from cog.results.official import Match
+from cog.results.published import CATEGORY_LABELS, MODELS, REFERENCE, SOURCES
 from cog.results.query import QueryResult
 from cog.results.ranking import Place
-from cog.results.run_records import Run
-from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, natural_key, of_metric
+from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
 
 _FIRST_VERSION = (
@@ -71,21 +71,15 @@ class PageModel:
 
 
 @dataclass(frozen=True)
-class OwnModel(PageModel):
+class OwnModel(PageModel, ModelResults):
     """One model with results that are not the paper's.
 
     Attributes:
         top5: its top-5 accuracies.
-        runs: behind them; empty for imported results.
-        counts: verdict on the data, by data set.
-        features: how its features were made, by data set and split.
         places: among the published results, by data set and number of shots; only where the data allow it.
     """
 
     top5: tuple[SeedAverage, ...]
-    runs: tuple[Run, ...]
-    counts: Mapping[str, Verdict]
-    features: Mapping[tuple[str, str], FeatureDescription]
     places: Mapping[tuple[str, int], Place]
 
     @property
@@ -144,9 +138,9 @@ class Facts:
         papers: the published ones beside them, in the paper's order; none where the data forbid a comparison.
         published: the paper's results; none beside results of other experiments alone.
         compared: whether any own result may be compared with published ones.
-        headline: what to say before all models, in sentences.
         standings: of compared models, the highest mean over the levels first; empty with fewer than two own models.
         differences: of own models to ``baseline`` with all images, by model (index in ``own``) and data set.
+        to_highest: where nothing published is beside them, of the highest own model to each other one.
         baseline: what own models are compared with; None with fewer than two.
         footnote: says what the mark of models means; "" where none has one.
         notices: what to know, the most severe first.
@@ -157,13 +151,18 @@ class Facts:
     papers: tuple[PageModel, ...]
     published: tuple[SeedAverage, ...]
     compared: bool
-    headline: tuple[str, ...]
     standings: tuple[Standing, ...]
     differences: Mapping[tuple[int, str], Difference]
+    to_highest: tuple[Difference, ...]
     baseline: PageModel | None
     footnote: str
     notices: tuple[Notice, ...]
     results: QueryResult
+
+    @functools.cached_property
+    def headline(self) -> tuple[str, ...]:
+        """What to say before all models, in sentences."""
+        return tuple(_headline(self))
 
     @property
     def has_experiments(self) -> bool:
@@ -241,8 +240,7 @@ def collect(
     if not compared and own:  # published numbers are on other data
         kept = [average for average in results.all_measures if average.source not in SOURCES.values()]
         results = dataclasses.replace(results, all_measures=kept)
-    counts = {(m.name, dataset): v for m in own if m.source == RUNS for dataset, v in m.counts.items()}
-    notices = diagnostics.collect(results, counts=counts, features=features, root=root)
+    notices = diagnostics.collect(results, [model for model in own if model.runs], root=root)
     papers = _papers(published, results.model_facts) if compared or not own else []
     base = _choose_baseline(own, papers, baseline)
     marked = [(model.name, model.source) for model in (*own, *papers) if model.mark]
@@ -250,20 +248,19 @@ def collect(
     to_highest = [] if compared else ranking.to_highest([cell for model in own for cell in model.cells])
     # All comparisons of the page are corrected for their number together.
     judged = comparison.judge([*by_place.values(), *to_highest])
-    facts = Facts(
+    return Facts(
         own=tuple(own),
         papers=tuple(papers),
         published=tuple(published),
         compared=compared,
-        headline=(),
         standings=_standings(own, papers) if compared and len(own) > 1 else (),
         differences=dict(zip(by_place, judged, strict=False)),
+        to_highest=tuple(judged[len(by_place) :]),
         baseline=base,
         footnote=results.model_facts.footnote(marked),
         notices=tuple(notices),
         results=results,
     )
-    return dataclasses.replace(facts, headline=tuple(_headline(facts, judged[len(by_place) :])))
 
 
 def _has_experiments(results: QueryResult) -> bool:
@@ -275,9 +272,8 @@ def _own_models(
     features: Mapping[tuple[str, str, str], FeatureDescription],
     published: Sequence[SeedAverage],
 ) -> list[OwnModel]:
-    groups: dict[tuple[str, str], list[SeedAverage]] = {}
-    for cell in sorted(results.cells, key=lambda cell: (dataset_key(cell.dataset), cell.n_shot)):
-        groups.setdefault((cell.model, cell.source), []).append(cell)
+    cells = sorted(results.cells, key=lambda cell: (dataset_key(cell.dataset), cell.n_shot))
+    groups = grouped(cells, lambda cell: (cell.model, cell.source))
     n_sources = collections.Counter(model for model, _ in groups)
     models = []
     ordered = sorted(groups, key=lambda key: (natural_key(key[0]), key[1] != RUNS, key[1]))
@@ -315,9 +311,7 @@ def _own_models(
 
 
 def _papers(published: Sequence[SeedAverage], model_facts: ModelFacts) -> list[PageModel]:
-    groups: dict[tuple[str, str], list[SeedAverage]] = {}
-    for cell in published:
-        groups.setdefault((cell.model, cell.source), []).append(cell)
+    groups = grouped(published, lambda cell: (cell.model, cell.source))
     order = {model: i for i, model in enumerate(MODELS)}
     papers = []
     for name, source in sorted(groups, key=lambda place: (order.get(place[0], len(order)), place)):
@@ -379,7 +373,7 @@ def _choose_baseline(
     if wanted is None and not papers:
         return max(
             own,
-            key=lambda m: (m.name == ranking.REFERENCE, len(m.cells), sum(cell.value for cell in m.cells)),
+            key=lambda m: (m.name == REFERENCE, len(m.cells), sum(cell.value for cell in m.cells)),
         )
     if wanted is None:
         clean = [paper for paper in papers if not paper.mark] or papers
@@ -436,7 +430,7 @@ def _certainty(cells: Sequence[SeedAverage]) -> list[str]:
     ]
 
 
-def _headline(facts: Facts, to_highest: Sequence[Difference]) -> list[str]:
+def _headline(facts: Facts) -> list[str]:
     own = facts.own
     if not own:
         if facts.has_experiments and not facts.published:
@@ -457,7 +451,7 @@ def _headline(facts: Facts, to_highest: Sequence[Difference]) -> list[str]:
             "meaningful."
         )
     labels = {(model.name, model.source): model.label for model in own}
-    return [f"{text} What follows {each_other}.", *ranking.describe_highest(to_highest, labels)]
+    return [f"{text} What follows {each_other}.", *ranking.describe_highest(facts.to_highest, labels)]
 
 
 def _best_on_levels(standings: Sequence[Standing]) -> list[str]:

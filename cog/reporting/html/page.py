@@ -16,9 +16,9 @@ import cog.reporting.html.score_tables as score_tables
 from cog import constants
 from cog.reporting.html.facts import Facts
 from cog.reporting.html.pictures import ANSWER, Picture
-from cog.reporting.html.templating import counted, environment
+from cog.reporting.html.templating import environment
 from cog.results import published
-from cog.results.ranking import REFERENCE
+from cog.results.labels import counted
 from cog.results.scores import RUNS, dataset_key
 
 
@@ -77,13 +77,13 @@ def render(
             version=cog.__version__,
             root=root,
             labels={name: model.label for name, model in published.MODELS.items()},
-            reference=REFERENCE,
+            reference=published.REFERENCE,
             standard_datasets=list(constants.DATASETS),
             own_datasets=sorted(
                 {dataset for model in facts.own for dataset in model.counts}, key=dataset_key
             ),
             published_from=_published_from(facts),
-            rows=sorted(rows, key=lambda row: row.key != f"paper-{REFERENCE}"),
+            rows=sorted(rows, key=lambda row: row.key != f"paper-{published.REFERENCE}"),
             views=views,
             first_view=next((view.key for view in views if any(line.row.own for line in view.lines)), "")
             or next((view.key for view in views), ""),

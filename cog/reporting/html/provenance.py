@@ -14,8 +14,7 @@ from cog.reporting.tables.writers import Table, printable, words_table
 from cog.results.diagnostics import run_settings
 from cog.results.labels import shots_title
 from cog.results.notices import OTHER_SETTINGS, PROTOCOL
-from cog.results.run_records import Run
-from cog.results.scores import dataset_key
+from cog.results.scores import dataset_key, grouped
 from cog.results.search_history import FeatureDescription, plain
 
 # Each takes about 17 kB; with many models the page has enough to carry.
@@ -126,9 +125,7 @@ def _feature_columns(made: FeatureDescription) -> dict[str, str]:
 
 def _runs(model: OwnModel) -> Table:
     """Return the table of runs."""
-    groups: dict[tuple[str, int], list[Run]] = {}
-    for run in model.runs:
-        groups.setdefault((run.dataset, run.n_shot), []).append(run)
+    groups = grouped(model.runs, lambda run: (run.dataset, run.n_shot))
 
     def each(values: Iterable[float | None], form: str) -> list[str]:
         return ["?" if value is None else format(value, form) for value in values]

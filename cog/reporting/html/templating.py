@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from cog.reporting.tables.writers import Note, printable
 from cog.results import uncertainty
-from cog.results.labels import dataset_label, shots_label, shots_title
+from cog.results.labels import counted, dataset_label, shots_label, shots_title, signed
 from cog.results.scores import dataset_key
 
 # About what fits into a third of a phone.
@@ -43,7 +43,7 @@ def environment() -> jinja2.Environment:
         "groupby_in_order": _groups,
         "interval": lambda average: uncertainty.accuracy(average.concepts),
         "is_long": lambda text: len(text.striptags() if isinstance(text, Markup) else text) > _LONG_NAME,
-        "minus": _minus,
+        "minus": lambda text: text.replace("-", "−"),
         "note_text": _note_text,
         "prose": prose,
         "shots_label": shots_label,
@@ -83,16 +83,6 @@ def date(text: str) -> str:
     return f"{match[1]} {match[2]} UTC" if match else text
 
 
-def signed(value: float) -> str:
-    """Return a difference with a true minus sign: ``+1.2``, ``−0.3``, ``0.0``."""
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else _minus(text)
-
-
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
-
-
 def duration(seconds: float) -> str:
     """Return ``12.3 s``, ``4 min 5 s`` or ``3 h 20 min``."""
     if seconds < 60:
@@ -101,11 +91,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60:,} h {minutes % 60} min"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return ``1 model`` or ``2 models``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _groups(items: Iterable[Any], attribute: str) -> list[tuple[Any, list[Any]]]:

@@ -28,6 +28,9 @@ from cog.results.scores import LOGREG, SeedAverage, is_protocol
 #: Labels of :attr:`cog.results.scores.SeedAverage.source`; the keys are what :func:`averages` takes.
 SOURCES = {"v2": "paper v2", "v1": "paper v1"}
 
+#: The paper's reference model.
+REFERENCE = "sup_resnet50"
+
 #: The groups of Table 1 in the order of the paper's Fig. 3, with their names in the legend.
 CATEGORY_LABELS = {
     "reference": "ResNet",
