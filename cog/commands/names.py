@@ -47,7 +47,16 @@ def understood(args: argparse.Namespace) -> argparse.Namespace:
     """Return the flags of a command with names in the place of labels, and with what ``--limit`` stands for.
 
     Raises:
-        CogError: a label of several models, an unusable ``--models_file``, see also :func:`cog.commands.limits.apply`.
+        CogError: see :func:`resolve_labels` and :func:`cog.commands.limits.apply`.
+    """
+    return limits.apply(resolve_labels(args))
+
+
+def resolve_labels(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags of a command with names in the place of labels.
+
+    Raises:
+        CogError: a label of several models, an unusable ``--models_file``.
     """
     root, file = getattr(args, "models_root_dir", None), getattr(args, "models_file", None)
     has_loader = getattr(args, "model_loader", None) is not None
@@ -63,7 +72,7 @@ def understood(args: argparse.Namespace) -> argparse.Namespace:
             for flag in _DATASETS
             if (value := getattr(args, flag, None)) is not None
         }
-    return limits.apply(argparse.Namespace(**vars(args) | named))
+    return argparse.Namespace(**vars(args) | named)
 
 
 def _each(value: Any, find: Callable[[str], str]) -> Any:

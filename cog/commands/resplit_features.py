@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from cog.commands import names
 from cog.errors import CogError
 from cog.paths import ModelDir, check_dataset_name
 from cog.runtime import cli as cli_tools
@@ -63,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make splits or compare the runs on them; returns the exit code."""
-    args = parse_args(argv)
+    args = names.resolve_labels(parse_args(argv))
     folder = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     for dataset in args.dataset:
         check_dataset_name(dataset)
