@@ -7,17 +7,20 @@ L1 to L5 are unseen only by models whose pretraining used nothing beyond IN-1K (
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cog import constants
-from cog.errors import some
+from cog.errors import CogError, some
 from cog.models import models_file as own_models
 from cog.models.pretraining import IN1K, UNKNOWN, pretraining
 from cog.models.spec import PRETRAINING
 from cog.results import published
 from cog.results.scores import RUNS
+
+logger = logging.getLogger(__name__)
 
 #: Stands after the name of a model that may have seen concepts of the levels.
 MARK = "†"
@@ -87,13 +90,18 @@ def read_model_facts(
     Args:
         recorded: ``pretraining``, ``label`` and ``group`` of each model; None and unknown words of the first count as
             absent.
-        path: the user's models, which come first; None: there is no such file.
+        path: the user's models, which come first; None: there is no such file. An entry that cannot be used is left
+            out with a warning.
 
     Raises:
-        CogError: an unusable file or entry.
+        CogError: an unusable file.
     """
-    entries = own_models.read(path) if path is not None else {}
-    own = {name: own_models.parse(path or "", name, entry) for name, entry in entries.items()}
+    own = {}
+    for name, entry in (own_models.read(path) if path is not None else {}).items():
+        try:
+            own[name] = own_models.parse(path or "", name, entry)
+        except CogError as error:
+            logger.warning("%s; this entry is left out", error)
 
     def texts(key: str) -> dict[str, str]:
         found = {model: text for model, facts in recorded.items() if (text := facts.get(key))}

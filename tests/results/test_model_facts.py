@@ -32,6 +32,17 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
         read_model_facts({}, tmp_path / "none.yaml")
 
 
+def test_an_unusable_entry_is_left_out_with_a_warning(tmp_path, caplog):
+    file = tmp_path / "models.yaml"
+    file.write_text("bad_net: {pretraining: IN-2K}\nbare: {}\nmy_net: {pretraining: web, label: Mine}\n")
+    known = read_model_facts({"bad_net": {"pretraining": "IN-21K"}}, file)
+    assert (known.of("my_net"), known.label("my_net")) == ("web", "Mine")
+    assert known.of("bad_net") == "IN-21K", "as without the entry"
+    first, second = caplog.messages
+    assert first.startswith(f"{file}: bad_net: pretraining 'IN-2K' is not known") and "left out" in first
+    assert f"{file}: bare is not a model name" in second
+
+
 def test_the_footnote_names_a_few_models_of_each_kind():
     known = ModelFacts({f"a_{i}": "web" for i in range(5)} | {"b_1": "IN-21K", "c_1": "IN-1K"})
     text = known.footnote(
