@@ -210,8 +210,10 @@ run_step() {
         exit 75
     fi
     if [[ ${status} -ne 0 ]]; then
+        local todo="run the same command again to continue"
+        [[ ${status} -ne 2 ]] || todo="fix it, then run the same command again"
         echo "error: stopped at step ${step_number} of ${n_steps} (${description}), exit code ${status}; what is" \
-            "complete is kept, run the same command again to continue" >&2
+            "complete is kept, ${todo}" >&2
         exit "${status}"
     fi
 }

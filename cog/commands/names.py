@@ -47,12 +47,12 @@ def understood(args: argparse.Namespace) -> argparse.Namespace:
     """Return the flags of a command with names in the place of labels, and with what ``--limit`` stands for.
 
     Raises:
-        CogError: see :func:`resolved` and :func:`cog.commands.limits.apply`.
+        CogError: see :func:`resolve_labels` and :func:`cog.commands.limits.apply`.
     """
-    return limits.apply(resolved(args))
+    return limits.apply(resolve_labels(args))
 
 
-def resolved(args: argparse.Namespace) -> argparse.Namespace:
+def resolve_labels(args: argparse.Namespace) -> argparse.Namespace:
     """Return the flags of a command with names in the place of labels.
 
     Raises:

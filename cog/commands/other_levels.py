@@ -46,7 +46,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Group features with --levels_dir, else print the table of the results; returns the exit code."""
-    args = names.resolved(parse_args(argv))
+    args = names.resolve_labels(parse_args(argv))
     source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     target = ModelDir(Path(args.output_dir), args.model)
     if args.levels_dir is None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from cog import constants, paths
 from cog.commands import names, study_flags
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean
 from cog.results import find
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
@@ -43,18 +43,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Pack or unpack; returns the exit code."""
-    args = names.resolved(parse_args(argv))
+    args = names.resolve_labels(parse_args(argv))
     root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
-    todo = [
-        (model, dataset, paths.ModelDir(root, model).path / dataset)
-        for model in units.find_models(root, args.models)
-        for dataset in args.datasets or _datasets(paths.ModelDir(root, model).path)
-    ]
+    todo = _find_folders(root, args.models, args.datasets)
     total = pack.PackResult()
     n_failed = 0
     with Progress(len(todo), "unpacking" if args.unpack else "packing", unit="folders") as progress:
         for model, dataset, folder in todo:
-            paths.check_dataset_name(dataset)
             try:
                 if args.check:
                     pack.unpack(folder, dry_run=True)
@@ -79,6 +74,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{total.runs:,} runs with {total.files:,} files and folders {verb if args.check else f'were {verb}'}"
     )
     return 2 if n_failed else 0
+
+
+def _find_folders(
+    root: Path, wanted_models: Sequence[str] | None, wanted_datasets: Sequence[str] | None
+) -> list[tuple[str, str, Path]]:
+    """Return the folders of models and data sets, with the names of both.
+
+    Raises:
+        CogError: a model without a folder under the root, or a data set of which none of the models has one.
+    """
+    known = find.list_models(root)
+    models = units.find_models(root, wanted_models)
+    for model in models:
+        if model not in known:
+            raise CogError(
+                f"--models {model}: there is no such model under {root}{did_you_mean(model, known)}"
+            )
+    datasets = {model: _datasets(paths.ModelDir(root, model).path) for model in models}
+    there = sorted(set().union(*datasets.values()))
+    for dataset in map(paths.check_dataset_name, wanted_datasets or ()):
+        if dataset not in there:
+            raise CogError(
+                f"--datasets {dataset}: no model asked for has such a folder under {root}"
+                f"{did_you_mean(dataset, there)}"
+            )
+    return [
+        (model, dataset, paths.ModelDir(root, model).path / dataset)
+        for model in models
+        for dataset in (datasets[model] if wanted_datasets is None else dict.fromkeys(wanted_datasets))
+        if dataset in datasets[model]
+    ]
 
 
 def _datasets(folder: Path) -> list[str]:

@@ -64,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make splits or compare the runs on them; returns the exit code."""
-    args = names.resolved(parse_args(argv))
+    args = names.resolve_labels(parse_args(argv))
     folder = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     for dataset in args.dataset:
         check_dataset_name(dataset)

@@ -90,16 +90,17 @@ def read_model_facts(
     Args:
         recorded: ``pretraining``, ``label`` and ``group`` of each model; None and unknown words of the first count as
             absent.
-        path: the user's models, which come first; None: there is no such file.
+        path: the user's models, which come first; None: there is no such file. An entry that cannot be used is left
+            out with a warning.
 
     Raises:
-        CogError: an unusable file. Of an unusable entry a warning tells.
+        CogError: an unusable file.
     """
     own = {}
-    for name, entry in own_models.read(path).items() if path is not None else ():
+    for name, entry in (own_models.read(path) if path is not None else {}).items():
         try:
             own[name] = own_models.parse(path or "", name, entry)
-        except CogError as error:  # which is no matter of the other models
+        except CogError as error:
             logger.warning("%s; this entry is left out", error)
 
     def texts(key: str) -> dict[str, str]:

@@ -343,7 +343,7 @@ def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]
     return mixed
 
 
-def check_baseline(model: str, cells: Iterable[SeedAverage], *, flag: str) -> None:
+def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str) -> None:
     """Refuse a baseline of which nothing is known, naming the nearest that is.
 
     Raises:
@@ -351,9 +351,10 @@ def check_baseline(model: str, cells: Iterable[SeedAverage], *, flag: str) -> No
     """
     models = {cell.model for cell in cells}
     if model not in models:
-        raise CogError(
-            f"{flag} {model}: no result of it among those read{did_you_mean(model, sorted(models))}"
-        )
+        hint = did_you_mean(model, sorted(models))
+        if model in published.MODELS and not {cell.source for cell in cells} & {*published.SOURCES.values()}:
+            hint = "; add --with_published to read the paper's"
+        raise CogError(f"{flag} {model}: no result of it among those read{hint}")
 
 
 def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
@@ -413,7 +414,13 @@ def _misplaced(folder: Path) -> str:
     """Return a hint when ``folder`` is one level too deep or too high."""
     if paths.parse_seed_folder(folder.name) is not None:
         return f"; this is the folder of one seed, give {folder.parent}"
-    inside = [name for name in _listing(folder) if paths.parse_evaluation_folder(name)]
+    listed = _listing(folder)
+    if any(name.startswith("final-") for name in listed):
+        return (
+            "; this folder is one run itself: move it to DIR/seed-<seed> and give DIR, or train with --seeds, which "
+            "writes <output_dir>/seed-<seed>"
+        )
+    inside = [name for name in listed if paths.parse_evaluation_folder(name)]
     return f"; did you mean its subfolder {inside[0]}?" if inside else ""
 
 

@@ -161,6 +161,9 @@ def test_first_failure_stops_everything(bash, workshop):
     )
     assert done.returncode == 2
     assert "stopped at step 1 of 2 (logreg on none_such, seeds 22 37 45 77 93)" in done.stderr
+    assert done.stderr.endswith(
+        "exit code 2; what is complete is kept, fix it, then run the same command again\n"
+    )
     assert "Traceback" not in done.stderr
     assert not (workshop.models / "tiny" / "net" / "birds" / "eval_logreg").exists()
 

@@ -137,3 +137,10 @@ def test_spreads_by_definition():
         [average(f"cog_l1_split{seed}", row[:1]) for seed, row in values.items()][:2]
     )
     assert math.isnan(alone[0].over_seeds) and math.isnan(alone[0].published)
+
+
+def test_labels_of_models_and_data_sets(root):
+    with pytest.raises(CogError, match="dino/resnet50/cog_l2"):
+        resplit_features.main(
+            ["--models_root_dir", str(root), "--model", "DINO", "--dataset", "L2", "--split_seed", "1"]
+        )

@@ -29,6 +29,8 @@ BAD = {
     "empty category of runs": ((*ROOT, "--category", "web-data"), "any model in web-data"),
     "unknown baseline": ((*ROOT, "--relative_to", "sup_resnet5"), "--relative_to sup_resnet5: no result"),
     "unknown baseline near": (("--published_only", "--baseline", "clip_resnet"), "did you mean clip_resnet50?"),
+    "baseline of the paper": ((*ROOT, "--baseline", "clip_resnet50"), "--with_published to read the paper's"),
+    "relative to the paper": ((*ROOT, "--relative_to", "CLIP"), "--with_published to read the paper's"),
     "baseline no name": (("--published_only", "--baseline", "klip"), "'klip' is not a model name"),
     "baseline pattern": (("--published_only", "--relative_to", "clip_*"), "not a model name"),
     "unknown model compared": (("--published_only", "--compare", "a_b", "clip_resnet50"), "--model a_b is none"),
@@ -81,6 +83,10 @@ SELECTIONS = [
     (["--logreg_root_dir", "{study}/empty"], "no finished run in --logreg_root_dir {study}/empty"),
     (["--logreg_root_dir", "{study}/net/big/in1k/eval_logreg/seed_22"],
      "give {study}/net/big/in1k/eval_logreg"),
+    (["--logreg_root_dir", "{study}/own"], "this folder is one run itself: move it to DIR/seed-<seed> and give DIR"),
+    (["--models_root_dir", "{study}", "--limit", "2"],
+     "limit-2 does not exist; run extract_features.py --limit 2 first"),
+    (["--models_root_dir", "{study}/nowhere", "--limit", "2"], "limit-2 does not exist; check the path"),
     (["--logreg_root_dir", "{study}/net/big/in1k"], "did you mean its subfolder eval_logreg?"),
     (["--logreg_root_dir", "{study}/net/big/in1k/eval_logreg", "--seeds", "1", "2"], "with seeds 1 2"),
     (["--models_root_dir", "{study}/empty"], "no finished run of any model on any data set"),
@@ -122,6 +128,7 @@ def workshop(tmp_path_factory):
     make_seed_folder(places["study"] / "net/big/in1k/eval_logreg/seed_22")
     (places["study"] / "net/big/model.ckpt").write_bytes(b"")
     (places["study"] / "empty").mkdir()
+    make_seed_folder(places["study"] / "own")
     os.mkfifo(places["study"] / "pipe")
     for model in ("sup/resnet50", "mine/net"):
         make_record(make_seed_folder(places["root"] / model / "in1k/eval_logreg/seed-22"))

@@ -32,15 +32,15 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
         read_model_facts({}, tmp_path / "none.yaml")
 
 
-def test_a_bad_entry_of_the_users_file_is_left_out(tmp_path, caplog):
+def test_an_unusable_entry_is_left_out_with_a_warning(tmp_path, caplog):
     file = tmp_path / "models.yaml"
-    file.write_text("my_net: {label: Mine}\nmy_bad: 3\nmy_worse: {label: a, label: b}\n")
-    known = read_model_facts({"my_bad": {"label": "L"}}, file)
-    assert known.labels == {"my_net": "Mine", "my_bad": "L"}
-    assert [record.getMessage().partition("models.yaml: ")[2] for record in caplog.records] == [
-        "my_bad is int, expected keys such as source, loader, checkpoint; this entry is left out",
-        "my_worse cannot be read: label stands there twice; this entry is left out",
-    ]
+    file.write_text("bad_net: {pretraining: IN-2K}\nbare: {}\nmy_net: {pretraining: web, label: Mine}\n")
+    known = read_model_facts({"bad_net": {"pretraining": "IN-21K"}}, file)
+    assert (known.of("my_net"), known.label("my_net")) == ("web", "Mine")
+    assert known.of("bad_net") == "IN-21K", "as without the entry"
+    first, second = caplog.messages
+    assert first.startswith(f"{file}: bad_net: pretraining 'IN-2K' is not known") and "left out" in first
+    assert f"{file}: bare is not a model name" in second
 
 
 def test_the_footnote_names_a_few_models_of_each_kind():

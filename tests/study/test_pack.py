@@ -407,3 +407,42 @@ def test_a_flipped_bit_is_seen(root):
     assert sorted(path.name for path in _folder(root).iterdir()) == sorted(
         ["runs.zip", "features_train", "features_test", "eval_logreg", "eval_logreg-N8", "eval_logreg_N2"]
     )
+
+
+@pytest.fixture
+def two_models(tmp_path):
+    """A models root with a run of DINO on L5 and one of a model of the user's on birds."""
+    for place in ("dino/resnet50/cog_l5", "a/net/birds"):
+        result_folders.make_seed_folder(tmp_path / place / "eval_logreg/seed-22")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--models", "a_nett"], "--models a_nett: there is no such model under .*; did you mean a_net[?]"),
+        (
+            ["--datasets", "birdz", "--check"],
+            "--datasets birdz: no model asked for has .*; did you mean birds[?]",
+        ),
+        (
+            ["--models", "a_net", "--datasets", "L5"],
+            "--datasets cog_l5: no model asked for has such a folder",
+        ),
+        (["--datasets", "../birds"], "is not a data set name"),
+    ],
+)
+def test_names_that_are_not_there(two_models, flags, message):
+    before = tiny.snapshot(two_models)
+    with pytest.raises(CogError, match=message):
+        pack_command.main(["--models_root_dir", str(two_models), *flags])
+    assert tiny.snapshot(two_models) == before
+
+
+def test_labels_and_data_sets_of_some_models(two_models, capsys):
+    def check(*flags):
+        assert pack_command.main(["--models_root_dir", str(two_models), "--check", *flags]) == 0
+        return int(capsys.readouterr().out.split()[0])
+
+    assert check("--models", "DINO", "--datasets", "L5") == 1
+    assert check("--datasets", "L5", "birds") == 2
