@@ -192,7 +192,8 @@ TEST_XY = "models/tiny/net/birds/features_test/X_Y.pth"
 def features(path=TRAIN_XY, **changes):
     def value(w):
         x, y = tiny.make_xy()
-        data = {"X": x, "Y": y, "name": "tiny_net_birds_train"}
+        split = "test" if path == TEST_XY else "train"
+        data = {"X": x, "Y": y, "name": f"tiny_net_birds_{split}"}
         for key, change in changes.items():
             data[key] = change(data[key])
         return {key: entry for key, entry in data.items() if entry is not None}

@@ -69,12 +69,27 @@ def test_own_models_are_said_to_be_highest_where_that_is_told():
     cells = [counted_cell("a_c", base, dataset=name) for name in ("in1k", "cog_l1")]
     cells += [counted_cell("a_b", base + gain, dataset=name) for name, gain in (("in1k", 10), ("cog_l1", 0))]
     label = {(cell.model, cell.source): cell.model for cell in cells}
-    (text,) = ranking.best_own(cells, label)
-    assert text.startswith(
-        "With all training images: a_b is highest on in1k; the two highest are not told apart"
+    (text,) = ranking.describe_highest(judge(ranking.to_highest(cells)), label)
+    assert text == (
+        "With all training images: a_b is highest on in1k; highest by the mean alone on cog_l1 (a_c, not told from "
+        "a_b)."
     )
-    assert text.count("cog_l1") == 1 and text.count("in1k") == 1
-    assert ranking.best_own(cells[:2], label) == []
+    assert ranking.describe_highest(judge(ranking.to_highest(cells[:2])), label) == []
+
+
+def test_the_highest_is_told_from_every_other_model():
+    """The second may be told from the first, and the third, which varies more, not."""
+    generator = np.random.default_rng(4)
+    base = generator.binomial(50, 0.5, (5, 60))
+    wild = np.clip(base + generator.integers(-25, 26, (1, 60)) + 1, 0, 50)
+    cells = [counted_cell("a_b", base + 3), counted_cell("a_c", base), counted_cell("a_d", wild)]
+    differences = ranking.to_highest(cells)
+    assert [item.baseline for item in differences] == ["a_c", "a_d"]
+    (text,) = ranking.describe_highest(
+        judge(differences), {(cell.model, "runs"): cell.model for cell in cells}
+    )
+    assert [item.sign for item in judge(differences)] == [1, 0]
+    assert text.endswith("highest by the mean alone on in1k (a_b, not told from a_d).")
 
 
 def test_verdicts_are_after_holms_correction():
