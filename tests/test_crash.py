@@ -16,15 +16,12 @@ import pytest
 from cog.runtime import locks
 
 
-@pytest.mark.parametrize(
-    ("what", "number", "n"), [("extraction", signal.SIGKILL, 1), ("logreg", signal.SIGTERM, 1)]
-)
-def test_killed_and_restarted(tmp_path, what, number, n):
+def test_killed_and_restarted(tmp_path):
+    """One kill of the whole matrix, which is slow."""
     crash_matrix.import_everything()
-    task = crash_matrix.tasks(tmp_path)[what]
-    rows = crash_matrix.matrix(task, tmp_path, n=n, number=number, rng=random.Random(what))
-    assert [(row.when, row.state, row.problem) for row in rows if row.problem] == []
-    assert len(rows) == n
+    task = crash_matrix.tasks(tmp_path)["logreg"]
+    (row,) = crash_matrix.matrix(task, tmp_path, n=1, number=signal.SIGTERM, rng=random.Random("logreg"))
+    assert row.problem == "", (row.when, row.state, row.problem)
 
 
 def test_differences_are_seen(tmp_path):

@@ -93,22 +93,13 @@ def test_different_runs(root, tmp_path):
 
 @pytest.mark.slow
 def test_one_run_wanted_by_all(root, tmp_path):
-    _compete_for_one(root, tmp_path, 5)
-
-
-@pytest.mark.slow
-def test_one_run_wanted_by_twenty(root, tmp_path):
-    _compete_for_one(root, tmp_path, N)
-
-
-def _compete_for_one(root: Path, tmp_path: Path, n: int) -> None:
-    found = start_all([command(root, 3)] * n, tmp_path / "logs")
+    found = start_all([command(root, 3)] * N, tmp_path / "logs")
     assert all("Traceback" not in text for _, text in found)
     trained = [text for code, text in found if code == 0 and "trial " in text]
     skipped = [text for code, text in found if code == 0 and "trial " not in text]
     refused = [text for code, text in found if code == 2]
     assert len(trained) == 1, found
-    assert len(skipped) + len(refused) == n - 1
+    assert len(skipped) + len(refused) == N - 1
     for text in refused:
         lines = [line for line in text.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1 and "is being written by logreg.py on" in lines[0]

@@ -174,6 +174,7 @@ def test_one_level_has_no_analysis_of_all_levels_together(repository, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_what_takes_days_is_left_out_unless_named(repository, warm_python, tmp_path):
     """By the number of images that features.json tells; what needs the classifiers is left out, too."""
     for split, n_images in (("train", 10**8), ("test", 10**5)):

@@ -197,6 +197,7 @@ def test_keys_of_a_limit_are_keys_of_the_configuration():
     assert set(limits._KEYS) <= set(config.flat(config.default_cfg()))
 
 
+@pytest.mark.slow
 def test_the_drivers_pass_it_on(limited, repository, warm_python):
     """To every step and to the table in the end; data sets may be named by labels there, too."""
     place = limited.models / "limit-2/tiny/net"

@@ -34,7 +34,8 @@ def features(shared_dir, tmp_path_factory):
          "--in1k_images_root", str(miniature / "in1k"), "--imagenet_images_root", str(miniature / "in21k"),
          "--cog_levels_mapping_file", str(miniature / "cog_levels_mapping_file_balanced.pkl"),
          "--cog_concepts_split_file", str(miniature / "cog_concepts_split_file.pkl"), "--device", "cpu",
-         "FT_EXTRACT.IMAGE_NORM.MEAN", "[0.5, 0.5, 0.5]", "FT_EXTRACT.IMAGE_NORM.STD", "[0.5, 0.5, 0.5]"]
+         "FT_EXTRACT.IMAGE_NORM.MEAN", "[0.5, 0.5, 0.5]", "FT_EXTRACT.IMAGE_NORM.STD", "[0.5, 0.5, 0.5]",
+         "FT_EXTRACT.IMAGE_RESIZE_SIZE", "128", "FT_EXTRACT.IMAGE_CROP_SIZE", "112"]
     )  # fmt: skip
     return {
         dataset: [feature_files.load(model / dataset / f"features_{split}") for split in ("train", "test")]
