@@ -28,9 +28,8 @@ from cog.runtime.run_archive import RunArchive
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-# From so many models on, several processes read them, so many models at a time: a tenth of a second of work.
-_MANY_MODELS = 32
-_MODELS_TOGETHER = 2
+# From so many models on, several processes read them. A full study of one takes a twentieth of a second.
+_MANY_MODELS = 8
 
 # A record takes a few kB; bulky results lie beside it.
 _LARGEST_ANALYSIS = 1 << 26
@@ -121,8 +120,8 @@ def find_all(
     folders = list(_model_folders(root, models, problems))
     if len(folders) < _MANY_MODELS:
         return _together([search.read(folders)], problems)
-    parts = [folders[first : first + _MODELS_TOGETHER] for first in range(0, len(folders), _MODELS_TOGETHER)]
-    return _together(map(_sharing, map_in_processes(search.read, parts)), problems)
+    each = map_in_processes(search.read, [[folder] for folder in folders])
+    return _together(map(_sharing, each), problems)
 
 
 class _Results(NamedTuple):

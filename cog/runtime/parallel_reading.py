@@ -27,6 +27,10 @@ _THREADS = 8
 _PATIENCE = 64
 _CHUNK = 64
 
+# Where the last call had to wait, so few items more decide.
+_CONFIRMED = 8
+_had_to_wait = False
+
 _MOST_PROCESSES = 8
 
 
@@ -40,7 +44,8 @@ def map_waiting(
         items: its arguments.
         patience: when so many more items than not took longer to wait for than to work on, threads take the others.
     """
-    n_done = n_waited = 0
+    global _had_to_wait
+    n_done, n_waited = 0, max(0, patience - _CONFIRMED) if _had_to_wait else 0
     while n_done < len(items) and n_waited < patience:
         worked, start = time.thread_time(), time.perf_counter()
         result = function(items[n_done])
@@ -50,7 +55,9 @@ def map_waiting(
         n_done += 1
         yield result
     if n_done == len(items):
+        _had_to_wait = _had_to_wait and (n_waited > 0 or n_done < _CONFIRMED)
         return
+    _had_to_wait = True
     # A task for every item would cost more than the item.
     size = max(1, min(_CHUNK, (len(items) - n_done) // _THREADS))
     chunks = [items[first : first + size] for first in range(n_done, len(items), size)]

@@ -205,8 +205,9 @@ def _run_places(
             continue
         is_own = name == paths.evaluation_folder(*parsed)
         path = os.path.join(folder, name)
-        listed, archived = _list(path), in_archive.get(name, frozenset())
-        for seed_name in sorted(listed | archived):
+        listed = _list(path)
+        archived: Collection[str] = in_archive.get(name, frozenset())
+        for seed_name in sorted({*listed, *archived}):
             seed = paths.parse_seed_folder(seed_name)
             if seed is None:
                 continue
