@@ -76,8 +76,10 @@ def train_all(
     def do(number: int, before_epoch: Callable[[], None]) -> None:
         if number:
             signals.check("what is finished is saved")
-        folder = claims[number].resume.path
-        work = Work(folder, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch)
+        resume = claims[number].resume
+        work = Work(
+            resume.path, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch, before_save=resume.create,
+        )  # fmt: skip
         place = f"run {number + 1} of {len(claims)}" if len(claims) > 1 else ""
         _do_run(claims[number], data, engine, work, place)
 

@@ -123,7 +123,7 @@ def test_ties_are_broken_by_the_loss_where_it_is_asked_for():
 
 def test_the_validation_loss_is_that_of_the_held_out_part(feature_folders, tmp_path):
     """... by plain PyTorch, from a trial trained alone; without the option nothing of it is computed or recorded."""
-    pairs = ["CLF.TIE_BREAK", "loss", "CLF.N_TRIALS", "2"]
+    pairs = ["CLF.TIE_BREAK", "loss", "CLF.N_TRIALS", "2", "CLF.PRECISION", "fp32"]
     logreg.main(command(feature_folders, tmp_path / "out", *pairs))
     record = json.loads((tmp_path / "out/results.json").read_text())
     train = feature_files.load(feature_folders[0], normalize=True)
