@@ -100,9 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if claims:
                     from cog.logreg.training import train_all  # torch is imported for what is to be done only
 
-                    train_all(
-                        claims, train, test, cfg=cfg, device_name=args.device, print_freq=args.print_freq
-                    )
+                    train_all(claims, train, test, device_name=args.device, print_freq=args.print_freq)
     return 0
 
 

@@ -54,6 +54,7 @@ class Work:
         print_freq: epochs between log lines of the final training; 0 prints none.
         bar: whether progress may be a bar on the terminal.
         before_epoch: called before every epoch; may raise.
+        before_save: called before anything is written: creates the folder, and raises when someone else has it by now.
     """
 
     def __init__(
@@ -63,15 +64,18 @@ class Work:
         print_freq: int = 10,
         bar: bool = True,
         before_epoch: Callable[[], None] = lambda: None,
+        before_save: Callable[[], None] = lambda: None,
     ) -> None:
         self.print_freq, self.bar = print_freq, bar
-        self._folder, self._before_epoch = folder, before_epoch
-        self._file = None if folder is None else StateFile(folder / CHECKPOINT_FILE)
+        self._folder, self._before_epoch, self._before_save = folder, before_epoch, before_save
+        self._file = None if folder is None else StateFile(folder / CHECKPOINT_FILE, create=before_save)
         self._key: dict[str, Any] = {}
 
     def journal(self, settings: Settings) -> TrialJournal | None:
         """Return the finished trials on the disk; None without a folder."""
-        return None if self._folder is None else TrialJournal(self._folder / JOURNAL_FILE, settings)
+        if self._folder is None:
+            return None
+        return TrialJournal(self._folder / JOURNAL_FILE, settings, before_append=self._before_save)
 
     def restore(self, key: dict[str, Any], label: str) -> TrainState:
         """Begin a training and return its state, tensors on the CPU; a file that cannot be read costs it, no more.

@@ -72,16 +72,12 @@ def evaluate(
     if min(shots, default=0) < 0:
         raise CogError(f"n_shots {min(shots)}: expected numbers of images per class, or 0 for all")
     first = Settings(seed=0, **settings)
-    normalize, pca_dim = first.normalizes_features, first.pca_dim
     how = {"device": device, "n_workers": n_workers, "opts": opts}
+    normalize = first.normalizes_features
     features = [_features(backbone, images, normalize=normalize, **how) for images in (train, test)]
     model = features[0].name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
-    engine = Engine(resolve_device(device), settings.get("precision", "auto"))
-    max_per_class = first.max_per_class
-    data = prepare(
-        features[0], features[1], engine,
-        max_per_class=max_per_class, pca_dim=pca_dim, normalize=first.normalize and not normalize,
-    )  # fmt: skip
+    engine = Engine(resolve_device(device), first.precision)
+    data = prepare(features[0], features[1], engine, first)
     scores = []
     for n_shot in shots:
         for seed in seeds:
@@ -93,7 +89,7 @@ def evaluate(
             top1, n_classes = logs["test/top1"][-1], trained.sizes[-1]
             counts = counts_per_class(predictions, data.test_y, n_classes, top1=top1)
             concepts = concept_counts.read(counts, n_classes=n_classes, top1=top1)
-            evaluation = variant_name(run.classifier, pca_dim=pca_dim, max_per_class=max_per_class)
+            evaluation = variant_name(run.classifier, pca_dim=run.pca_dim, max_per_class=run.max_per_class)
             scores += [
                 Score(
                     model,

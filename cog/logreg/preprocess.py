@@ -16,6 +16,7 @@ from cog.features import feature_files, pca
 from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.matrix import Data
+from cog.logreg.settings import Settings
 from cog.runtime.machine_checks import size
 from cog.runtime.memory import available_memory, exhaustion_explained
 
@@ -28,24 +29,15 @@ _USABLE = 0.9
 _CHUNK = 4096
 
 
-def prepare(
-    train: FeatureSet,
-    test: FeatureSet,
-    engine: Engine,
-    *,
-    max_per_class: int = 0,
-    pca_dim: int = 0,
-    normalize: bool = True,
-) -> Data:
+def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Settings | None = None) -> Data:
     """Put features into the form in which the engine reads them.
 
     Args:
         train: training features, float32 ``(n, d)``, normalized or not. **Taken over**: their memory may be rewritten.
         test: test features ``(m, d)``, likewise.
         engine: engine that will train on them.
-        max_per_class: ``CLF.MAX_PER_CLASS``; 0 keeps all training images.
-        pca_dim: ``CLF.PCA_DIM``; 0 keeps the features.
-        normalize: whether to l2-normalize the principal components.
+        settings: of the runs: cap per class, principal components, and whether these are l2-normalized; None: the
+            features stay as they are.
 
     Raises:
         CogError: features that do not fit together, more components than there are, features in a file whose part does
@@ -53,6 +45,9 @@ def prepare(
     """
     if mixed := feature_files.check_pair(train, test):
         logger.warning("%s", mixed)
+    settings = settings or Settings(seed=0)
+    max_per_class, pca_dim = settings.max_per_class, settings.pca_dim
+    normalize = settings.normalize and not settings.normalizes_features
     logger.info(
         "%s: %d x %d training and %d test features, %s",
         train.name, *train.x.shape, len(test), engine.device,

@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -268,6 +268,7 @@ class TrialJournal:
     Args:
         path: the file, which comes with the first trial; the caller holds the lock of the run's folder.
         settings: settings of the protocol.
+        before_append: called before a trial is written; may raise.
 
     Attributes:
         path: the file.
@@ -277,8 +278,10 @@ class TrialJournal:
         CogError: when it cannot be read or written.
     """
 
-    def __init__(self, path: Path, settings: Settings) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, settings: Settings, *, before_append: Callable[[], None] = lambda: None
+    ) -> None:
+        self.path, self._before_append = path, before_append
         self._space = search_space(settings)
         self._study: optuna.Study | None = None
         self.trials: list[Trial] = []
@@ -313,6 +316,7 @@ class TrialJournal:
             distributions=self._space,
             user_attrs=attributes,
         )
+        self._before_append()
         with self._write_errors_explained():
             self._study = self._study or self._open()
             self._study.add_trial(frozen)

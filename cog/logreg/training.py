@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cog.features import feature_files
 from cog.features.storage import stays_in_file
@@ -21,9 +20,6 @@ from cog.runtime import provenance, signals
 from cog.runtime.device import exact_float32, resolve_device
 from cog.runtime.memory import exhaustion_explained
 
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
-
 logger = logging.getLogger(__name__)
 
 _LESS_MEMORY = "train fewer seeds and shots at a time, or with a smaller CLF.BATCH_SIZE"
@@ -34,7 +30,6 @@ def train_all(
     train: Path,
     test: Path,
     *,
-    cfg: CfgNode,
     device_name: str | None,
     print_freq: int,
 ) -> None:
@@ -47,7 +42,6 @@ def train_all(
         claims: the runs; they differ in seed and number of shots only.
         train: feature file of the training images.
         test: feature file of the test images.
-        cfg: the configuration.
         device_name: value of ``--device``.
         print_freq: epochs between log lines of a final training, 0 for none.
 
@@ -56,8 +50,8 @@ def train_all(
             :func:`cog.logreg.protocol.run_protocol`.
         Interrupted: when the process was asked to end.
     """
-    clf, settings = cfg.CLF, [claim.plan.settings for claim in claims]
-    engine = Engine(resolve_device(device_name), clf.PRECISION)
+    settings = [claim.plan.settings for claim in claims]
+    engine = Engine(resolve_device(device_name), settings[0].precision)
     jobs.begin(claims, device=engine.device.type, precision=engine.precision)
     with exhaustion_explained("preparing the training", _LESS_MEMORY):
         normalize = settings[0].normalizes_features
@@ -65,8 +59,9 @@ def train_all(
         data = prepare(
             feature_files.load(train, normalize=normalize, mapped=mapped),
             feature_files.load(test, normalize=normalize),
-            engine, max_per_class=clf.MAX_PER_CLASS, pca_dim=clf.PCA_DIM, normalize=clf.NORM_FTS and not normalize,
-        )  # fmt: skip
+            engine,
+            settings[0],
+        )
         require_room(settings[0], data.features.n, data.features.dim, len(data.labels), engine.device)
         at_once, alone = runs_at_once(data, settings, engine)
         for line in describe(data, settings, engine, at_once=at_once):
@@ -76,8 +71,10 @@ def train_all(
     def do(number: int, before_epoch: Callable[[], None]) -> None:
         if number:
             signals.check("what is finished is saved")
-        folder = claims[number].resume.path
-        work = Work(folder, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch)
+        resume = claims[number].resume
+        work = Work(
+            resume.path, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch, before_save=resume.create,
+        )  # fmt: skip
         place = f"run {number + 1} of {len(claims)}" if len(claims) > 1 else ""
         _do_run(claims[number], data, engine, work, place)
 

@@ -121,7 +121,8 @@ def _prepare(
 ) -> Data:
     for part in (train, test):
         check_and_normalize_(part.x, part.name, normalize=first)
-    return prepare(train, test, engine, pca_dim=pca_dim, normalize=not first)
+    settings = Settings(seed=0, pca_dim=pca_dim, pca_norm="before" if first else "after")
+    return prepare(train, test, engine, settings)
 
 
 def readings(args: argparse.Namespace) -> list[Reading]:

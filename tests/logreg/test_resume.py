@@ -16,12 +16,13 @@ import tiny
 import torch
 from classifier_runs import FOLDERS, assert_same_files, command, complete, contents, study_command
 from marks import first_quick
+from test_output_folder import taken_over_at
 from test_staging import Killed, Steps
 
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.logreg import jobs, protocol
-from cog.runtime import atomic_dir
+from cog.runtime import atomic_dir, state_file
 from cog.runtime.locks import LockedError, locked
 from cog.runtime.output_folder import read_failure
 from cog.runtime.resume_dir import ResumeFolder, sample_sha256
@@ -459,6 +460,29 @@ def test_a_run_that_another_process_finished_meanwhile(feature_folders, tmp_path
     monkeypatch.setattr(protocol, "run_protocol", fail_the_second(protocol.run_protocol))
     assert logreg.main(arguments) == 0
     assert pickle.loads(next(out.glob("final-*/logs.pkl")).read_bytes())
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize(
+    "late",
+    ["logreg.search.TrialJournal.append", "runtime.state_file.StateFile.save", "logreg.run_folder.write"],
+)
+def test_who_comes_late_writes_nothing(feature_folders, tmp_path, monkeypatch, late, done):
+    """Another process has the folder by now: no trial, no state and no result of the one that stood still."""
+    out = tmp_path / "run"
+    arguments = command(feature_folders, out, "CLF.N_TRIALS", "2", "CLF.N_EPOCHS", "3")
+    with monkeypatch.context() as patch:
+        patch.setattr(state_file, "SAVE_SECONDS", 0.0)
+        patch.setattr(state_file, "_MAX_SHARE", 1e9)
+        before = taken_over_at(patch, f"cog.{late}", out, done=done)
+        with pytest.raises(LockedError, match="taken over by .* on elsewhere"):
+            logreg.main(arguments)
+    after = tiny.snapshot(out)
+    after.pop(".resume/program.log", None)  # open since before, it may tell of the end
+    before[0].pop(".resume/program.log", None)
+    assert after == before[0]
+    (out / ".lock").unlink()
+    assert logreg.main(arguments) == 0
 
 
 def fail_the_second(job):

@@ -187,7 +187,7 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     arguments = study_command(feature_folders, root)
     with monkeypatch.context() as patch:
         target, name = {
-            "search": (Engine, "top1"),
+            "search": (Engine, "validate"),
             "final": (protocol, "_draw_few_shot"),
             "writing": (files, "write_json"),
         }[moment]
@@ -303,17 +303,17 @@ def test_one_of_several_side_by_side_fails(feature_folders, tmp_path, monkeypatc
     root = tmp_path / "results"
     arguments = study_command(feature_folders, root)
     monkeypatch.setattr(training, "runs_at_once", lambda *args: (3, []))
-    top1 = Engine.top1
+    validate = Engine.validate
 
-    def failing(*args):
+    def failing(*args, **options):
         failing.calls += 1
         if failing.calls == 2:
             raise error
-        return top1(*args)
+        return validate(*args, **options)
 
     failing.calls = 0
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "top1", failing)
+        patch.setattr(Engine, "validate", failing)
         with pytest.raises(type(error), match=str(error)[:8]):
             logreg.main(arguments)
     assert len(list(root.rglob(".failed.json"))) == 1

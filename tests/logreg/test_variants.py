@@ -62,7 +62,7 @@ def test_accuracy_equals_that_on_scikit_learns_projection(tmp_path, normalize, m
         feature_files.check_and_normalize_(one.x, "", normalize=normalize)
     made = prepare(
         feature_files.load(tmp_path, mapped=mapped), FeatureSet(test.x.clone(), test.y, test.name), Engine(CPU),
-        pca_dim=6, normalize=normalize,
+        Settings(seed=0, pca_dim=6, normalize=normalize),
     )  # fmt: skip
     torch.testing.assert_close(rows_of(made.features), expected[0].x, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(rows_of(made.test), expected[1].x, rtol=1e-4, atol=1e-5)
@@ -91,7 +91,7 @@ def test_components_of_normalized_features(tmp_path, mapped):
     made = prepare(
         feature_files.load(tmp_path, normalize=True, mapped=mapped),
         FeatureSet(torch.nn.functional.normalize(test.x), test.y, test.name),
-        Engine(CPU), pca_dim=6, normalize=False,
+        Engine(CPU), Settings(seed=0, pca_dim=6, pca_norm="before"),
     )  # fmt: skip
     for found, rows in zip((made.features, made.test), units, strict=True):
         expected = torch.from_numpy(oracle.transform(rows)).float()
@@ -149,7 +149,7 @@ def test_capped_features_are_those_of_the_file(tmp_path, mapped, normalize):
     made = prepare(
         feature_files.load(tmp_path, normalize=normalize, mapped=mapped),
         feature_files.load(tmp_path, normalize=normalize),
-        Engine(CPU), max_per_class=11, normalize=normalize,
+        Engine(CPU), Settings(seed=0, max_per_class=11, normalize=normalize),
     )  # fmt: skip
     assert torch.equal(rows_of(made.features), whole.x[kept])
     assert torch.equal(made.y, y[kept])
@@ -162,7 +162,7 @@ def test_components_of_a_capped_set_are_its_own(tmp_path):
     train, test = labelled(30, 4, 12, 0), labelled(5, 4, 12, 1)
     kept, _ = feature_files.cap_per_class(train.y, 9)
     expected = pca.fit(train.x[kept])
-    made = prepare(train, test, Engine(CPU), pca_dim=3, max_per_class=9)
+    made = prepare(train, test, Engine(CPU), Settings(seed=0, pca_dim=3, max_per_class=9))
     assert torch.equal(made.projection["components"], expected.components[:3].float())
     assert made.preparation["pca"]["rows"] == 36
     assert (made.features.n, made.features.dim) == (36, 3)
@@ -344,7 +344,10 @@ def test_components_beyond_memory(tmp_path, monkeypatch):
     for values in ({"pca_dim": 2}, {"max_per_class": 9}):
         with pytest.raises(CogError, match="of memory are available; lower CLF.PCA_DIM or CLF.MAX_PER_CLASS"):
             prepare(
-                feature_files.load(tmp_path, mapped=True), feature_files.load(tmp_path), Engine(CPU), **values
+                feature_files.load(tmp_path, mapped=True),
+                feature_files.load(tmp_path),
+                Engine(CPU),
+                Settings(seed=0, **values),
             )
 
 

@@ -71,7 +71,7 @@ def _visible(monkeypatch):
             ["CLF.N_TRIALS", "2"],
             "training classifiers of 3 classes; train fewer seeds and shots",
         ),
-        ((Engine, "top1"), ["CLF.N_TRIALS", "2"], "training classifiers of 3 classes; train fewer"),
+        ((Engine, "validate"), ["CLF.N_TRIALS", "2"], "training classifiers of 3 classes; train fewer"),
         (
             (Engine, "fit"),
             ["CLF.TYPE", "mlp", "CLF.N_TRIALS", "0", "--lr", "1", "--wd", "0"],
