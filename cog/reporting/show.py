@@ -16,7 +16,7 @@ from cog.results import exchange, labels, official, published, query
 from cog.results.model_facts import MARK, shows_levels
 from cog.results.query import QueryResult, ResultQuery
 from cog.results.run_records import Problem, average_runs, average_variants
-from cog.results.scores import LOGREG, RUNS, SeedAverage, is_classifier, of_metric
+from cog.results.scores import LOGREG, RUNS, SeedAverage, as_logreg, is_classifier, of_metric
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
@@ -144,11 +144,11 @@ def _accuracies(
 ) -> View:
     selected = request.selection
     averages = Averages(
-        _as_logreg(results.cells),
+        as_logreg(results.cells),
         models=selected.exact_models,
         datasets=selected.datasets,
         n_shots=selected.n_shots,
-        others=_as_logreg(results.others),
+        others=as_logreg(results.others),
     )
     if request.baseline:
         return comparisons.differences(averages, request.baseline, metrics=metrics, style=style)
@@ -229,16 +229,8 @@ def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:
         # Among the accuracies of logistic regression they would be taken for the protocol's.
         runs = average_variants({selected.eval_name: results.runs}, expected_seeds=selected.seeds or ())
     else:
-        runs = _as_logreg(runs)
+        runs = as_logreg(runs)
     return [*runs, *(average for average in results.cells if average.source != RUNS), *results.measures]
-
-
-def _as_logreg(averages: Sequence[SeedAverage]) -> list[SeedAverage]:
-    """Return averages of another evaluation under the name of logistic regression, in whose place they are shown."""
-    return [
-        average if average.evaluation == LOGREG else dataclasses.replace(average, evaluation=LOGREG)
-        for average in averages
-    ]
 
 
 def _warn_of_problems(problems: Sequence[Problem]) -> None:

@@ -408,31 +408,31 @@ def _precisions(runs: Sequence[Run]) -> list[Notice]:
     known = [run for run in runs if run.details.precision is not None]
     for place, group in grouped(known, lambda run: (run.dataset, run.n_shot)).items():
         by_precision = grouped(group, lambda run: run.details.precision)
-        texts = (
-            f"{precision}: {_some(members, lambda run: f'{run.model}, seed {run.seed}')}"
-            for precision, members in by_precision.items()
-        )
-        items += [f"{_place(*place)}: {'; '.join(texts)}"] * (len(by_precision) > 1)
+        if len(by_precision) > 1:
+            texts = (
+                f"{precision}: {_some(members, lambda run: f'{run.model}, seed {run.seed}')}"
+                for precision, members in by_precision.items()
+            )
+            items.append(f"{_place(*place)}: {'; '.join(texts)}")
     return notices("precision", "", items)
 
 
 def _analyses_with_other_settings(analyses: Sequence[AnalysisRecord]) -> list[Notice]:
     """Name settings that differ between results of the same analysis of the same data set."""
     told = [
-        (record.analysis, record.dataset or "", key, value, record.model or "")
+        ((record.analysis, record.dataset or "", key), value, record.model or "")
         for record in analyses
         for key, value in analysis_settings(record).items()
     ]
     items = []
-    for (analysis, dataset), group in grouped(told, lambda setting: setting[:2]).items():
-        for key, same_key in grouped(group, lambda setting: setting[2]).items():
-            by_value = grouped(same_key, lambda setting: setting[3])
+    for (analysis, dataset, key), group in grouped(told, lambda setting: setting[0]).items():
+        by_value = grouped(group, lambda setting: setting[1])
+        if len(by_value) > 1:
             words = (
                 f"{value} ({', '.join([model for *_, model in members[:3]])})"
                 for value, members in by_value.items()
             )
-            where = f"{analysis} on {dataset_label(dataset)}, {key}"
-            items += [f"{where}: {'; '.join(words)}"] * (len(by_value) > 1)
+            items.append(f"{analysis} on {dataset_label(dataset)}, {key}: {'; '.join(words)}")
     return notices("analyses' settings", "", items)
 
 
@@ -446,8 +446,9 @@ def _analyses_of_other_features(analyses: Sequence[AnalysisRecord]) -> list[Noti
     items = []
     for (model, dataset, split), group in grouped(used, lambda use: use[0]).items():
         by_digest = grouped(group, lambda use: use[1]).values()
-        groups = " / ".join(", ".join(name for *_, name in members) for members in by_digest)
-        items += [(model, f"{dataset_label(dataset)}, {split}: {groups}")] * (len(by_digest) > 1)
+        if len(by_digest) > 1:
+            groups = " / ".join(", ".join(name for *_, name in members) for members in by_digest)
+            items.append((model, f"{dataset_label(dataset)}, {split}: {groups}"))
     return _of_models("analyses' features", items)
 
 

@@ -277,5 +277,7 @@ def notices(
     declared = _KINDS[kind]
     texts = {name: getattr(declared, name).format_map(words) for name in ("kind", "title", "text", "action")}
     shown = places if len(places) <= _MANY else places[: _MANY - 1]
-    items = [*map(describe, shown), *[f"and {len(places) - len(shown)} more"] * (len(shown) < len(places))]
+    items = list(map(describe, shown))
+    if len(shown) < len(places):
+        items.append(f"and {len(places) - len(shown)} more")
     return [replace(declared, **texts, model=model, commands=tuple(commands), items=tuple(items))]

@@ -274,6 +274,11 @@ def interval_of(metric: str) -> tuple[str, str]:
     return f"{metric}_low", f"{metric}_high"
 
 
+def as_logreg(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
+    """Return averages of another evaluation under the name of logistic regression, in whose place they are shown."""
+    return [a if a.evaluation == LOGREG else dataclasses.replace(a, evaluation=LOGREG) for a in averages]
+
+
 def is_classifier(evaluation: str) -> bool:
     """Whether an evaluation is a classifier of a known kind, and not an analysis or a name of the user's own."""
     return CLASSIFIER.fullmatch(evaluation) is not None

@@ -18,8 +18,9 @@ from result_folders import make_record, make_seed_folder
 
 from cog import constants
 from cog.errors import CogError
+from cog.reporting import figures
 from cog.reporting import html as report
-from cog.reporting.html import pictures
+from cog.reporting.html import facts, pictures
 from cog.results import published, run_records, uncertainty
 from cog.results.concept_counts import ConceptCounts
 from cog.results.run_records import Problem
@@ -203,6 +204,14 @@ def test_results_on_other_data_are_not_compared(write):
     assert "comparing them with published numbers is not meaningful" in text
     assert text.index("not meaningful") < text.index("76.3")
     assert "rank 1" not in text and "DeiT" not in text
+
+
+def test_other_data_are_warned_of_once_for_all_figures(monkeypatch, caplog):
+    monkeypatch.setattr(figures, "svg", lambda chart, *, prefix: "")
+    runs = study(shots=(0,)) + study("b_net", shots=(0,), n_classes=24)
+    drawn, _ = pictures.draw(facts.collect(make_found(runs), published=PAPER))
+    assert [picture.name for picture in drawn] == ["levels", "fig3", "fig4", "drop"]
+    assert [message for message in caplog.messages if "24 classes" in message] == caplog.messages[:1]
 
 
 def test_incomplete_cells_are_marked(write):

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ def charts(
     metric: str = "top1",
     singles: bool = True,
     model_facts: ModelFacts | None = None,
+    on_missing: Callable[[str, CogError], object] | None = None,
 ) -> list[Chart]:
     """Return what the figures show, before anything is drawn.
 
@@ -73,6 +74,7 @@ def charts(
         metric: ``top1`` or ``top5`` (the paper has no top-5).
         singles: whether panels of Figs. 3, 4 and the drop come as charts of their own, too.
         model_facts: what models have seen: those that may have seen the levels are marked; None: as their names tell.
+        on_missing: called with the name of a figure asked for that cannot be drawn, and why; None: that is an error.
 
     Returns:
         Each figure followed by its single panels.
@@ -93,13 +95,18 @@ def charts(
         )
     wanted = list(dict.fromkeys(which or names()))
     model_facts = model_facts or ModelFacts()
-    protocol = None
+    protocol, nothing = None, CogError("there are no results")
     if cells or published or not measures or any(FIGURES[name].of_protocol for name in which or ()):
-        protocol = curves.select(
-            cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots,
-            model_facts=model_facts,
-        )  # fmt: skip
-        baseline = protocol.baseline
+        try:
+            protocol = curves.select(
+                cells, published, others=others, metric=metric, baseline=baseline, datasets=datasets, shots=shots,
+                model_facts=model_facts,
+            )  # fmt: skip
+            baseline = protocol.baseline
+        except CogError as error:
+            if on_missing is None:
+                raise
+            nothing = error
     experiments = curves.of_experiments(
         measures, baseline=baseline, datasets=datasets, analyses=analyses, model_facts=model_facts
     )
@@ -108,6 +115,8 @@ def charts(
         spec = FIGURES[name]
         selection = protocol if spec.of_protocol else experiments
         if selection is None:
+            if on_missing is not None:
+                on_missing(name, nothing)
             continue
         if which is None and spec.x is axes.over_shots and len({key[2] for key in selection.numbers()}) < 2:
             LOG.info("%s left out: there is one number of shots", name)
@@ -115,6 +124,9 @@ def charts(
         try:
             chart = building.build(name, selection)
         except CogError as error:
+            if on_missing is not None:
+                on_missing(name, error)
+                continue
             if which is not None:
                 raise
             # Most studies have none of the other experiments: not worth a line each.

@@ -53,27 +53,21 @@ def draw(facts: Facts) -> tuple[list[Picture], str]:
 
     results = facts.results
     cells, measures = results.cells, results.all_measures
-    published = facts.published if facts.compared or not cells else ()
-    pictures = []
-    reason = ""
     many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
-    experiments = any(measure.evaluation != LOGREG for measure in measures)
-    wanted = _WHICH[:1] if many else _WHICH
-    if experiments and not many:
-        declared = (name for name, one in FIGURES.items() if one.on_page)
-        wanted = tuple(dict.fromkeys((*wanted, *_EXPERIMENTS, *declared)))
-    for which in (ANSWER, *wanted):
-        try:
-            for chart in figures.charts(
-                cells, published, measures=measures, analyses=results.analyses, which=[which], singles=False,
-                model_facts=results.model_facts,
-            ):  # fmt: skip
-                # The page says once what the mark means.
-                chart = dataclasses.replace(
-                    chart, notes=tuple(n for n in chart.notes if not n.startswith(MARK))
-                )
-                svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
-                pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single, name=which))
-        except CogError as error:  # too few results for this one
-            reason = reason or (which != ANSWER and f"There are no figures: {error}.") or ""
+    wanted = [ANSWER, *(_WHICH[:1] if many else _WHICH)]
+    if any(measure.evaluation != LOGREG for measure in measures) and not many:
+        wanted += [*_EXPERIMENTS, *(name for name, one in FIGURES.items() if one.on_page)]
+    reasons: dict[str, CogError] = {}
+    charts = figures.charts(
+        cells, facts.published if facts.compared or not cells else (), measures=measures, analyses=results.analyses,
+        which=wanted, singles=False, model_facts=results.model_facts, on_missing=reasons.setdefault,
+    )  # fmt: skip
+    pictures = []
+    for chart in charts:
+        # The page says once what the mark means.
+        chart = dataclasses.replace(chart, notes=tuple(n for n in chart.notes if not n.startswith(MARK)))
+        svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
+        pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single, name=chart.figure))
+    reasons.pop(ANSWER, None)
+    reason = next((f"There are no figures: {error}." for error in reasons.values()), "")
     return pictures, "" if pictures else reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from cog import constants
 from cog.reporting.html.facts import Facts, PageModel
 from cog.reporting.tables.pivot import Averages, Slice, pivot
 from cog.results.labels import METRIC_LABELS, dataset_label, shots_title
-from cog.results.scores import LOGREG, SeedAverage, dataset_key
+from cog.results.scores import LOGREG, SeedAverage, as_logreg, dataset_key
 
 _GROUPS = {
     "top1": "Top-1, data sets side by side",
@@ -53,9 +52,7 @@ class ScoreView:
 def views_of(facts: Facts, rows: Sequence[PageModel]) -> list[ScoreView]:
     """Return the tables: data sets side by side for each number of shots, and shots side by side for each data set."""
     own = [average for model in facts.own for average in (*model.cells, *model.top5)]
-    averages = Averages(
-        dataclasses.replace(average, evaluation=LOGREG) for average in (*own, *facts.published)
-    )
+    averages = Averages(as_logreg([*own, *facts.published]))
     # Only official data are called as in the paper.
     label = dataset_label if facts.compared or not facts.own else lambda name: name or "(unnamed)"
     there = {(row.name, row.source) for row in rows}
