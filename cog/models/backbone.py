@@ -269,9 +269,10 @@ def _load_with(
     except CogError:
         raise
     except (Exception, SystemExit) as error:
+        is_empty = ckpt_file is not None and os.path.isfile(ckpt_file) and not os.path.getsize(ckpt_file)
         raise CogError(
             f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)} (COG_DEBUG=1 shows "
-            "where)"
+            f"where){f'; its checkpoint {ckpt_file} is empty, download it again' if is_empty else ''}"
         ) from error
     network, forward, preprocess = (*(loaded if isinstance(loaded, tuple) else (loaded,)), None, None, None)[
         :3

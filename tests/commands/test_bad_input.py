@@ -367,6 +367,8 @@ for what in hostile.TORCH_FILES:
         "loader of model tiny_net",
         spoil=hostile_torch("weights.pth", what),
     )
+extract("empty checkpoint for a loader", WEIGHTS, "loader of model tiny_net", "{w}/weights.pth is empty",
+        spoil=write("weights.pth", b""))  # fmt: skip
 
 extract(
     "loader without function", {"--model_loader": "{w}/my_net.py"}, "--model_loader", "FILE.py:load_my_model"
@@ -650,7 +652,9 @@ train("feature path too long", {"--test_features_dir": "{w}/" + "x" * 300}, "{w}
 
 train("features empty", {}, "{w}/" + TRAIN_XY, "empty", spoil=write(TRAIN_XY, b""))
 train("features truncated", {}, "{w}/" + TRAIN_XY, "complete", spoil=cut(TRAIN_XY))
-train("features are text", {}, "{w}/" + TRAIN_XY, spoil=write(TRAIN_XY, b"0.1 0.2 0.3"))
+for text in (b"0.1 0.2 0.3", b"hello world\n"):
+    train(f"features are text, {text[:5].decode()}", {}, "{w}/" + TRAIN_XY, "a text file that begins with",
+          spoil=write(TRAIN_XY, text))  # fmt: skip
 train("features are TorchScript", {}, "{w}/" + TRAIN_XY, "TorchScript", spoil=write(TRAIN_XY, script_module))
 for what in hostile.TORCH_FILES:
     train(
