@@ -577,6 +577,8 @@ DONE = save("out/X_Y.pth", {"X": torch.zeros(1, 1)})
 extract("output exists", {}, "{w}/out/X_Y.pth", "--overwrite", spoil=DONE)
 extract("output exists, made differently", {}, "{w}/out/X_Y.pth", "split: train -> test", more=("--skip_complete",),
         spoil=both(DONE, write("out/features.json", b'{"split": "train", "status": "complete"}')))  # fmt: skip
+extract("output exists, of other images", {}, "other images: 3 -> 9", more=("--skip_complete",),
+        spoil=both(DONE, write("out/features.json", b'{"image_list_sha256": "00", "n_images": 3}')))  # fmt: skip
 extract("output with broken metadata", {}, "{w}/out/features.json", more=("--skip_complete",),
         spoil=both(DONE, write("out/features.json", b"[1]")))  # fmt: skip
 extract(
@@ -645,6 +647,13 @@ train(
     "{w}/models/other/net/birds/features_train",
 )
 train("features missing", {"--train_features_dir": "{w}/absent"}, "{w}/absent", "train")
+train(
+    "features deleted",
+    {},
+    "no train features {w}/" + TRAIN_XY + ", deleted by --delete_features",
+    "run extract_features.py again",
+    spoil=both(remove(TRAIN_XY), write(TRAIN_XY.replace("X_Y.pth", "deleted.json"), b"{}")),
+)
 train("folder without features", {"--test_features_dir": "{w}/birds"}, "{w}/birds/X_Y.pth", "test")
 train("feature path too long", {"--test_features_dir": "{w}/" + "x" * 300}, "{w}/xxx", "test")
 
