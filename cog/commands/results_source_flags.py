@@ -25,7 +25,6 @@ def add(parser: command_line.Parser) -> None:
     add(
         "--paper",
         choices=tuple(published.SOURCES),
-        default="v2",
         help="which version's results: v2, the final one (default), or v1, of January 2021 (7 models, other levels)",
     )
 
