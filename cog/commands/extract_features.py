@@ -96,4 +96,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> None:
     """Console script ``cog-extract-features``."""
-    cli_tools.run(main)
+    cli_tools.run(main, continues=True)

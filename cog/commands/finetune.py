@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def cli() -> None:
     """Console script ``cog-finetune``."""
     try:
-        cli_tools.run(main)
+        cli_tools.run(main, continues=True)
     except SystemExit as ended:
         if parallel.place().size > 1:
             parallel.leave(ended.code if isinstance(ended.code, int) else 1)

@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> NoReturn:
     """Run from the command line."""
-    cli_tools.run(main)
+    cli_tools.run(main, continues=True)
 
 
 if __name__ == "__main__":

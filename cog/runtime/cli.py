@@ -300,12 +300,22 @@ def set_up_logging() -> None:
     logger.propagate = False
 
 
-def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+def run(
+    main: Callable[[Sequence[str] | None], int | None],
+    argv: Sequence[str] | None = None,
+    *,
+    continues: bool = False,
+) -> NoReturn:
     """Run a script's ``main`` and exit: 0, or a ``CogError``'s one line and its exit code.
 
     Lack of memory ends in one line and exit code 2, too.
 
     Set the environment variable ``COG_DEBUG=1`` to see the traceback behind an error.
+
+    Args:
+        main: function of the script.
+        argv: its arguments; None: those of the process.
+        continues: whether the same command continues work that ^C has interrupted.
     """
     set_up_logging()
     if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
@@ -321,7 +331,7 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
         logging.getLogger("cog").error("%s", error)
         code = error.exit_code
     except KeyboardInterrupt:
-        logging.getLogger("cog").error("interrupted")
+        logging.getLogger("cog").error("interrupted%s", "; the same command continues" if continues else "")
         code = 130
     except (MemoryError, RuntimeError) as error:
         if not memory.is_exhausted(error):

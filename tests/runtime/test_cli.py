@@ -164,9 +164,9 @@ def test_python_targets(text):
         cli.python_target(text)
 
 
-def ends(main, capsys):
+def ends(main, capsys, **options):
     with pytest.raises(SystemExit) as stop:
-        cli.run(main, [])
+        cli.run(main, [], **options)
     return stop.value.code, capsys.readouterr().err
 
 
@@ -183,6 +183,8 @@ def test_exit_codes(capsys):
     assert ends(raising(CogError("bad\n  input")), capsys) == (2, "error: bad input\n")
     assert ends(raising(FailedImagesError("3 images")), capsys) == (3, "error: 3 images\n")
     assert ends(raising(KeyboardInterrupt()), capsys) == (130, "error: interrupted\n")
+    text = "error: interrupted; the same command continues\n"
+    assert ends(raising(KeyboardInterrupt()), capsys, continues=True) == (130, text)
 
 
 def test_errors_of_the_operating_system_are_one_line(capsys):
