@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
     limits.add(run)
-    cli_tools.add_check(run)
+    cli_tools.add_check(run, "inputs, images that are missing, output, disk, memory, GPU")
     return parser.parse_args(argv)
 
 

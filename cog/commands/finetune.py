@@ -18,7 +18,7 @@ from cog.runtime import cli as cli_tools
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
-    parser = cli_tools.Parser(__doc__ or "", prog="finetune.py")
+    parser = cli_tools.Parser(__doc__ or "")
     image_flags.add_target(parser, "what to train")
     image_flags.add_model(
         parser,
@@ -41,7 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     cli_tools.add_common(run)
     limits.add(run)
-    cli_tools.add_check(run)
+    cli_tools.add_check(run, "inputs, images that are missing, output, disk, memory, GPU")
     return parser.parse_args(argv)
 
 

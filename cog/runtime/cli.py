@@ -21,18 +21,30 @@ _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
 #: Flags of earlier versions: what to do instead.
 _REMOVED_FLAGS = {"--no_index": "runs are always read from their folders, leave it out"}
 
+_UNSET_HELP = "An argument given as None or null (any case) counts as not given."
+
 CONFIG_HELP = (
     "KEY VALUE pairs anywhere on the command line override the configuration, for example "
-    "`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. "
-    "An argument given as None or null (any case) counts as not given."
+    f"`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. {_UNSET_HELP}"
 )
+
+
+def started_as(module: str) -> str:
+    """Return what was typed to start a package: ``python -m cog models``, ``cog-models`` or ``python -m cog.models``.
+
+    Args:
+        module: the package.
+    """
+    typed = os.path.basename(sys.argv[0])
+    return typed if typed.startswith(("python -m cog ", "cog-")) else f"python -m {module}"
 
 
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser without abbreviations that answers errors in one line."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
+    def __init__(self, *, prog: str | None = None, **options: Any) -> None:
+        # Python 3.14 would say "python -m cog" of every command.
+        super().__init__(prog=prog or os.path.basename(sys.argv[0]), **options, allow_abbrev=False)
         self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -54,10 +66,18 @@ class Parser(OneLineParser):
 
     ``KEY VALUE`` pairs end up in ``args.opts`` (a flat list). Optional flags given as ``None`` or
     ``null`` keep their defaults, because bash drivers pass unset variables that way.
+
+    Args:
+        description: first paragraph of the help.
+        prog: the command as it was typed; None: as the process was started.
+        no_opts: what is said of ``KEY VALUE`` pairs where there are none; None: they are taken.
     """
 
-    def __init__(self, description: str, prog: str | None = None) -> None:
-        super().__init__(prog=prog, description=description, epilog=CONFIG_HELP)
+    def __init__(self, description: str, prog: str | None = None, *, no_opts: str | None = None) -> None:
+        super().__init__(
+            prog=prog, description=description, epilog=CONFIG_HELP if no_opts is None else _UNSET_HELP
+        )
+        self._no_opts = no_opts
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
@@ -67,6 +87,8 @@ class Parser(OneLineParser):
         namespace, unknown = self.parse_known_args(self._drop_unset(flags, valued), namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        if opts and self._no_opts is not None:
+            self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
         namespace.opts = opts
         return namespace
 
@@ -205,13 +227,12 @@ def add_common(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 
 
-def add_check(group: argparse._ArgumentGroup) -> None:
+def add_check(group: argparse._ArgumentGroup, looks_at: str = "inputs, output, disk, memory, GPU") -> None:
     """Add the flag that asks whether the command can start."""
     group.add_argument(
         "--check",
         action="store_true",
-        help="only look: inputs, images that are missing, output, disk, memory, GPU; exit code 0 when it can start, "
-        "else 2. Computes and writes nothing",
+        help=f"only look: {looks_at}; exit code 0 when it can start, else 2. Computes and writes nothing",
     )
 
 
