@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import constants
 from cog.errors import CogError
+from cog.features.folder import no_features
 from cog.paths import ModelDir, analysis_folder
 from cog.results.analysis_records import Number
 
@@ -59,9 +60,7 @@ class AnalysisRequest:
         path = self.features[split]
         file = path / constants.FEATURES_FILE if path.is_dir() else path
         if not file.is_file():
-            raise CogError(
-                f"there are no {split} features {file}; run extract_features.py first, or check the path"
-            )
+            raise no_features(file, split)
         return file
 
     def output(self, name: str) -> Path:

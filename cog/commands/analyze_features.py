@@ -67,4 +67,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> None:
     """Console script ``cog-analyze-features``."""
-    cli_tools.run(main)
+    cli_tools.run(main, continues=True)

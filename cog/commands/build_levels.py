@@ -20,7 +20,7 @@ from cog.runtime import cli as cli_tools
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
-    parser = cli_tools.Parser(__doc__ or "", prog="build_levels.py")
+    parser = cli_tools.Parser(__doc__ or "")
     levels_flags.add(parser)
     return parser.parse_args(argv)
 

@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
     limits.add(run)
-    cli_tools.add_check(run)
+    cli_tools.add_check(run, "inputs, images that are missing, output, disk, memory, GPU")
     return parser.parse_args(argv)
 
 
@@ -96,4 +96,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> None:
     """Console script ``cog-extract-features``."""
-    cli_tools.run(main)
+    cli_tools.run(main, continues=True)

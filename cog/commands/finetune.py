@@ -18,7 +18,7 @@ from cog.runtime import cli as cli_tools
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
-    parser = cli_tools.Parser(__doc__ or "", prog="finetune.py")
+    parser = cli_tools.Parser(__doc__ or "")
     image_flags.add_target(parser, "what to train")
     image_flags.add_model(
         parser,
@@ -41,7 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     cli_tools.add_common(run)
     limits.add(run)
-    cli_tools.add_check(run)
+    cli_tools.add_check(run, "inputs, images that are missing, output, disk, memory, GPU")
     return parser.parse_args(argv)
 
 
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def cli() -> None:
     """Console script ``cog-finetune``."""
     try:
-        cli_tools.run(main)
+        cli_tools.run(main, continues=True)
     except SystemExit as ended:
         if parallel.place().size > 1:
             parallel.leave(ended.code if isinstance(ended.code, int) else 1)

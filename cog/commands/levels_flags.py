@@ -112,4 +112,4 @@ def add(parser: cli_tools.Parser) -> None:
         help="print how many concepts of each level of the first levels file (or folder with one) the others have in "
         "it, and do nothing else",
     )
-    cli_tools.add_check(output)
+    cli_tools.add_check(output, "inputs, output, disk")

@@ -106,4 +106,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> None:
     """Console script ``cog-logreg``."""
-    cli_tools.run(main)
+    cli_tools.run(main, continues=True)

@@ -31,7 +31,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         required=True,
         help="folder of all models, with the features of the levels",
     )
-    add("--model", metavar="NAME", required=True)
+    add(
+        "--model",
+        metavar="NAME",
+        required=True,
+        help="<model_title>_<architecture_name>, such as sup_resnet50",
+    )
     add(
         "--levels_dir",
         metavar="DIR",

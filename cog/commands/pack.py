@@ -29,16 +29,13 @@ _NAMED = 10
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
-    parser = cli_tools.Parser(__doc__ or "")
-    study_flags.add_places(parser.add_argument_group("runs"))
+    parser = cli_tools.Parser(__doc__ or "", no_opts="have no meaning here")
+    study_flags.add_places(parser.add_argument_group("runs"), datasets="all of them")
     parser.add_argument("--unpack", action="store_true", help="put packed runs back, bit for bit")
     parser.add_argument(
         "--check", action="store_true", help="only read everything, also archives, and say what would be done"
     )
-    args = parser.parse_args(argv)
-    if args.opts:
-        parser.error(f"{args.opts[0]} and other KEY VALUE pairs have no meaning here")
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = cli_tools.Parser(__doc__ or "")
     add = parser.add_argument
     add("--models_root_dir", metavar="DIR", required=True, help="folder of all models")
-    add("--model", metavar="NAME", required=True)
+    add(
+        "--model",
+        metavar="NAME",
+        required=True,
+        help="<model_title>_<architecture_name>, such as sup_resnet50",
+    )
     add(
         "--dataset",
         "--datasets",

@@ -20,6 +20,9 @@ from cog.runtime import files
 
 logger = logging.getLogger(__name__)
 
+#: Version of the paper, unless another one is asked for.
+_PAPER = "v2"
+
 #: Flags of which one at most is given: each is a view of its own.
 _VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "power", "analysis", "variants", "overview")
 
@@ -53,6 +56,11 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         args = argparse.Namespace(**vars(args) | {"model": [args.compare[0]], "baseline": args.compare[1]})
     if args.claims and not (args.models_root_dir or args.logreg_root_dir or given(args.imports)):
         args = argparse.Namespace(**vars(args) | {"published_only": True})
+    if args.paper is not None and not (args.with_published or args.published_only or args.report):
+        raise CogError(
+            f"--paper {args.paper} chooses among the paper's results; add --with_published or --published_only"
+        )
+    args = argparse.Namespace(**vars(args) | {"paper": args.paper or _PAPER})
     request = ResultsRequest(
         ResultQuery(),
         analysis=given(args.analysis),

@@ -18,14 +18,13 @@ def add(parser: command_line.Parser) -> None:
     add = group.add_argument
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
     add("--models_root_dir", metavar="DIR", help="folder of all models")
-    limits.add(group)
+    limits.add(group, shows=True)
     add("--import", nargs="+", dest="imports", type=many(str), metavar="FILE", help="files of --export")
     add("--with_published", action="store_true", help="add the paper's results of its 31 models")
     add("--published_only", action="store_true", help="the paper's results, and no runs")
     add(
         "--paper",
         choices=tuple(published.SOURCES),
-        default="v2",
         help="which version's results: v2, the final one (default), or v1, of January 2021 (7 models, other levels)",
     )
 

@@ -100,7 +100,7 @@ def add(parser: command_line.Parser) -> None:
     add("--figure_names", nargs="+", type=many(str), metavar="NAME", help="fig3, fig4, ...; default: all")
     add("--report", metavar="FILE", help="write a self-contained HTML page")
     add("--diagnostics", metavar="DIR", help="draw search and training curves of every run")
-    command_line.add_check(parser.add_argument_group("beforehand"))
+    command_line.add_check(parser.add_argument_group("beforehand"), "results, places to write to")
 
 
 def _variant(text: str) -> str:

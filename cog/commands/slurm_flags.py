@@ -15,6 +15,17 @@ from cog.study.slurm import Resources, SlurmOptions
 
 _OF_ALL_JOBS = ("partition", "account", "qos", "constraint")
 
+#: Flags that sbatch takes as they are.
+_PASSED_ON = {
+    "partition": "of all jobs",
+    "account": "of all jobs",
+    "qos": "of all jobs: quality of service",
+    "constraint": "of all jobs: features of the machines, such as h100",
+    "mem": "memory per task, such as 64G; MB without a unit",
+    "extract_time": "time limit of an extraction task, such as 12:00:00; minutes without a colon",
+    "logreg_time": "time limit of a classifier task, likewise",
+}
+
 
 def words(text: str) -> list[str]:
     """Return the arguments in a flag's value: the type of flags for further arguments."""
@@ -29,22 +40,23 @@ def add(parser: cli_tools.Parser) -> None:
     group = parser.add_argument_group("SLURM")
     add = group.add_argument
     add("--slurm", action="store_true", help="submit to SLURM")
-    for flag in (*_OF_ALL_JOBS, "mem", "extract_time", "logreg_time"):
-        add(f"--{flag}")
+    for flag, text in _PASSED_ON.items():
+        add(f"--{flag}", help=f"{text} (default: SLURM's)")
     from_0, from_1 = cli_tools.whole_number(0), cli_tools.whole_number(1)
-    add("--gpus", type=from_0, default=1, help="per process (default: 1)")
-    add("--cpus", type=from_1, help="per process")
+    add("--gpus", type=from_0, default=1, help="GPUs per process (default: 1)")
+    add("--cpus", type=from_1, help="processors per process (default: SLURM's)")
     add(
         "--ranks_per_task",
         type=from_1,
         default=1,
         help="processes that share an extraction task (default: 1)",
     )
-    add("--throttle", type=from_1, help="tasks of a kind at the same time")
-    add("--requeue", choices=("yes", "no"), default="yes")
-    add("--max_requeues", type=from_1, default=100)
+    add("--throttle", type=from_1, help="tasks of a kind at the same time (default: any number)")
+    add("--requeue", choices=("yes", "no"), default="yes",
+        help="whether a task that is interrupted queues itself again (default: yes)")  # fmt: skip
+    add("--max_requeues", type=from_1, default=100, metavar="N", help="at most N times a task (default: 100)")
     add("--signal_seconds", type=from_0, default=120,
-        help="before the time limit, tasks are told to save (default: 120)")  # fmt: skip
+        help="seconds before the time limit at which tasks are told to save (default: 120)")  # fmt: skip
     add("--max_array_size", type=from_1, help="default: SLURM's MaxArraySize")
     for flag in ("sbatch_args", "extract_sbatch_args", "logreg_sbatch_args", "results_sbatch_args"):
         add(f"--{flag}", type=words, default=[], help="further arguments of sbatch")

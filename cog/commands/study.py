@@ -31,8 +31,8 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     """
     given = list(sys.argv[1:] if argv is None else argv)
     cut = given.index("--") if "--" in given else len(given)
-    parser = cli_tools.Parser(__doc__ or "")
-    study_flags.add(parser)
+    parser = cli_tools.Parser(__doc__ or "", no_opts="go behind --")
+    study_flags.add(parser, shows=False)
     group = parser.add_argument_group("run")
     add = group.add_argument
     add("--log_dir", required=True, help="folder of logs, task lists and the table of results")
@@ -48,7 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     add("--check", action="store_true", help="only check all inputs, as each script's --check does")
     study_flags.add_delete_features(group)
     images = parser.add_argument_group("models and images, as for extract_features.py")
-    images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION")
+    images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION",
+                        help="loader of a model of your own")  # fmt: skip
     names.add_models_file(images)
     image_flags.add_places(images)
     add = parser.add_argument_group("on this machine").add_argument
@@ -59,8 +60,6 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     args = parser.parse_args(given[:cut])
     if args.delete_features and args.slurm and plan.RESULTS not in args.stages:
         parser.error("--delete_features is the end of the stage results, which --stages leaves out")
-    if args.opts:
-        parser.error(f"{args.opts[0]} and other KEY VALUE pairs go behind --")
     if any(w.partition("=")[0] == "--limit" for w in (*given[cut:], *args.extract_args, *args.logreg_args)):
         parser.error("--limit is for the study as a whole: give it before --")
     return args, given[cut + 1 :]
@@ -139,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> NoReturn:
     """Run from the command line."""
-    cli_tools.run(main)
+    cli_tools.run(main, continues=True)
 
 
 if __name__ == "__main__":

@@ -16,26 +16,27 @@ from cog.study import units
 from cog.study.units import Study
 
 
-def add_places(group: argparse._ArgumentGroup) -> None:
-    """Add the flags of root, models and data sets."""
+def add_places(group: argparse._ArgumentGroup, *, datasets: str) -> None:
+    """Add the flags of root, models and data sets; ``datasets`` says what is meant without that flag."""
     group.add_argument("--models_root_dir", required=True, help="root of all models")
     group.add_argument(
         "--models",
         nargs="+",
         help="names, or patterns such as 'deit_*' for folders under the root (default: all of them)",
     )
-    group.add_argument(
-        "--datasets",
-        "--dataset",
-        nargs="+",
-        help=f"default: {' '.join(constants.DATASETS)}, or what is there",
-    )
+    group.add_argument("--datasets", "--dataset", nargs="+", help=f"names (default: {datasets})")
 
 
-def add(parser: cli_tools.Parser) -> None:
-    """Add the flags."""
+def add(parser: cli_tools.Parser, *, shows: bool = True) -> None:
+    """Add the flags.
+
+    Args:
+        parser: gets them.
+        shows: whether the command only shows a study; else it runs one.
+    """
     group = parser.add_argument_group("study")
-    add_places(group)
+    usual = " ".join(constants.DATASETS)
+    add_places(group, datasets=f"those that are there; {usual}, if none else is" if shows else usual)
     group.add_argument(
         "--splits", nargs="+", choices=constants.SPLITS, default=list(constants.SPLITS), help="default: both"
     )
@@ -55,7 +56,7 @@ def add(parser: cli_tools.Parser) -> None:
         metavar="N",
         help=f"training images per class, 0 for all (default: 0 {' '.join(map(str, constants.SHOTS))})",
     )
-    limits.add(group)
+    limits.add(group, shows=shows)
 
 
 def add_delete_features(group: cli_tools.Parser | argparse._ArgumentGroup) -> None:

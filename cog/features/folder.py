@@ -64,6 +64,15 @@ IDENTITY = (
 _BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
 
+def no_features(file: Path, split: str = "") -> CogError:
+    """Return the error of an ``X_Y.pth`` that is not there, with what to do."""
+    if (file.parent / DELETED_FILE).is_file():
+        why = f", deleted by --delete_features of a study ({DELETED_FILE}); run extract_features.py again"
+    else:
+        why = "; run extract_features.py first, or check the path"
+    return CogError(f"there are no {split} features {file}{why}")  # which makes one space of two
+
+
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
     """Return the image of each row of a feature file; None when no list is beside it (the original toolkit).
 
@@ -153,9 +162,17 @@ class FeatureFolder(OutputFolder):
         return self.is_complete() or (self.metadata() or {}).get("status") == "incomplete"
 
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-        """Return one difference per entry named in ``IDENTITY``."""
+        """Return one difference per entry named in ``IDENTITY``; of other images their numbers, where known."""
         before = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
-        return differences(before, {key: wanted.get(key) for key in IDENTITY})
+        after = {key: wanted.get(key) for key in IDENTITY}
+        lists = [known.pop("image_list_sha256") for known in (before, after)]
+        found = differences(before, after)
+        if lists[0] != lists[1]:
+            numbers = [known["n_images"] for known in (stored, wanted) if "n_images" in known]
+            found.append(
+                f"other images: {' -> '.join(map(str, numbers))}" if len(numbers) == 2 else "other images"
+            )
+        return found
 
     def require_usable(self) -> None:
         """Refuse a folder that features cannot go to, before anything else is looked at.

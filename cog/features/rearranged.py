@@ -10,9 +10,8 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cog.errors import CogError
 from cog.features.feature_files import FeatureSet
-from cog.features.folder import FeatureFolder
+from cog.features.folder import FeatureFolder, no_features
 from cog.paths import ModelDir
 from cog.runtime.resume_dir import sample_sha256
 
@@ -50,7 +49,7 @@ def target_folder(
     digest = hashlib.sha256(arrangement.encode())
     for source in sources:
         if not source.is_complete():
-            raise CogError(f"there are no features {source.features_file}; run extract_features.py first")
+            raise no_features(source.features_file)
         digest.update(sample_sha256(source.features_file).encode())
     own = {
         "dataset": dataset,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
 from cog.errors import CogError
-from cog.features.folder import FeatureFolder
+from cog.features.folder import FeatureFolder, no_features
 from cog.logreg.run_folder import RunFolder, RunPlan
 from cog.logreg.settings import Settings
 from cog.paths import ModelDir, check_dataset_name, seed_folder
@@ -90,9 +90,7 @@ def _resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | 
     paths = [folder / constants.FEATURES_FILE if os.path.isdir(folder) else folder for folder in folders]
     for path, split in zip(paths, constants.SPLITS, strict=True):
         if not os.path.isfile(path):
-            raise CogError(
-                f"there are no {split} features {path}; run extract_features.py first, or check the path"
-            )
+            raise no_features(path, split)
     return paths[0], paths[1], model_dir
 
 

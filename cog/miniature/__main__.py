@@ -22,9 +22,10 @@ def parser() -> cli_tools.Parser:
         "Make the generated miniature: draw its images (make), train its network on the seen concepts (train), "
         "put examples of all data sets into one picture (overview), or tell whether the results found are what "
         "they must be (check). What exists is reused.",
-        prog="python -m cog.miniature",
+        prog=cli_tools.started_as("cog.miniature"),
+        no_opts="have no effect here",
     )
-    p.add_argument("step", choices=_STEPS)
+    p.add_argument("step", choices=_STEPS, help="what to do, see above")
     p.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder of the world")
     p.add_argument(
         "--seed", type=cli_tools.whole_number(0), default=0, metavar="N", help="of the step (default: 0)"
@@ -42,7 +43,10 @@ def parser() -> cli_tools.Parser:
     p.add_argument("--model", default="miniature_convnet", choices=("miniature_convnet", "miniature_random"),
                    help="train: the network, or the same one left untrained (default: miniature_convnet)")  # fmt: skip
     p.add_argument(
-        "--n_epochs", type=cli_tools.whole_number(1), metavar="N", help="train: passes over the images"
+        "--n_epochs",
+        type=cli_tools.whole_number(1),
+        metavar="N",
+        help="train: passes over the images (default: 20)",
     )
     p.add_argument("--overwrite", action="store_true", help="train: replace a checkpoint of other settings")
     p.add_argument("--cog_levels_mapping_file", metavar="FILE", help="overview: the levels to show")
@@ -52,8 +56,6 @@ def parser() -> cli_tools.Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one step."""
     args = parser().parse_args(argv)
-    if args.opts:
-        raise CogError(f"{args.opts[0]} has no effect here; this command takes flags only")
     step = {"make": _make, "train": _train, "overview": _overview, "check": _check}[args.step]
     return step(args) or 0
 

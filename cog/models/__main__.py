@@ -1,4 +1,4 @@
-"""``python -m cog.models``: list the models, download and check checkpoints, measure top-1."""
+"""List the models, download and check checkpoints, measure top-1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cog.runtime import files
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse flags; touches no file."""
-    parser = cli_tools.OneLineParser(prog="python -m cog.models", description=__doc__)
+    parser = cli_tools.OneLineParser(prog=cli_tools.started_as("cog.models"), description=__doc__)
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=cli_tools.OneLineParser
     )
@@ -27,23 +27,27 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         return commands.add_parser(name, help=text, description=text)
 
     listing = command("list", "print the table of models")
-    listing.add_argument("--format", choices=sorted(table.FORMATS), default="text")
+    listing.add_argument("--format", choices=sorted(table.FORMATS), default="text", help="default: text")
     listing.add_argument("--category", choices=CATEGORIES, help="only these models")
 
     checking = command("check", "verify the checkpoints that are there: hash, parameter names, shapes")
-    checking.add_argument("--models_root_dir", required=True)
+    checking.add_argument("--models_root_dir", required=True, help="folder of all models")
     checking.add_argument("--model", action="append", help="only this one; may be repeated")
     checking.add_argument("--deep", action="store_true", help="run each network once as well")
 
     top1 = command("top1", "measure the ImageNet-1K accuracy of a released classifier")
-    top1.add_argument("--model", required=True)
+    top1.add_argument("--model", required=True, help="name, such as sup_resnet50")
     top1.add_argument("--in1k_images_root", required=True, help="holds val/<wnid>/*.JPEG")
     place = top1.add_mutually_exclusive_group(required=True)
     place.add_argument("--models_root_dir", help="holds <model_title>/<architecture_name>/model.ckpt")
     place.add_argument("--ckpt_file", help="the checkpoint, with its classifier")
     top1.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
-    top1.add_argument("--batch_size", type=cli_tools.whole_number(1), default=128)
-    top1.add_argument("--n_workers", type=cli_tools.whole_number(0), default=8)
+    top1.add_argument(
+        "--batch_size", type=cli_tools.whole_number(1), default=128, help="images (default: 128)"
+    )
+    top1.add_argument(
+        "--n_workers", type=cli_tools.whole_number(0), default=8, help="decoding threads (default: 8)"
+    )
     top1.add_argument(
         "--limit",
         type=cli_tools.whole_number(0),
@@ -59,7 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
                        help="the models of one script in prepare_models/")  # fmt: skip
     which.add_argument("--model", action="append", help="a model; may be repeated")
     which.add_argument("--all", action="store_true", help="all models")
-    download.add_argument("models_root_dir")
+    download.add_argument("models_root_dir", help="folder of all models")
     download.add_argument("--dry_run", action="store_true", help="only say what would be done")
 
     docs = command("docs", "compare prepare_models/, docs/models.md and docs/data.md with the declarations")

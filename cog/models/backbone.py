@@ -272,6 +272,8 @@ def _load_with(
         hint = ""
         if ckpt_file is None and model_dir is not None:
             hint = f"; there is no checkpoint in {model_dir}, so init_args['ckpt_file'] is None: check the model's name"
+        elif ckpt_file is not None and os.path.isfile(ckpt_file) and not os.path.getsize(ckpt_file):
+            hint = f"; its checkpoint {ckpt_file} is empty, download it again"
         raise CogError(
             f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)}{hint} (COG_DEBUG=1 "
             "shows where)"

@@ -63,7 +63,10 @@ class Report:
 
     @contextlib.contextmanager
     def step(self, subject: str) -> Iterator[CheckStep]:
-        """Turn errors of the block into problems, and the package's logged warnings into warnings."""
+        """Turn errors of the block into problems, and the package's logged warnings into warnings.
+
+        An error that an earlier block has met is the same fault, and not reported again.
+        """
         logger = logging.getLogger("cog")
         handlers, propagate = logger.handlers, logger.propagate
         logger.handlers, logger.propagate = [_Collector(self, subject)], False
@@ -72,7 +75,8 @@ class Report:
             yield step
             step.ok = self.n_problems == before
         except CogError as error:
-            self.problem(subject, str(error))
+            if not any(known.level == PROBLEM and known.text == str(error) for known in self.findings):
+                self.problem(subject, str(error))
         except OSError as error:
             where = f"cannot access {error.filename}: " if error.filename else ""
             self.problem(subject, f"{where}{error.strerror or error}")

@@ -21,18 +21,30 @@ _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
 #: Flags of earlier versions: what to do instead.
 _REMOVED_FLAGS = {"--no_index": "runs are always read from their folders, leave it out"}
 
+_UNSET_HELP = "An argument given as None or null (any case) counts as not given."
+
 CONFIG_HELP = (
     "KEY VALUE pairs anywhere on the command line override the configuration, for example "
-    "`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. "
-    "An argument given as None or null (any case) counts as not given."
+    f"`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. {_UNSET_HELP}"
 )
+
+
+def started_as(module: str) -> str:
+    """Return what was typed to start a package: ``python -m cog models``, ``cog-models`` or ``python -m cog.models``.
+
+    Args:
+        module: the package.
+    """
+    typed = os.path.basename(sys.argv[0])
+    return typed if typed.startswith(("python -m cog ", "cog-")) else f"python -m {module}"
 
 
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser without abbreviations that answers errors in one line."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
+    def __init__(self, *, prog: str | None = None, **options: Any) -> None:
+        # Python 3.14 would say "python -m cog" of every command.
+        super().__init__(prog=prog or os.path.basename(sys.argv[0]), **options, allow_abbrev=False)
         self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -72,10 +84,18 @@ class Parser(OneLineParser):
 
     ``KEY VALUE`` pairs end up in ``args.opts`` (a flat list). Optional flags given as ``None`` or
     ``null`` keep their defaults, because bash drivers pass unset variables that way.
+
+    Args:
+        description: first paragraph of the help.
+        prog: the command as it was typed; None: as the process was started.
+        no_opts: what is said of ``KEY VALUE`` pairs where there are none; None: they are taken.
     """
 
-    def __init__(self, description: str, prog: str | None = None) -> None:
-        super().__init__(prog=prog, description=description, epilog=CONFIG_HELP)
+    def __init__(self, description: str, prog: str | None = None, *, no_opts: str | None = None) -> None:
+        super().__init__(
+            prog=prog, description=description, epilog=CONFIG_HELP if no_opts is None else _UNSET_HELP
+        )
+        self._no_opts = no_opts
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
@@ -85,6 +105,8 @@ class Parser(OneLineParser):
         namespace, unknown = self.parse_known_args(self._drop_unset(flags, valued), namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        if opts and self._no_opts is not None:
+            self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
         for name, value in vars(namespace).items():  # shells leave the ~ of --flag=~/folder as it is
             if isinstance(value, str):
                 setattr(namespace, name, _at_home(value))
@@ -221,13 +243,12 @@ def add_common(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 
 
-def add_check(group: argparse._ArgumentGroup) -> None:
+def add_check(group: argparse._ArgumentGroup, looks_at: str = "inputs, output, disk, memory, GPU") -> None:
     """Add the flag that asks whether the command can start."""
     group.add_argument(
         "--check",
         action="store_true",
-        help="only look: inputs, images that are missing, output, disk, memory, GPU; exit code 0 when it can start, "
-        "else 2. Computes and writes nothing",
+        help=f"only look: {looks_at}; exit code 0 when it can start, else 2. Computes and writes nothing",
     )
 
 
@@ -316,12 +337,22 @@ def set_up_logging() -> None:
     logger.propagate = False
 
 
-def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+def run(
+    main: Callable[[Sequence[str] | None], int | None],
+    argv: Sequence[str] | None = None,
+    *,
+    continues: bool = False,
+) -> NoReturn:
     """Run a script's ``main`` and exit: 0, or a ``CogError``'s one line and its exit code.
 
     Lack of memory ends in one line and exit code 2, too.
 
     Set the environment variable ``COG_DEBUG=1`` to see the traceback behind an error.
+
+    Args:
+        main: function of the script.
+        argv: its arguments; None: those of the process.
+        continues: whether the same command continues work that ^C has interrupted.
     """
     set_up_logging()
     if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
@@ -332,7 +363,7 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
         code = main(argv) or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
-        logging.getLogger("cog").error("interrupted")
+        logging.getLogger("cog").error("interrupted%s", "; the same command continues" if continues else "")
         code = 130
     except BrokenPipeError:
         # The reader of our output (`| head`) went away; leave quietly as other tools do.

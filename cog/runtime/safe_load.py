@@ -180,8 +180,19 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
         raise _torch_error(path, error) from None
 
 
+def _first_words(path: Path) -> str:
+    """Return how a text file begins; "" for a file of bytes, as those of ``torch.save`` are."""
+    with _open(path) as handle:
+        head = handle.read(40).decode("latin-1")
+    return head if head.isascii() and " ".join(head.split()).isprintable() else ""
+
+
 def _torch_error(path: Path, error: Exception) -> CogError:
     """Put the many lines of a failed ``torch.load`` into one that says what to do."""
+    if head := _first_words(path):
+        return UnsafeFileError(
+            f"refused to read {path}: it is a text file that begins with {head!r}, expected a file of torch.save"
+        )
     text = str(error)
     named = re.search(r"(?:GLOBAL|global) (\S+) was not an allowed global", text) or re.search(
         r"Trying to (?:load|call|instantiate) (?:un(?:supported|safe) )?(?:GLOBAL|global|class|function)? ?(\S+)",

@@ -368,6 +368,8 @@ for what in hostile.TORCH_FILES:
         "loader of model tiny_net",
         spoil=hostile_torch("weights.pth", what),
     )
+extract("empty checkpoint for a loader", WEIGHTS, "loader of model tiny_net", "{w}/weights.pth is empty",
+        spoil=write("weights.pth", b""))  # fmt: skip
 
 extract(
     "a checkpoint that is not there, for a loader",
@@ -584,6 +586,8 @@ DONE = save("out/X_Y.pth", {"X": torch.zeros(1, 1)})
 extract("output exists", {}, "{w}/out/X_Y.pth", "--overwrite", spoil=DONE)
 extract("output exists, made differently", {}, "{w}/out/X_Y.pth", "split: train -> test", more=("--skip_complete",),
         spoil=both(DONE, write("out/features.json", b'{"split": "train", "status": "complete"}')))  # fmt: skip
+extract("output exists, of other images", {}, "other images: 3 -> 9", more=("--skip_complete",),
+        spoil=both(DONE, write("out/features.json", b'{"image_list_sha256": "00", "n_images": 3}')))  # fmt: skip
 extract("output with broken metadata", {}, "{w}/out/features.json", more=("--skip_complete",),
         spoil=both(DONE, write("out/features.json", b"[1]")))  # fmt: skip
 extract(
@@ -652,6 +656,13 @@ train(
     "{w}/models/other/net/birds/features_train",
 )
 train("features missing", {"--train_features_dir": "{w}/absent"}, "{w}/absent", "train")
+train(
+    "features deleted",
+    {},
+    "no train features {w}/" + TRAIN_XY + ", deleted by --delete_features",
+    "run extract_features.py again",
+    spoil=both(remove(TRAIN_XY), write(TRAIN_XY.replace("X_Y.pth", "deleted.json"), b"{}")),
+)
 train("folder without features", {"--test_features_dir": "{w}/birds"}, "{w}/birds/X_Y.pth", "test")
 train("feature path too long", {"--test_features_dir": "{w}/" + "x" * 300}, "{w}/xxx", "test")
 
@@ -659,7 +670,9 @@ train("feature path too long", {"--test_features_dir": "{w}/" + "x" * 300}, "{w}
 
 train("features empty", {}, "{w}/" + TRAIN_XY, "empty", spoil=write(TRAIN_XY, b""))
 train("features truncated", {}, "{w}/" + TRAIN_XY, "complete", spoil=cut(TRAIN_XY))
-train("features are text", {}, "{w}/" + TRAIN_XY, spoil=write(TRAIN_XY, b"0.1 0.2 0.3"))
+for text in (b"0.1 0.2 0.3", b"hello world\n"):
+    train(f"features are text, {text[:5].decode()}", {}, "{w}/" + TRAIN_XY, "a text file that begins with",
+          spoil=write(TRAIN_XY, text))  # fmt: skip
 train("features are TorchScript", {}, "{w}/" + TRAIN_XY, "TorchScript", spoil=write(TRAIN_XY, script_module))
 for what in hostile.TORCH_FILES:
     train(

@@ -80,6 +80,16 @@ def test_all_problems_are_shown_at_once(check, workshop, tmp_path):
     assert {line.split()[1] for line in found.problems} == {"configuration", "checkpoint", "cog_l1", "device"}
 
 
+def test_one_fault_is_one_problem(check, workshop):
+    file = workshop.root / "models.yaml"
+    file.write_text("mine_net: {source: sup_resnet51}\n")
+    found = check(
+        extract_features.main, "--model", "mine_net", "--models_file", file, "--models_root_dir", workshop.models,
+        "--dataset", "birds", "--split", "train", "--images_root", workshop.birds, "--device", "cpu",
+    )  # fmt: skip
+    assert len(found.problems) == 1 and "did you mean sup_resnet50" in found.problems[0]
+
+
 def test_damaged_checkpoint(check, workshop):
     (workshop.models / "tiny/net/model.ckpt").write_bytes(b"<!doctype html>")
     assert "checkpoint" in check(extract_features.main, *level(workshop)).problems[0]

@@ -53,6 +53,15 @@ def digest(folder: Path) -> dict[str, str]:
 # Traits ---------------------------------------------------------------------------------------------------
 
 
+def test_the_default_number_of_epochs_is_that_of_the_help():
+    from cog.miniature.train import TrainSettings
+
+    assert (
+        f"(default: {TrainSettings().n_epochs})"
+        in command.parser().format_help().partition("--n_epochs N ")[2]
+    )
+
+
 def test_traits_are_standard_normal_and_correlate_by_distance():
     graph = fan(400)
     leaves = [wnid(k) for k in range(1, 1201) if k % 3 != 1]

@@ -171,9 +171,9 @@ def test_python_targets(text):
         cli.python_target(text)
 
 
-def ends(main, capsys):
+def ends(main, capsys, **options):
     with pytest.raises(SystemExit) as stop:
-        cli.run(main, [])
+        cli.run(main, [], **options)
     return stop.value.code, capsys.readouterr().err
 
 
@@ -190,6 +190,8 @@ def test_exit_codes(capsys):
     assert ends(raising(CogError("bad\n  input")), capsys) == (2, "error: bad input\n")
     assert ends(raising(FailedImagesError("3 images")), capsys) == (3, "error: 3 images\n")
     assert ends(raising(KeyboardInterrupt()), capsys) == (130, "error: interrupted\n")
+    text = "error: interrupted; the same command continues\n"
+    assert ends(raising(KeyboardInterrupt()), capsys, continues=True) == (130, text)
 
 
 def test_errors_of_the_operating_system_are_one_line(capsys):
@@ -280,9 +282,43 @@ def test_every_command_runs_and_knows_its_version(monkeypatch, capsys, command):
     assert run_cog(monkeypatch, command.name, "--version") == 0
     assert capsys.readouterr().out == f"imagenet-cog {cog.__version__}\n"
     assert run_cog(monkeypatch, command.name, "--no_such_flag") == 2
-    assert capsys.readouterr().err.startswith(f"python -m cog {command.name}: error: ") or command.name in (
-        "finetune", "build_levels", "miniature", "models",
-    )  # fmt: skip
+    assert capsys.readouterr().err.startswith(f"python -m cog {command.name}: error: ")
+
+
+@pytest.mark.parametrize("command", registry.COMMANDS, ids=lambda command: command.name)
+def test_every_flag_of_every_command_has_a_help(monkeypatch, command):
+    shown = []
+
+    def print_help(parser):
+        shown.append(parser)
+
+    monkeypatch.setattr(cli.OneLineParser, "print_help", print_help)
+    assert run_cog(monkeypatch, command.name, "--help") == 0
+    (parser,) = shown
+    parsers = [parser, *(sub for action in parser._actions for sub in _parsers_of(action))]
+    without = [a.dest for p in parsers for a in p._actions if not a.help and not list(_parsers_of(a))]
+    assert without == []
+
+
+def _parsers_of(action):
+    return action.choices.values() if isinstance(action, argparse._SubParsersAction) else ()
+
+
+@pytest.mark.parametrize("typed", ["python -m cog models", "cog-models", "/a/cog/models/__main__.py"])
+def test_packages_say_what_was_typed(monkeypatch, typed):
+    monkeypatch.setattr("sys.argv", [typed])
+    expected = "python -m cog.models" if typed.endswith(".py") else typed
+    assert cli.started_as("cog.models") == expected
+
+
+def test_only_commands_that_take_keys_speak_of_them(monkeypatch, capsys):
+    said = {}
+    for name in ("pack", "miniature", "study", "status", "logreg"):
+        assert run_cog(monkeypatch, name, "--help") == 0
+        said[name] = "KEY VALUE pairs anywhere" in capsys.readouterr().out
+    assert said == {"pack": False, "miniature": False, "study": False, "status": True, "logreg": True}
+    assert run_cog(monkeypatch, "pack", "--models_root_dir", "x", "CLF.N_SHOT", "1") == 2
+    assert "CLF.N_SHOT and other KEY VALUE pairs have no meaning here" in capsys.readouterr().err
 
 
 def test_every_command_is_a_console_script(repository):

@@ -103,10 +103,9 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
         if of_metric:
             tables.append(_crossings_table(comparison.crossings(of_metric), model, metric, averages, style))
     if not items:
-        raise CogError(
-            averages.comparable.refused
-            or f"there is nothing to compare {model} with on the same data sets and numbers of shots"
-        )
+        alone = all(average.model == model for average in averages.shown)
+        reason = ": no other model is shown" if alone else " on the same data sets and numbers of shots"
+        raise CogError(averages.comparable.refused or f"there is nothing to compare {model} with{reason}")
     return View(tuple(tables), _DIFFERENCE_COLUMNS, tuple(map(_difference_record, items)))
 
 
