@@ -74,25 +74,15 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         width=_width(args),
     )  # fmt: skip
     chosen = [flag for flag in _VIEWS if getattr(request, flag)]
-    views = [
-        *chosen,
-        *filter(None, (args.view, given(args.imports))),
-        *([True] if args.published_only else []),
-    ]
+    views = [*chosen, *filter(None, (args.view, given(args.imports), args.published_only))]
     request = dataclasses.replace(request, per_seed=not views and not output_request(args).without_tables)
     if args.view and request.shows_experiments:
         chosen.insert(0, "view")
     if len(chosen) > 1:
         raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
-    top1_only = {
-        "overview": args.overview,
-        "claims": args.claims,
-        "power": args.power,
-        "variants": request.variants,
-    }
-    if args.metric in ("top5", "both") and any(top1_only.values()):
-        flag = next(flag for flag, given in top1_only.items() if given)
-        raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
+    for flag in ("overview", "claims", "power", "variants"):
+        if args.metric in ("top5", "both") and getattr(request, flag):
+            raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
     return dataclasses.replace(request, selection=_select(args, request))
 
 
