@@ -149,12 +149,9 @@ def test_legend_has_every_curve_once(drawn):
 
 
 @pytest.mark.slow
-def test_every_format(drawn):
-    chart, figure = drawn
-    with saving.drawing():
-        for fmt, start in (("pdf", b"%PDF"), ("png", b"\x89PNG"), ("svg", b"<?xml")):
-            content = saving.render(figure, fmt)
-            assert content.startswith(start) and len(content) > 2000
+def test_every_curve_has_a_tooltip(drawn):
+    """Of the SVG for a page; all formats of one figure are looked at in ``test_files``."""
+    chart, _figure = drawn
     root = ElementTree.fromstring(figures.svg(chart))
     tooltips = [element.text for element in root.iter(f"{SVG}title")]
     assert sorted(tooltips) == sorted(one.curve.label for panel in chart.panels() for one in panel.series)
