@@ -12,7 +12,6 @@ from cog.errors import CogError
 from cog.results import published, query
 from cog.runtime import cli as command_line
 
-
 #: Version of the paper, unless another one is asked for.
 _PAPER = "v2"
 
