@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from cog import config, paths
-from cog.commands.results_source_flags import given
+from cog.commands.results_source_flags import given, settle_published
 from cog.errors import CogError
 from cog.reporting.request import OutputRequest, ResultsRequest
 from cog.reporting.tables import writers
@@ -19,9 +19,6 @@ from cog.results.query import ResultQuery
 from cog.runtime import files
 
 logger = logging.getLogger(__name__)
-
-#: Version of the paper, unless another one is asked for.
-_PAPER = "v2"
 
 #: Flags of which one at most is given: each is a view of its own.
 _VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "power", "analysis", "variants", "overview")
@@ -54,13 +51,7 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         if given(args.model) or args.baseline:
             raise CogError("--compare MODEL BASELINE stands for --model and --baseline; leave those out")
         args = argparse.Namespace(**vars(args) | {"model": [args.compare[0]], "baseline": args.compare[1]})
-    if args.claims and not (args.models_root_dir or args.logreg_root_dir or given(args.imports)):
-        args = argparse.Namespace(**vars(args) | {"published_only": True})
-    if args.paper is not None and not (args.with_published or args.published_only or args.report):
-        raise CogError(
-            f"--paper {args.paper} chooses among the paper's results; add --with_published or --published_only"
-        )
-    args = argparse.Namespace(**vars(args) | {"paper": args.paper or _PAPER})
+    args = settle_published(args)
     request = ResultsRequest(
         ResultQuery(),
         analysis=given(args.analysis),

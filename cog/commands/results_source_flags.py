@@ -8,8 +8,12 @@ from typing import Any
 
 from cog import constants
 from cog.commands import limits
+from cog.errors import CogError
 from cog.results import published, query
 from cog.runtime import cli as command_line
+
+#: Version of the paper, unless another one is asked for.
+_PAPER = "v2"
 
 
 def add(parser: command_line.Parser) -> None:
@@ -96,3 +100,18 @@ def _category(text: str) -> str:
 def given(values: Sequence[Any] | None) -> list[Any] | None:
     """Return the values that are set, without repetition; None for no value."""
     return list(dict.fromkeys(value for value in values or () if value is not None)) or None
+
+
+def settle_published(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags with which of the paper's results are read.
+
+    Raises:
+        CogError: a version of the paper, and no flag that shows its results.
+    """
+    if args.claims and not (args.models_root_dir or args.logreg_root_dir or given(args.imports)):
+        args = argparse.Namespace(**vars(args) | {"published_only": True})
+    if args.paper is not None and not (args.with_published or args.published_only or args.report):
+        raise CogError(
+            f"--paper {args.paper} chooses among the paper's results; add --with_published or --published_only"
+        )
+    return argparse.Namespace(**vars(args) | {"paper": args.paper or _PAPER})
