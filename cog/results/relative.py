@@ -59,8 +59,8 @@ def change_from(average: SeedAverage, base: SeedAverage) -> Estimate | None:
     Returns:
         None where right answers per concept are not known.
     """
-    both = uncertainty.accuracy(average.concepts), uncertainty.accuracy(base.concepts)
-    return None if None in both else uncertainty.change(*both)
+    found, found_base = uncertainty.accuracy(average.concepts), uncertainty.accuracy(base.concepts)
+    return None if found is None or found_base is None else uncertainty.change(found, found_base)
 
 
 def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:

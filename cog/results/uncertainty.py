@@ -279,9 +279,9 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
     from_low, from_high = (end * (2 * base.mean - end) for end in (base.low, base.high))
     low = to_low and to_low / (product + math.sqrt(max(0.0, product**2 - to_low * from_high)))
     high = (product + math.sqrt(max(0.0, product**2 - to_high * from_low))) / from_low
-    percent = [100 * (ratio - 1) for ratio in (accuracy.mean / base.mean, low, high)]
+    mean, low, high = (100 * (ratio - 1) for ratio in (accuracy.mean / base.mean, low, high))
     n_concepts, n_seeds = min(accuracy.n_concepts, base.n_concepts), min(accuracy.n_seeds, base.n_seeds)
-    return Estimate(*percent, None, n_concepts, n_seeds)
+    return Estimate(mean, low, high, None, n_concepts, n_seeds)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
