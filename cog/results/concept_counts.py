@@ -59,7 +59,7 @@ class ConceptCounts:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to make it again, which is faster than what dataclasses do with slots."""
-        return ConceptCounts, (self.correct, self.images)
+        return ConceptCounts, (self.correct, self.images, self.image_list)
 
     @property
     def n_images(self) -> int:

@@ -57,7 +57,8 @@ With right answers per concept it is 4: cells, and measures that are the top-1 a
           "concepts": {
             "n_classes": 1000,
             "images_per_class": 50,           test images; one number where all classes have as many, else encoded
-            "correct_per_class": ["MC4w...", "MS0x..."]       top-1, of each seed
+            "correct_per_class": ["MC4w...", "MS0x..."],      top-1, of each seed
+            "image_list": "5e1f..."           SHA-256 of the list of test images, null where it is not known
           }
 
 All entries of a cell (but for ``counts`` and ``concepts``) or measure are there, in any order; each once, and no others
@@ -81,7 +82,7 @@ from typing import Any, TypeVar
 import cog
 from cog import constants
 from cog.errors import CogError
-from cog.results import concept_counts, published
+from cog.results import concept_counts, published, uncertainty
 from cog.results.run_records import is_percentage
 from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
 from cog.runtime import files
@@ -123,7 +124,8 @@ _WITH_CLASS_LISTS = 3
 # The first one with right answers per concept, and their entries.
 _WITH_CONCEPTS = 4
 _N_CLASSES = "n_classes"
-_CONCEPTS = (_N_CLASSES, concept_counts.IMAGES, concept_counts.CORRECT)
+_IMAGE_LIST = "image_list"
+_CONCEPTS = (_N_CLASSES, concept_counts.IMAGES, concept_counts.CORRECT, _IMAGE_LIST)
 
 
 def check_label(label: str) -> str:
@@ -211,16 +213,20 @@ def _entry(group: Sequence[SeedAverage], version: int) -> dict[str, Any]:
             _N_CLASSES: len(average.concepts[0].correct),
             concept_counts.IMAGES: written[0][concept_counts.IMAGES],
             concept_counts.CORRECT: [run[concept_counts.CORRECT] for run in written],
+            _IMAGE_LIST: next(
+                (run.image_list for run in average.concepts if _is_digest(run.image_list)), None
+            ),
         }
     return entry
 
 
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
 def _shares_concepts(average: SeedAverage) -> bool:
     """Whether right answers per concept are known, all on the same images."""
-    runs = average.concepts
-    return bool(runs) and all(
-        len(run.correct) == len(runs[0].correct) and run.images == runs[0].images for run in runs
-    )
+    return uncertainty.same_images(average.concepts)
 
 
 def write(path: str | os.PathLike[str], averages: Iterable[SeedAverage], *, label: str | None = None) -> None:
@@ -446,14 +452,18 @@ def _with_concepts(average: SeedAverage, entry: dict[str, Any], dot: str) -> See
     runs, images = (concepts[key] for key in (concept_counts.CORRECT, concept_counts.IMAGES))
     if average.metric != "top1" or not (isinstance(runs, list) and len(runs) == len(average.by_seed) > 0):
         raise _Invalid(f"{name}.{concept_counts.CORRECT} is not a list with the top-1 answers of each seed")
+    image_list = concepts[_IMAGE_LIST]
+    if image_list is not None and not _is_digest(image_list):
+        raise _Invalid(f"{name}.{_IMAGE_LIST} is {_short(image_list)}, expected a SHA-256 digest or null")
     counts = []
     for run, top1 in zip(runs, average.by_seed, strict=True):
         numbers = {concept_counts.CORRECT: run, concept_counts.IMAGES: images}
         try:
-            counts.append(concept_counts.read(numbers, n_classes=n_classes, top1=top1))
+            read = concept_counts.read(numbers, n_classes=n_classes, top1=top1, image_list=image_list)
         except ValueError as error:
             raise _Invalid(f"{name} is wrong: {error}") from None
-    return dataclasses.replace(average, concepts=tuple(filter(None, counts)))
+        counts += [read] if read is not None else []
+    return dataclasses.replace(average, concepts=tuple(counts))
 
 
 def _average(
@@ -500,7 +510,7 @@ def _counts(value: Any, name: str, keys: Sequence[str]) -> Counts:
         raise _Invalid(f"{name} is {_short(value)}, expected an object with {', '.join(keys)}")
     _check_keys(value, keys, name, needed=keys)
     digests = value.get("class_lists", [])
-    if not isinstance(digests, list) or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in digests):
+    if not isinstance(digests, list) or not all(_is_digest(d) for d in digests):
         raise _Invalid(f"{name}.class_lists is {_short(digests)}, expected SHA-256 digests")
     if digests != sorted(set(digests)) or len(digests) > _MOST_SEEDS:
         raise _Invalid(f"{name}.class_lists is not in ascending order, has one twice, or has too many")

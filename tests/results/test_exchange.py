@@ -151,10 +151,10 @@ def test_documented_form(tmp_path):
     assert len(path.read_text().splitlines()) == 10, "one line for each cell, so that differences can be read"
 
 
-def counted(*, model="a_b", images=10, n_seeds=2, **fields):
+def counted(*, model="a_b", images=10, n_seeds=2, image_list="5" * 64, **fields):
     """An average of runs on four concepts with right answers per concept."""
     correct = [[9, 8, k, 10] for k in range(n_seeds)]
-    runs = tuple(ConceptCounts(array("B", row), images) for row in correct)
+    runs = tuple(ConceptCounts(array("B", row), images, image_list) for row in correct)
     values = tuple(100 * sum(row) / runs[0].n_images for row in correct)
     place = (model, "cog_l1", fields.pop("evaluation", "logreg"), "top1", 0)
     mean, std = statistics.fmean(values), statistics.pstdev(values)
@@ -169,9 +169,11 @@ def test_right_answers_per_concept_survive(tmp_path, evaluation, images):
     path = write(tmp_path / "f.json", [average], label="lab")
     (found,) = exchange.load(path)
     assert found == dataclasses.replace(average, source="lab")
-    assert [(c.correct, c.images) for c in found.concepts] == [
-        (c.correct, c.images) for c in average.concepts
+    assert [(c.correct, c.images, c.image_list) for c in found.concepts] == [
+        (c.correct, c.images, c.image_list) for c in average.concepts
     ]
+    (unnamed,) = exchange.load(write(tmp_path / "h.json", [counted(images=images, image_list="my list")]))
+    assert {c.image_list for c in unnamed.concepts} == {None}
     content = json.loads(path.read_text())
     (entry,) = content["cells"] or content["measures"]
     assert content["version"] == 4 and list(entry["concepts"]) == [*exchange._CONCEPTS]
@@ -197,6 +199,11 @@ BAD_CONCEPTS = {
     "answers null": ((*CONCEPTS, "correct_per_class"), [None, None], "concepts is wrong"),
     "another accuracy": ((*CONCEPTS, "correct_per_class", 1), "CQgACg==", "the accuracy is"),
     "no base64": ((*CONCEPTS, "correct_per_class", 1), "\x00" * 8, "concepts is wrong"),
+    "no image list": (
+        (*CONCEPTS, "image_list"),
+        "5",
+        'concepts.image_list is "5", expected a SHA-256 digest',
+    ),
     "without seeds": (("cells", 0, "top1_by_seed"), [], "answers of each seed"),
     "of another version": (("version",), 3, 'unknown entry "concepts"'),
 }
