@@ -316,7 +316,6 @@ def test_training_learns(small_world, tmp_path):
     [
         (["train", "--output_dir", "nowhere"], "does not exist"),
         (["train", "--output_dir", "."], "make the world first|does not exist"),
-        (["make", "--output_dir", "x", "CLF.N_SHOT", "1"], "no effect"),
         (["overview", "--output_dir", "."], "--cog_levels_mapping_file"),
         (["check", "--output_dir", "nowhere"], "does not exist"),
         (["check", "--output_dir", ".", "--models_root_dir", "."], "no results"),
@@ -326,6 +325,12 @@ def test_wrong_use_is_named(argv, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CogError, match=message):
         command.main(argv)
+
+
+def test_keys_have_no_effect(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["make", "--output_dir", "x", "CLF.N_SHOT", "1"])
+    assert "CLF.N_SHOT and other KEY VALUE pairs have no effect here" in capsys.readouterr().err
 
 
 @pytest.mark.slow
