@@ -72,13 +72,17 @@ all_experiments="logreg fewshot label_free cross distance subtrees winners pca b
 named="yes"
 [[ "${experiments}" != "${default_experiments}" ]] || named=""
 [[ "${experiments}" != "all" ]] || { named="" && experiments="${all_experiments}"; }
-# has_wordnet: whether the analysis of subtrees finds WordNet.
-has_wordnet() {
+# in_wordnet FILE: whether WordNet is found, and has the concepts of a levels.csv.
+in_wordnet() {
     PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -c '
+import csv, sys
 from cog.levels import wordnet
 
-wordnet.load_wordnet()
-' 2> /dev/null
+nouns = wordnet.load_wordnet()
+with open(sys.argv[1], newline="", encoding="utf-8") as file:
+    for row in csv.DictReader(file):
+        nouns.index(row["wnid"])
+' "$1" 2> /dev/null
 }
 
 kept=()
@@ -102,8 +106,8 @@ for experiment in ${experiments}; do
         subtrees)
             if [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]]; then
                 echo "left out: subtrees (needs levels_csv, and a level among the datasets)" >&2
-            elif ! has_wordnet; then
-                echo "left out: subtrees (needs WordNet 3.0, see docs/levels.md)" >&2
+            elif ! in_wordnet "${levels_csv}"; then
+                echo "left out: subtrees (needs WordNet 3.0 with the concepts of levels_csv, see docs/levels.md)" >&2
             else
                 kept+=(subtrees)
             fi

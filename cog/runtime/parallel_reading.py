@@ -77,7 +77,7 @@ def map_in_processes(function: Callable[[_Item], _Result], items: Sequence[_Item
         items: its arguments.
     """
     n = min(_n_processors(), _MOST_PROCESSES, len(items))
-    if n < 2 or sys.platform != "linux" or threading.active_count() > 1:
+    if n < 2 or sys.platform != "linux" or _has_threads():
         yield from map(function, items)
         return
     import multiprocessing  # few calls need it
@@ -119,6 +119,10 @@ def _send(function: Callable[[_Item], _Result], items: Sequence[_Item], sender: 
             sender.send_bytes(pickle.dumps(function(item), pickle.HIGHEST_PROTOCOL))
     except Exception:
         os._exit(1)
+
+
+def _has_threads() -> bool:
+    return threading.active_count() > 1
 
 
 def _n_processors() -> int:

@@ -639,6 +639,7 @@ def test_processes_read_what_one_process_reads(tmp_path, monkeypatch, capsys):
         return original(self, models)
 
     monkeypatch.setattr(parallel_reading, "_n_processors", lambda: 3)
+    monkeypatch.setattr(parallel_reading, "_has_threads", lambda: False)  # earlier tests may have left some
     monkeypatch.setattr(find, "_MANY_MODELS", 1)
     monkeypatch.setattr(find._Search, "read", note)
     together = read()

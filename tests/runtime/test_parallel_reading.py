@@ -45,9 +45,14 @@ def test_threads_read_only_what_has_to_be_waited_for(monkeypatch):
     assert not parallel_reading._had_to_wait
 
 
+has_threads = parallel_reading._has_threads
+
+
 @pytest.fixture
 def processors(monkeypatch):
     monkeypatch.setattr(parallel_reading, "_n_processors", lambda: 3)
+    # Earlier tests may have left some, such as tqdm's.
+    monkeypatch.setattr(parallel_reading, "_has_threads", lambda: False)
 
 
 def where(item):
@@ -69,6 +74,7 @@ def test_one_processor_or_threads_take_no_process(processors, monkeypatch):
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
+    monkeypatch.setattr(parallel_reading, "_has_threads", has_threads)
     try:
         assert {worker for _, worker in map_in_processes(where, range(5))} == {os.getpid()}
     finally:
