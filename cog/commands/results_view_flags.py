@@ -57,6 +57,13 @@ def add(parser: command_line.Parser) -> None:
         help="results of analyze_features.py: kmeans, alignment, knn, ncm, cross, distance, ... or all",
     )
     add(
+        "--by_subtree",
+        dest="analysis",
+        action="store_const",
+        const=["subtrees"],
+        help="accuracy by WordNet subtree: --analysis subtrees in short",
+    )
+    add(
         "--variants",
         nargs="+",
         type=many(_variant),

@@ -24,6 +24,7 @@ from test_analysis_classifiers import (  # noqa: F401
 
 from cog.analysis import subtrees
 from cog.analysis.partial_correlation import intervals, partial_spearman, within_spearman
+from cog.commands import print_results
 from cog.errors import CogError
 from cog.levels import wordnet
 from cog.levels.wordnet import NounGraph
@@ -199,10 +200,16 @@ def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):
     assert "the number of training images is not held" in caplog.text
 
 
-def test_own_subtrees(levels, toy_wordnet):  # noqa: F811
+def test_own_subtrees(levels, toy_wordnet, capsys):  # noqa: F811
     root, _, _ = levels
     plant, food = "n00017222", "n00021265"
     analyze(root, "--analysis", "subtrees", "--dataset", "cog_l2", "--subtrees", plant, food)
+    capsys.readouterr()
+    shown = []
+    for flags in (["--analysis", "subtrees"], ["--by_subtree"]):
+        print_results.main(["--models_root_dir", str(root), *flags])
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] and "subtrees" in shown[0]
     found = read(root, "cog_l2", "subtrees")
     assert found.details["concepts"] == {f"word_{plant}": 1, f"word_{food}": 1, "rest": 1}
     for roots, words in (("dog", "is not a noun id"), ("n99999999", "not a noun synset")):
