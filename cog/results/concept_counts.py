@@ -57,10 +57,6 @@ class ConceptCounts:
         """Test images of each class."""
         return [self.images] * len(self.correct) if isinstance(self.images, int) else self.images
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make it again, which is faster than what dataclasses do with slots."""
-        return ConceptCounts, (self.correct, self.images, self.image_list)
-
     @property
     def n_images(self) -> int:
         """Test images of all concepts."""

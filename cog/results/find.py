@@ -22,14 +22,11 @@ from cog.results.analysis_records import AnalysisRecord
 from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, UnfinishedError
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key, of_metric
 from cog.runtime import files, run_archive
-from cog.runtime.parallel_reading import map_in_processes, map_waiting
+from cog.runtime.parallel_reading import map_waiting
 from cog.runtime.run_archive import RunArchive
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
-
-# From so many models on, several processes read them. A full study of one takes a twentieth of a second.
-_MANY_MODELS = 8
 
 # A record takes a few kB; bulky results lie beside it.
 _LARGEST_ANALYSIS = 1 << 26
@@ -118,10 +115,7 @@ def find_all(
     )
     problems = [] if models is not None else _misnamed(root)
     folders = list(_model_folders(root, models, problems))
-    if len(folders) < _MANY_MODELS:
-        return _together([search.read(folders)], problems)
-    each = map_in_processes(search.read, [[folder] for folder in folders])
-    return _together(map(_sharing, each), problems)
+    return _sorted(search.read(folders), problems)
 
 
 class _Results(NamedTuple):
@@ -180,26 +174,15 @@ class _Search:
         return folders, problems
 
 
-def _sharing(part: _Results) -> _Results:
-    """Return results of another process, which have lost what they have in common with those of others."""
-    run_records.share(part.runs)
-    return part
-
-
-def _together(parts: Iterable[_Results], problems: list[Problem]) -> Everything:
-    """Return the results of several parts and further problems, sorted."""
-    runs: list[Run] = []
-    records: list[AnalysisRecord] = []
-    problems = list(problems)
-    for part in parts:
-        runs += part.runs
-        records += part.analyses
-        problems += part.problems
+def _sorted(results: _Results, more_problems: list[Problem]) -> Everything:
+    """Return results and further problems, sorted."""
+    problems = [*more_problems, *results.problems]
     by_evaluation: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=run_records.sort_key):
+    for run in sorted(results.runs, key=run_records.sort_key):
         by_evaluation.setdefault(run.evaluation, []).append(run)
-    records.sort(
-        key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))
+    records = sorted(
+        results.analyses,
+        key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis)),
     )
     return Everything(by_evaluation, records, sorted(problems, key=lambda problem: str(problem.path)))
 
@@ -238,7 +221,7 @@ def read_evaluation(
     archive = None if parsed is None else _archive(Path(os.path.abspath(folder)).parent, problems)
     wanted = None if seeds is None else set(seeds)
     runs = _runs_in(folder, model, dataset, evaluation, n_shot, wanted, archive, problems)
-    everything = _together([_read_all(runs, problems)], [])
+    everything = _sorted(_read_all(runs, problems), [])
     return everything.runs.get(evaluation, []), everything.problems
 
 

@@ -12,7 +12,6 @@ import itertools
 import json
 import marshal
 import math
-import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,12 +64,6 @@ _SUMMARIZED = (
 
 #: What is told of the trials.
 _COUNTED = ("n_trials", "n_trials_tied", "n_trials_diverged", "best_val_top1")
-
-#: Entries of :class:`Details` that many runs have alike.
-_OFTEN_ALIKE = (
-    "settings", "train_features", "test_features", "train_features_file", "test_features_file", "rows", "versions",
-    "device", "precision",
-)  # fmt: skip
 
 _KEPT: dict[tuple[Any, bytes], Any] = {}
 _MOST_KEPT = 1 << 12
@@ -131,12 +124,7 @@ class Details:
     precision: str | None = None
     finished: str | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make it again: what pickle does by itself takes half as much memory again."""
-        return Details, _values_of_details(self)
 
-
-_values_of_details = operator.attrgetter(*Details.__dataclass_fields__)
 _NO_DETAILS = Details()
 
 
@@ -164,10 +152,6 @@ class Run:
     evaluation: str = "logreg"  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
     concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make it again, see :meth:`Details.__reduce__`."""
-        return Run, _values_of_run(self)
-
     @property
     def path(self) -> Path:
         """The seed folder, as a path: of hundreds of thousands of runs it is kept as text."""
@@ -178,9 +162,6 @@ class Run:
         """Epochs it was to be trained for; of runs that do not tell, those in the log."""
         planned = self.details.settings.get("n_epochs")
         return planned if type(planned) is int and planned > 0 else self.n_epochs
-
-
-_values_of_run = operator.attrgetter(*Run.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -653,20 +634,6 @@ def _shared(value: Any, convert: Callable[[Any], Any] | None = None) -> Any:
             _KEPT.clear()
         _KEPT[key] = kept
     return kept
-
-
-def share(runs: Iterable[Run]) -> None:
-    """Let runs that were read in another process have in common with all others what they say alike."""
-    known: dict[int, Any] = {}
-    for run in runs:
-        for name in _OFTEN_ALIKE:
-            value = getattr(run.details, name)
-            if id(value) not in known:
-                # The first of equal values is kept, so that no other gets its number.
-                known[id(value)] = _shared(value), value
-            shared = known[id(value)][0]
-            if shared is not value:
-                object.__setattr__(run.details, name, shared)
 
 
 def _val_top1(trial: Mapping[str, Any]) -> float:

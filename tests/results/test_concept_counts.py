@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 import struct
-from array import array
 
 import pytest
 from result_folders import make_record, make_seed_folder
 
 from cog.errors import CogError
 from cog.results import concept_counts, run_records
-from cog.results.concept_counts import ConceptCounts
 
 
 @pytest.mark.parametrize(
@@ -31,12 +28,6 @@ def test_what_is_written_is_read(correct, images):
     found = concept_counts.read(entries, n_classes=len(correct), top1=100 * sum(correct) / sum(images))
     assert found.correct.tolist() == correct and found.n_images == sum(images)
     assert isinstance(found.images, int) == (len(set(images)) == 1)
-
-
-def test_processes_hand_all_of_it_on():
-    counts = ConceptCounts(array("B", [1, 2]), 3, "5" * 64)
-    copy = pickle.loads(pickle.dumps(counts))
-    assert (copy.correct, copy.images, copy.image_list) == (counts.correct, counts.images, counts.image_list)
 
 
 def test_the_form_is_as_documented():

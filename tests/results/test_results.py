@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from result_folders import make_logs, make_record, make_seed_folder
 
-from cog.commands import pack, print_results
 from cog.errors import CogError
-from cog.results import analysis_records, concept_counts, find, query, run_records, scores
-from cog.runtime import atomic_dir, files, parallel_reading
+from cog.results import analysis_records, find, query, run_records, scores
+from cog.runtime import atomic_dir, files
 
 
 def only(found):
@@ -588,65 +587,3 @@ def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
     assert below == {str(path): 1 for path in expected}
     # the root and what it holds: once for models, once for folders that are not named like one
     assert sum(counts.values()) - len(expected) <= 20
-
-
-def test_processes_read_what_one_process_reads(tmp_path, monkeypatch, capsys):
-    """The same runs, analyses, problems and printed bytes: of packed, damaged, doubled, unfinished and odd folders."""
-    logs = "final-lr-10.5_wd-1e-06/logs.pkl"
-    for number, model in enumerate("abcdefg"):
-        for dataset in ("in1k", "cog_l1"):
-            for seed in (22, 37):
-                run = make_seed_folder(tmp_path / model / f"net/{dataset}/eval_logreg/seed-{seed}", 40.0)
-                make_record(run, seed=seed, **concept_counts.write([number + 1, 15 - number], [20, 20]))
-                record = json.loads((run / "results.json").read_text()) | {
-                    "n_classes": 2, "rows": {"test": 40}, "versions": {"torch": "2.15"}, "device": "cuda:0",
-                    "identity": {"n_epochs": 3, "seed": seed, "lr_interval": [0.1, 100.0], "normalize": True},
-                    "trials": [{"number": 0, "val_top1": 50.0}, {"number": 1, "val_top1": 60.0}], "best_trial": 1,
-                }  # fmt: skip
-                (run / "results.json").write_text(json.dumps(record))
-    pack.main(["--models_root_dir", str(tmp_path), "--models", "a_net", "g_net"])
-    runs = {model: tmp_path / model / "net/in1k/eval_logreg" for model in "bcdef"}
-    (runs["b"] / "seed-22/results.json").write_text("{")
-    (runs["c"] / "seed-37" / logs).write_bytes(b"")
-    make_seed_folder(runs["d"] / "seed_22")
-    (runs["e"] / "seed-45").mkdir()
-    (runs["e"] / ".hidden").mkdir()
-    make_seed_folder(runs["f"].parent / "eval_logreg_N8/seed-22")
-    make_seed_folder(tmp_path / "odd_title/net/in1k/eval_logreg/seed-22")
-    for model in "fg":
-        folder = tmp_path / model / "net/in1k/analysis_kmeans"
-        folder.mkdir()
-        analysis_records.write(
-            folder, analysis_records.AnalysisRecord("kmeans", None, "in1k", {}, {"ami": 0.5})
-        )
-
-    def read():
-        capsys.readouterr()
-        everything = find.find_all(tmp_path)
-        beside = [
-            (run.details, run.concepts and (run.concepts.correct, run.concepts.images))
-            for run in everything.runs["logreg"]
-        ]
-        code = print_results.main(["--models_root_dir", str(tmp_path)])
-        return everything, beside, code, capsys.readouterr()
-
-    alone = read()
-    readers = set()
-    original = find._Search.read
-
-    def note(self, models):
-        readers.add(os.getpid())
-        return original(self, models)
-
-    monkeypatch.setattr(parallel_reading, "_n_processors", lambda: 3)
-    monkeypatch.setattr(parallel_reading, "_has_threads", lambda: False)  # earlier tests may have left some
-    monkeypatch.setattr(find, "_MANY_MODELS", 1)
-    monkeypatch.setattr(find._Search, "read", note)
-    together = read()
-    assert together == alone and not readers  # which are noted in the other processes
-    everything, beside, code, shown = together
-    assert len(everything.runs["logreg"]) == 26 and len(everything.analyses) == 2
-    assert len(everything.problems) == 7 and code == 0
-    assert "[" in shown.out and any(concepts for _, concepts in beside)
-    a, b = (run.details for run in everything.runs["logreg"] if run.model == "e_net" and run.seed == 37)
-    assert a.settings is b.settings and a.versions is b.versions
