@@ -23,7 +23,8 @@ HOLDS, EXCEPTIONS, FAILS, OPEN = "holds", "holds with exceptions", "does not hol
 #: Numbers of images per class of the few-shot experiments.
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
-BASE = "sup_resnet50"
+#: The model that statements compare with.
+BASE = published.REFERENCE
 
 IN1K, *LEVELS = constants.DATASETS
 FARTHEST = LEVELS[-1]
