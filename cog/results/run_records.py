@@ -14,6 +14,7 @@ import marshal
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ from cog.results.scores import (
     natural_key,
     without_single_std,
 )
-from cog.runtime import run_archive, safe_load
+from cog.runtime import run_archive, safe_load, safe_pickle
 from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.json_fields import number, text, whole
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING, read_state
@@ -44,6 +45,7 @@ RESULTS_FILE = "results.json"
 
 #: The logged accuracies (percent, one value per epoch), by the name the tables use.
 METRICS = {"top1": "test/top1", "top5": "test/top5"}
+_LOGGED = frozenset(METRICS.values())
 
 #: Why a hidden folder is not counted.
 LEFTOVER = "a hidden folder, probably of a run that is unfinished or was interrupted"
@@ -70,6 +72,14 @@ _MOST_KEPT = 1 << 12
 
 # A record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
+
+# How this toolkit writes a record: its beginning, its list of trials, and their accuracies; and what no reader of
+# many records needs.
+_INDENTED, _TRIALS, _END_OF_LIST = b'{\n  "', b'\n  "trials": [\n', b"\n  ],"
+_CONFIGURATION, _END_OF_OBJECT = b'\n  "configuration": {\n', b"\n  },"
+_NUMERALS = b"0123456789.+-eE"
+_FINITE = b'"divrgd": fals'  # "diverged": false without numerals
+_VAL_TOP1 = re.compile(rb'"val_top1": ([^,\n]+)')
 
 
 @dataclass(frozen=True)
@@ -330,13 +340,19 @@ def read_run(
 
 def _read_last(path: str, final: str) -> tuple[float, float, int]:
     """Return both accuracies (percent) after the last epoch, and the number of epochs."""
-    logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
-    logs_name = f"{final}/{LOGS_FILE}"
-    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], logs_name)
-    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], logs_name)
+    file, logs_name = os.path.join(path, final, LOGS_FILE), f"{final}/{LOGS_FILE}"
+    content = safe_load.contents(file, "pickle", safe_load.LARGEST_PICKLE)
+    ends = safe_pickle.ends_of_lists(content)
+    if ends is None or not ends.keys() >= _LOGGED:
+        logs = safe_load.unpickle(content, file)
+        ends = {key: _end_of_list(logs, key, logs_name) for key in METRICS.values()}
+    for key in METRICS.values():
+        if not is_percentage(ends[key][0]):
+            raise CogError(f"{logs_name} ends with {key} = {ends[key][0]}, expected a percentage")
+    (top1, n_epochs), (top5, n_epochs_top5) = (ends[key] for key in METRICS.values())
     if n_epochs != n_epochs_top5:
         raise CogError(f"{logs_name} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
-    return top1, top5, n_epochs
+    return float(top1), float(top5), n_epochs
 
 
 def image_list_of_test(details: Details) -> str | None:
@@ -502,11 +518,62 @@ def _read_record(path: str, *, seed: int, n_shot: int | None) -> dict[str, Any]:
     """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
     content = safe_load.contents(os.path.join(path, RESULTS_FILE), "record of a run", _LARGEST_RECORD)
     try:
-        record = json.loads(bytes(content))
+        record = _parse(bytes(content))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
     _check_record(record, seed=seed, n_shot=n_shot)
     return record
+
+
+def _parse(content: bytes) -> Any:
+    """Return what ``results.json`` holds, but for what takes most of the time and is not needed of many records.
+
+    Where it is written as this toolkit does, ``configuration`` is left out, and trials that only differ in numbers are
+    counted (:data:`_COUNTED`).
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: the same.
+    """
+    start, end = content.find(_TRIALS), content.rfind(_END_OF_LIST)
+    if 0 < start < end and content.startswith(_INDENTED):
+        with contextlib.suppress(ValueError, RecursionError):  # which the content as a whole says better
+            trials = content[start + len(_TRIALS) : end]
+            if (values := _accuracies(trials)) is not None:
+                record = json.loads(
+                    _without_configuration(content[:start]) + content[end + len(_END_OF_LIST) :]
+                )
+                return record | _count_trials(trials, values, record.get("best_trial"))
+    return json.loads(content)
+
+
+def _without_configuration(content: bytes) -> bytes:
+    start = content.find(_CONFIGURATION)
+    end = content.find(_END_OF_OBJECT, start)
+    return content[:start] + content[end + len(_END_OF_OBJECT) :] if 0 < start < end else content
+
+
+def _accuracies(trials: bytes) -> list[float] | None:
+    """Return the validation accuracies of trials in JSON that only differ in numbers, none diverged; else None."""
+    forms = trials.translate(None, _NUMERALS)
+    form = forms[: forms.find(b"}") + 1]
+    n = forms.count(b"{")
+    if n < 2 or form.count(_FINITE) != 1 or forms != b",\n".join([form] * n):
+        return None
+    values = list(map(float, _VAL_TOP1.findall(trials)))
+    return values if len(values) == n and math.isfinite(sum(values)) else None
+
+
+def _count_trials(trials: bytes, values: Sequence[float], best_trial: Any) -> dict[str, Any]:
+    """Return the entries ``_COUNTED`` of trials in JSON, given their accuracies."""
+    start = trials.rfind(b'"number": %d,' % best_trial) if type(best_trial) is int else -1
+    best = _VAL_TOP1.search(trials, start, trials.find(b"}", start)) if start >= 0 else None
+    return {
+        "n_trials": len(values),
+        "n_trials_tied": len(ties.tied(values)),
+        "n_trials_diverged": 0,
+        "best_val_top1": None if best is None else float(best[1]),
+    }
 
 
 def _check_record(record: Any, *, seed: int, n_shot: int | None) -> None:
@@ -537,8 +604,8 @@ def _choose_final(path: str, finals: Sequence[str], record: Mapping[str, Any] | 
     return finals[0]
 
 
-def _last_accuracy(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
-    """Return the last value (percent) of the list ``logs[key]`` and its length."""
+def _end_of_list(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
+    """Return the last value of the list ``logs[key]`` and its length."""
     if not isinstance(logs, dict):
         raise CogError(f"{logs_name} holds {type(logs).__name__}, expected a dict of lists")
     values: Any = logs.get(key)
@@ -551,9 +618,7 @@ def _last_accuracy(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
     value = values[-1].tolist() if hasattr(values[-1], "tolist") else values[-1]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CogError(f"{logs_name} has {type(value).__name__} in {key}, expected numbers")
-    if not is_percentage(value):
-        raise CogError(f"{logs_name} ends with {key} = {value}, expected a percentage")
-    return float(value), len(values)
+    return value, len(values)
 
 
 def _hyper_parameters(final_folder: str) -> dict[str, Any]:
@@ -586,8 +651,8 @@ def read_details(record: Mapping[str, Any]) -> Details:
         ),
         train_features=_shared(identity.get("train_features"), _plain),
         test_features=_shared(identity.get("test_features"), _plain),
-        train_features_file=_shared(text(record.get("train_features"))),
-        test_features_file=_shared(text(record.get("test_features"))),
+        train_features_file=_interned(record.get("train_features")),
+        test_features_file=_interned(record.get("test_features")),
         n_classes=whole(record.get("n_classes")),
         feature_dim=whole(record.get("feature_dim")),
         rows=_shared(record.get("rows"), _whole_numbers),
@@ -602,8 +667,8 @@ def read_details(record: Mapping[str, Any]) -> Details:
         ),
         seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
         versions=_shared(record.get("versions"), _texts),
-        device=_shared(text(record.get("device"))),
-        precision=_shared(text(record.get("precision"))),
+        device=_interned(record.get("device")),
+        precision=_interned(record.get("precision")),
         finished=text(record.get("finished")),
     )
 
@@ -617,19 +682,23 @@ def _numbered(trials: Sequence[Mapping[str, Any]], wanted: int | None) -> Mappin
     return {}
 
 
-def _shared(value: Any, convert: Callable[[Any], Any] | None = None) -> Any:
+def _interned(value: Any) -> str | None:
+    """Return a text, which hundreds of thousands of runs share."""
+    said = text(value)
+    return said and sys.intern(said)
+
+
+def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
     """Return what an entry of a record is kept as: what hundreds of thousands of runs say is converted and kept once.
 
     Args:
         value: of JSON.
-        convert: what becomes of it; None: nothing.
+        convert: what becomes of it.
     """
-    if value is None and convert is None:
-        return None
     key = convert, marshal.dumps(value, 2)  # of version 2: equal bytes for equal values
     kept = _KEPT.get(key)
     if kept is None:
-        kept = value if convert is None else convert(value)
+        kept = convert(value)
         if len(_KEPT) >= _MOST_KEPT:
             _KEPT.clear()
         _KEPT[key] = kept

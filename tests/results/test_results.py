@@ -270,6 +270,70 @@ def test_results_json_that_is_no_file_or_too_large(tmp_path):
     ]
 
 
+def _searched(path, trials, **more):
+    record = json.loads((path / "results.json").read_text())
+    record["configuration"] = {"CLF.PRECISION": "auto", "FT_EXTRACT.MEAN": [0.5, {"final": "status"}]}
+    files.write_json(
+        path / "results.json", {**record, "best_trial": 1, "trials": trials, "ties": None, **more}
+    )
+
+
+def _trial(number, **changes):
+    trial = {"lr": 0.42, "wd": 7e-09, "val_top1": 60.0 + number / 16, "diverged": False, "seconds": 9.1}
+    return {"number": number, **trial, "pruned": False, **changes}
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [_trial(k) for k in range(12)],
+        [_trial(k, val_top1=1.5e-07 * k) for k in range(12)],
+        [_trial(11 - k) for k in range(12)],
+        [_trial(k % 3, val_loss=-0.5) for k in range(12)],
+        [_trial(k, val_top1=1 + k) for k in range(12)],
+        [_trial(k) for k in range(3, 12)],  # without the best
+        [_trial(k, diverged=k < 4, val_top1=float("nan") if k < 4 else 60.5) for k in range(12)],
+        [_trial(k, diverged=True) for k in range(12)],
+        [_trial(k, val_top1=float("inf")) for k in range(12)],
+        [_trial(k, val_top1=1e308) for k in range(12)],
+        [_trial(k, seconds={"val_top1": 3.0}) for k in range(12)],
+        [_trial(k, note='\n  ],\n  "trials": [') for k in range(12)],
+        [{"number": k, "diverged": False, "lr": 0.5} for k in range(12)],
+        [_trial(1)],
+        [],
+        [3, 4],
+    ],
+    ids=range(16),
+)  # fmt: skip
+def test_trials_are_counted_however_they_are_written(tmp_path, trials):
+    make_record(make_seed_folder(tmp_path / "seed-22"), seed=22)
+    details = set()
+    for layout in ({"indent": 2}, {"indent": 2, "sort_keys": True}, {"indent": 1}, {"indent": 3}, {}):
+        _searched(tmp_path / "seed-22", trials)
+        content = json.loads((tmp_path / "seed-22/results.json").read_text())
+        (tmp_path / "seed-22/results.json").write_text(json.dumps(content, **layout))
+        details.add(str(only(find.read_evaluation(tmp_path)).details))
+    expected = run_records.read_details(content)
+    assert details == {str(expected)}
+    assert expected.n_trials == len([trial for trial in trials if isinstance(trial, dict)])
+
+
+def test_trials_that_are_damaged_are_found(tmp_path):
+    make_record(make_seed_folder(tmp_path / "seed-22"), seed=22)
+    _searched(tmp_path / "seed-22", [_trial(k) for k in range(12)])
+    good = (tmp_path / "seed-22/results.json").read_text()
+    assert run_records.read_details(run_records._parse(good.encode())).n_trials == 12
+    assert "trials" not in run_records._parse(good.encode())
+    start, end = good.index('"trials"'), good.index('"ties"')
+    for position in (good.index('"lr"', start), (start + end) // 2, good.rindex("}", 0, end)):
+        for changed in (good[:position] + "\0" * 64 + good[position + 64 :], good[:position]):
+            with pytest.raises(ValueError) as whole:
+                json.loads(changed)
+            (tmp_path / "seed-22/results.json").write_text(changed)
+            found = reasons(find.read_evaluation(tmp_path))
+            assert found == {"seed-22": f"results.json is not valid JSON ({whole.value})"}
+
+
 def test_divergence_is_recorded(tmp_path):
     make_record(make_seed_folder(tmp_path / "seed-22"), diverged=True, lr=None)
     run = only(find.read_evaluation(tmp_path))
