@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -75,30 +76,36 @@ _LONGEST = (
 def pytest_collection_modifyitems(config, items):
     places = {name: place for place, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
-    slow = config.getoption("--slow") or os.environ.get("CI", "").lower() in ("true", "1")
-    slurm = slow or config.getoption("--slurm")
+    left_out = _left_out(config)
+    # Skipping more than a thousand tests one by one would take seconds.
+    config.hook.pytest_deselected(items=[item for item in items if left_out & item.keywords.keys()])
+    items[:] = [item for item in items if not left_out & item.keywords.keys()]
     needs_gpu = [item for item in items if "gpu" in item.keywords]
-    cuda = False
     if needs_gpu:
         import torch
 
-        cuda = torch.cuda.is_available()
-    for item in items:
-        if "slow" in item.keywords and not slow:
-            item.add_marker(pytest.mark.skip(reason="slow; give --slow"))
-        if "slurm" in item.keywords and not slurm:
-            item.add_marker(pytest.mark.skip(reason="starts a SLURM; give --slurm"))
-        if "gpu" in item.keywords and not cuda:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        if not torch.cuda.is_available():
+            for item in needs_gpu:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _left_out(config):
+    """Return the markers whose tests are left out."""
+    if config.getoption("--slow") or os.environ.get("CI", "").lower() in ("true", "1"):
+        return set()
+    return {"slow"} if config.getoption("--slurm") else {"slow", "slurm"}
+
+
+def pytest_report_header(config):
+    left_out = _left_out(config)
+    return f"tests marked {' and '.join(sorted(left_out))} are left out: give --slow" if left_out else None
 
 
 def pytest_collection_finish(session):
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure(config):
-    gc.unfreeze()  # libraries complain at the end about what was never collected
+    # Libraries complain at the end about what was never collected; before, pytest looks for it several times.
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,10 +1,12 @@
-"""The rooms of the package: what lies at its root, and that imports go down only."""
+"""The rooms of the package: what lies at its root, that imports go down only, and are of declared requirements."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,11 @@ def module_name(file: Path) -> str:
 MODULES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
 def room_of(module: str) -> str:
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "base"
@@ -54,8 +61,8 @@ def imported_names(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
 
 
 def imports_of(module: str) -> set[str]:
-    file = MODULES[module]
-    names = imported_names(ast.parse(file.read_text()), module, is_package=file.name == "__init__.py")
+    is_package = MODULES[module].name == "__init__.py"
+    names = imported_names(tree_of(module), module, is_package=is_package)
     return {name for name in names if name in MODULES and name not in (module, "cog")}
 
 
@@ -102,10 +109,9 @@ def test_a_circle_and_an_upward_import_would_be_seen():
 
 def top_level_imports(module: str) -> set[str]:
     """Return what is imported when the module is: not inside functions, not under TYPE_CHECKING."""
-    tree = ast.parse(MODULES[module].read_text())
     body = [
         node
-        for node in tree.body
+        for node in tree_of(module).body
         if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
     ]
     flat = ast.Module([n for n in body if isinstance(n, ast.Import | ast.ImportFrom | ast.If | ast.Try)], [])
@@ -127,6 +133,40 @@ def test_light_rooms_import_no_torch(room):
     assert seen
 
 
+#: Distributions whose import name is another.
+DISTRIBUTIONS = {
+    "PIL": "pillow", "google_crc32c": "google-crc32c", "open_clip": "open_clip_torch", "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}  # fmt: skip
+
+#: Imported where it is wanted: pandas is for notebooks.
+OPTIONAL = {"pandas"}
+
+#: Libraries of models, which may be missing, by the module that imports them.
+EXTRAS = {"cog.models.sources.timm": ("timm",), "cog.models.sources.hub": ("hub",),
+          "cog.models.sources.openclip": ("hub",), "cog.models.sources.hf": ("hub",)}  # fmt: skip
+
+
+def test_what_is_imported_is_declared(repository):
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    requirements = {"": project["dependencies"], **project["optional-dependencies"]}
+    declared = {
+        name: {re.match(r"[\w-]+", line)[0] for line in lines} for name, lines in requirements.items()
+    }
+    configs = {file.stem: ast.parse(file.read_text()) for file in (repository / "configs").glob("*.py")}
+    for module, tree in {**{module: tree_of(module) for module in MODULES}, **configs}.items():
+        absolute = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level)
+        ]
+        names = imported_names(ast.Module(absolute, []), module, is_package=False)
+        imported = {name.partition(".")[0] for name in names}
+        imported -= sys.stdlib_module_names | OPTIONAL | {"cog", "configs"}
+        allowed = declared[""].union(*(declared[extra] for extra in EXTRAS.get(module, ())))
+        assert {DISTRIBUTIONS.get(name, name) for name in imported} <= allowed, module
+
+
 def test_mains_are_short():
     long = {
         module: length
@@ -138,8 +178,8 @@ def test_mains_are_short():
 
 def test_no_public_class_name_twice():
     places: dict[str, list[str]] = {}
-    for module, file in MODULES.items():
-        for node in ast.walk(ast.parse(file.read_text())):
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
@@ -170,10 +210,10 @@ OTHER_LOCKS = {
 def test_output_folders_have_one_life():
     """No room claims, recovers or publishes a folder by other means than the class."""
     others = []
-    for module, file in MODULES.items():
+    for module in MODULES:
         if room_of(module) == "runtime":
             continue
-        for name in sorted(names_from_runtime(ast.parse(file.read_text()))):
+        for name in sorted(names_from_runtime(tree_of(module))):
             if name in PARTS_OF_OUTPUT_FOLDERS and name not in OTHER_LOCKS.get(module, ()):
                 others.append((module, name))
     assert others == []

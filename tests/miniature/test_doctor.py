@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import types
 
 import pytest
@@ -71,32 +70,43 @@ def test_a_device_that_is_not_there(capsys):
     assert "decoders" in texts(shown, "ok")  # the rest is looked at all the same
 
 
-def test_a_training_that_is_wrong(capsys, monkeypatch):
+def problems(subject):
+    """Return the problems that the trial of classifiers or extraction tells, each with the others."""
+    report = Report()
+    getattr(doctor, f"_try_{subject}")(report, torch.device("cpu"), SMALL, {})
+    return [finding.text for finding in report.findings if finding.level == PROBLEM]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_training_that_is_wrong(monkeypatch, precision):
     fit = Engine.fit
 
     def fit_otherwise(self, data, spec, config, **options):
-        return fit(self, data, spec, dataclasses.replace(config, momentum=0.8), **options)
+        return fit(self, data, spec, dataclasses.replace(config, momentum=0.5), **options)
 
     monkeypatch.setattr(Engine, "fit", fit_otherwise)
-    code, shown = run(capsys)
-    assert code == 2
-    assert "do not use CLF.PRECISION" in texts(shown, PROBLEM)["classifiers"]
+    monkeypatch.setattr(doctor, "_precisions", lambda device: [precision])
+    assert [text.partition(": do not use ")[2] for text in problems("classifiers")] == [
+        f"CLF.PRECISION {precision} here"
+    ]
 
 
-def test_features_that_are_wrong(capsys, monkeypatch):
+def test_features_that_are_wrong(monkeypatch):
+    """Those that each precision gives, compared with the first ones, in float32."""
     stream = Extractor.stream
 
     def stream_otherwise(self, images, *args, **options):
+        scale = -1.0 if calls else 1.0
+        calls.append(self)
         for batch in stream(self, images, *args, **options):
-            scale = 1.0 if len(images) == 8 and not calls else -1.0
-            calls.append(scale)
             yield dataclasses.replace(batch, x=batch.x * scale)
 
-    calls: list[float] = []
+    calls: list[Extractor] = []
     monkeypatch.setattr(Extractor, "stream", stream_otherwise)
-    code, shown = run(capsys)
-    assert code == 2
-    assert re.search("do not use FT_EXTRACT.PRECISION (fp32|bf16)", texts(shown, PROBLEM)["extraction"])
+    monkeypatch.setattr(doctor, "_extraction_precisions", lambda device: ["fp32", "bf16"])
+    assert [text.partition(": do not use ")[2] for text in problems("extraction")] == [
+        "FT_EXTRACT.PRECISION fp32", "FT_EXTRACT.PRECISION bf16",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

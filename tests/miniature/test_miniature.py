@@ -384,16 +384,6 @@ def test_nothing_is_claimed_without_results():
 # Scripts --------------------------------------------------------------------------------------------------
 
 
-def test_help_is_quick_and_needs_no_torch(python):
-    code = (
-        "import sys; sys.argv = ['x', '--help']\n"
-        "from cog.miniature.__main__ import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "assert 'torch' not in sys.modules and 'PIL' not in sys.modules"
-    )
-    subprocess.run([python, "-c", code], check=True, capture_output=True)
-
-
 def test_quickstart_explains_itself_and_refuses_unknown_arguments(repository):
     script = str(repository / "bash-scripts" / "quickstart.sh")
     shown = subprocess.run(["bash", script, "--help"], capture_output=True, text=True, check=True)

@@ -6,7 +6,6 @@ import csv
 import io
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -356,32 +355,17 @@ def test_only_broken_runs_is_an_error_that_names_them(tmp_path, capsys):
     assert f"not counted: {tmp_path}/seed_22: " in capsys.readouterr().err
 
 
-def script(*argv, **kwargs):
-    command = [sys.executable, str(REPOSITORY / "print_results.py"), *map(str, argv)]
-    return subprocess.run(command, capture_output=True, check=False, **kwargs)
-
-
 def test_the_script_itself(study):
+    """Where the output is ASCII, so is the table."""
     file = study.parent / "models.yaml"
     file.write_text("net_big: {pretraining: IN-1K}\nnet_small_v2: {pretraining: IN-1K}\n")
-    words = ("--models_root_dir", study, "--models_file", file)
-    done = script(*words, env={"PYTHONIOENCODING": "utf-8"})
-    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT, b"")
-    done = script(*words, env={"PYTHONIOENCODING": "ascii"})
+    command = [
+        sys.executable,
+        REPOSITORY / "print_results.py",
+        "--models_root_dir",
+        study,
+        "--models_file",
+        file,
+    ]
+    done = subprocess.run(command, capture_output=True, check=False, env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT.replace("±", "+-"), b"")
-    done = script("--models_root_dir", study / "nowhere")
-    assert done.returncode == 2 and done.stdout == b"" and done.stderr.count(b"\n") == 1
-
-
-def test_help_is_quick_and_needs_no_torch():
-    start = time.perf_counter()
-    done = script("--help")
-    assert done.returncode == 0 and b"--logreg_root_dir" in done.stdout
-    assert time.perf_counter() - start < 5, "well under a second on an idle machine"
-    code = (
-        "import sys; from cog.commands import print_results\n"
-        "try: print_results.main(['--models_root_dir', 'nowhere', 'CLF.N_SHOT', '8'])\n"
-        "except Exception as error: assert 'nowhere' in str(error), error\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

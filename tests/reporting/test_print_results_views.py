@@ -494,19 +494,6 @@ def test_unwritable_folder_without_relying_on_permissions(study, tmp_path, monke
     assert not (tmp_path / "new").exists()
 
 
-def test_nothing_heavy_is_imported_for_tables(study):
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from cog.commands import print_results\n"
-        f"print_results.main(['--models_root_dir', {str(study)!r}, '--with_published', '--rank'])\n"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'scipy', 'optuna')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_power(counted, run):
     argv = ("--models_root_dir", counted, "--power")
     rows = json.loads(run(*argv, "--format", "json"))

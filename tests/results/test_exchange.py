@@ -15,6 +15,7 @@ from array import array
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import n_examples
 from result_folders import make_seed_folder
 
 from cog import constants
@@ -60,17 +61,8 @@ def any_cells(draw):
     for _ in range(draw(st.integers(1, 5))):
         seeds = tuple(sorted(draw(st.sets(st.integers(0, 2**63 - 1), max_size=4))))
         missing = tuple(sorted(draw(st.sets(st.integers(0, 50), max_size=2)) - set(seeds)))
-
-        top1 = (
-            tuple(draw(st.lists(PERCENT, min_size=len(seeds), max_size=len(seeds))))
-            if draw(st.booleans())
-            else ()
-        )
-        top5 = (
-            tuple(draw(st.lists(PERCENT, min_size=len(seeds), max_size=len(seeds))))
-            if draw(st.booleans())
-            else ()
-        )
+        by_seed = st.just(()) | st.tuples(*[PERCENT] * len(seeds))
+        top1, top5 = draw(by_seed), draw(by_seed)
         shared = {
             "model": f"{draw(NAMES)}_{draw(NAMES)}",
             "dataset": draw(st.sampled_from(constants.DATASETS) | NAMES),
@@ -82,9 +74,7 @@ def any_cells(draw):
             "source": draw(st.sampled_from(["runs", "their lab", "Größe £", "x" * 80])),
         }
         place = (
-            shared["model"],
-            shared["dataset"],
-            shared["n_shot"],
+            *(shared[key] for key in ("model", "dataset", "n_shot")),
             shared["source"].replace("runs", "ours"),
         )
         cells[place] = []
@@ -98,7 +88,7 @@ def any_cells(draw):
     return [average for pair in cells.values() for average in pair]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=n_examples(15, 100))
 @given(any_cells())
 def test_round_trip_is_exact(tmp_path_factory, cells):
     path = write(tmp_path_factory.mktemp("x") / "f.json", cells, label="ours")

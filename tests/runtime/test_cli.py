@@ -365,20 +365,6 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_heavy_imports_before_they_are_needed(name, python, repository):
-    code = (
-        f"import sys, importlib; module = importlib.import_module('cog.commands.{name}')\n"
-        "try: module.main(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'torchvision', 'optuna', 'matplotlib', 'nltk', 'PIL', 'tqdm', 'scipy'} & set(sys.modules)\n"
-        "sys.exit(' '.join(heavy) or None)"
-    )
-    process = subprocess.run(
-        [python, "-c", code], cwd=repository, capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr
-
-
-@pytest.mark.parametrize("name", COMMANDS)
 def test_scripts_run_from_anywhere(name, python, repository, tmp_path):
     process = subprocess.run(
         [python, str(repository / f"{name}.py"), "--no_such_flag"],

@@ -230,11 +230,6 @@ def test_variants_have_folders_of_their_own(root, capsys):
         status.main([*arguments, "EVAL.SEED", "4"])
 
 
-def test_no_torch(python, repository):
-    code = "import sys, cog.commands.status, cog.commands.study; assert 'torch' not in sys.modules"
-    subprocess.run([python, "-c", code], check=True, cwd=repository)
-
-
 @pytest.mark.slow
 def test_thousands_of_folders_are_fast(tmp_path, python, repository):
     """31 models x 6 data sets x 45 runs."""
