@@ -117,7 +117,7 @@ def test_unfinished_extraction(check, workshop, tmp_path):
         def full(*args, **kwargs):
             raise OSError(28, "No space left on device")
 
-        patch.setattr("cog.features.extract_job._publish", full)
+        patch.setattr("cog.features.runner._publish", full)
         with pytest.raises(OSError):
             extract_features.main([*map(str, argv)])
     assert (output / ".resume").is_dir()
