@@ -10,7 +10,7 @@ from cog.data import image_checks, root_layout
 from cog.errors import some
 from cog.features.folder import FeatureFolder
 from cog.features.plan import ExtractionPlan, ExtractJob
-from cog.features.shards import Shards, read_manifest
+from cog.features.shards import read_manifest
 from cog.models.formats.detect import detect
 from cog.models.request import ModelRequest
 from cog.runtime import machine_checks
@@ -132,7 +132,7 @@ def _check_output(report: Report, folder: FeatureFolder, job: ExtractJob | None,
     if manifest is not None and job is not None:
         # The device and the images per pass are part of it, too, but are not known without taking a GPU.
         changed = job.folder.check_unfinished(job.folder.identity)
-        work = Shards(folder.path)
+        work = folder.resume
         work.manifest = manifest
         work.scan()
         text = f"{job.label}: {work.n_done():,} of {manifest.n_rows:,} images are done in {work.path}"

@@ -156,8 +156,7 @@ def _lead(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
         if claim.is_done():
             return
         claim.begin(versions=_work_versions(plan, extractor.device, extractor.rows_per_pass))
-        work = claim.resume
-        assert isinstance(work, Shards)
+        work = job.folder.resume
         manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
         work.begin(manifest, stale_reason=lambda shard: _readable_by_now(shard, job, plan))
         try:
@@ -176,7 +175,7 @@ def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
     manifest = sharing.wait_for_manifest(job, plan, _manifest(job, extractor, plan, leader="").identity)
     if manifest is None:
         return
-    work = Shards(job.folder.path)
+    work = job.folder.resume
     work.manifest = manifest
 
     def is_led() -> bool:

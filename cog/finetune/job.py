@@ -109,7 +109,7 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
     """Train, and write the result (process 0, which holds the folder)."""
     request, recipe, device = plan.request, plan.recipe, group.device
     n_classes = len(plan.train.classes)
-    resume = held[0].resume if held else plan.folder.resume
+    resume = plan.folder.resume
     model = network.build(request.model.load(device, request.cfg), recipe, n_classes=n_classes, device=device)
     if group.rank == 0:
         resume.create()  # for the log and the states

@@ -281,7 +281,7 @@ def test_a_leader_that_dies_interrupts_the_others(inputs, alone, tmp_path):
             Member(inputs, out, Rank(0, 2, 0, "g")).plan,
             leader=lock.holder.token,
         )
-        shards.Shards(out, lock=lock).begin(manifest)
+        shards.Shards(out).begin(manifest)
         helper.thread.start()
         while not list((out / ".resume").glob("rows-*.json")):
             time.sleep(0.01)
