@@ -373,7 +373,8 @@ def import_everything() -> dict[str, Callable[..., int]]:
 
     from cog.analysis import kmeans, lloyd, runner  # noqa: F401
     from cog.commands import analyze_features, build_levels, extract_features, finetune, logreg
-    from cog.features import extract, extract_job, feature_files  # noqa: F401
+    from cog.features import extract, feature_files  # noqa: F401
+    from cog.features import runner as extraction_runner  # noqa: F401
     from cog.finetune import job  # noqa: F401
     from cog.levels import figures  # noqa: F401
     from cog.levels import job as levels_job  # noqa: F401

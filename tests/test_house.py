@@ -201,7 +201,7 @@ PARTS_OF_OUTPUT_FOLDERS = (
 OTHER_LOCKS = {
     "cog.study.pack": {"locked"},
     "cog.study.delete": {"locked"},
-    "cog.features.extract_job": {"locked", "live_holder"},
+    "cog.features.sharing": {"locked", "live_holder"},
     "cog.commands.study": {"locked"},
     "cog.data.archive_index": {"locked"},
 }

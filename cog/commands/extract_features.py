@@ -13,7 +13,6 @@ from cog.runtime import cli as cli_tools
 from cog.runtime import ranks, signals
 
 if TYPE_CHECKING:
-    from cog.data.image_lists import ImageList
     from cog.features.plan import ExtractionPlan
 
 
@@ -68,12 +67,6 @@ def make_plan(args: argparse.Namespace, rank: ranks.Rank, since: float) -> Extra
     )
 
 
-def _try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
-    from cog.features import runner  # imports torch
-
-    return runner.try_network(plan, images)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script; returns its exit code."""
     since = time.time()
@@ -83,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = names.understood(parse_args(argv))
     plan = make_plan(args, rank, since)
     if args.check:
-        return plan.check(_try_network)
+        from cog.features.check import check
+
+        return check(plan)
     with signals.deferred():
         todo = plan.pending()
         log.speak()

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.levels_dir is None:
         return _print_table(args)
     from cog.data.level_files import read_levels
-    from cog.features.regroup import regroup
+    from cog.features.rearranged import regroup
     from cog.results import other_levels
 
     given = files.require_dir(args.levels_dir, "--levels_dir")

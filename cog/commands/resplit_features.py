@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_dataset_name(dataset)
     if args.spread:
         return _print_spread(args)
-    from cog.features.resplit import resplit  # imports torch
+    from cog.features.rearranged import resplit  # imports torch
 
     for dataset in args.dataset:
         for split_seed in args.split_seed:

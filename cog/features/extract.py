@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from cog.data.pixels import normalizer, to_input
 from cog.errors import CogError, first_line
 from cog.runtime import memory
 from cog.runtime.device import allow_tf32, exact_float32
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +156,44 @@ class Extractor:
             innermost = self.device.type == "cpu" or precision in ("fp16", "bf16")
             memory_format = torch.channels_last if innermost else torch.contiguous_format
         self._use(memory_format)
+
+    @classmethod
+    def from_config(
+        cls,
+        backbone: nn.Module,
+        cfg: CfgNode,
+        device: torch.device,
+        *,
+        n_workers: int,
+        compiled: bool | None = None,
+    ) -> Extractor:
+        """Return an extractor for a network on ``device``, as a configuration asks for it.
+
+        Args:
+            backbone: see above, as the other arguments.
+            cfg: the configuration.
+            device: device of the network.
+            n_workers: decoding threads (or processes).
+            compiled: None: as configured.
+        """
+        fx = cfg.FT_EXTRACT
+        return cls(
+            backbone,
+            resize=fx.IMAGE_RESIZE_SIZE,
+            crop=fx.IMAGE_CROP_SIZE,
+            mean=fx.IMAGE_NORM.MEAN,
+            std=fx.IMAGE_NORM.STD,
+            device=device,
+            batch_size=fx.BATCH_SIZE,
+            n_workers=n_workers,
+            precision=fx.PRECISION,
+            save_dtype=getattr(torch, fx.SAVE_DTYPE),
+            compiled=fx.COMPILE if compiled is None else compiled,
+            load_truncated=fx.LOAD_TRUNCATED_IMAGES,
+            start_method=fx.WORKER_START_METHOD or None,
+            interpolation=fx.IMAGE_INTERPOLATION,
+            squash=fx.IMAGE_SQUASH,
+        )
 
     def _use(self, memory_format: torch.memory_format) -> None:
         self._format = memory_format

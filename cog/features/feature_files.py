@@ -36,8 +36,8 @@ class FeatureSet:
     """Features and labels of one split.
 
     Attributes:
-        x: float32 ``(n, d)``; float16 or bfloat16 when it is written, or memory-mapped, as such.
-        y: int64 ``(n,)``.
+        x: float32 ``(n, d)``; another floating type when it is written, memory-mapped or only opened as such.
+        y: int64 ``(n,)``; any integer type when it is only opened.
         name: ``<model>_<dataset>_<split>``.
         norms: ``(n, 1)`` when ``x`` is memory-mapped: divisors of its rows; float32, or float64 where some norms are
             beyond float32's range (see :func:`row_norms`).
@@ -52,7 +52,7 @@ class FeatureSet:
         return len(self.y)
 
 
-def check_pair(train: FeatureSet | FeatureFile, test: FeatureSet | FeatureFile) -> str:
+def check_pair(train: FeatureSet, test: FeatureSet) -> str:
     """Check that training and test features fit together.
 
     Returns:
@@ -106,33 +106,23 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
             whole numbers, NaN or infinite values (the first rows are named).
     """
-    file = open_file(path, mapped=mapped)
-    mapped = mapped and file.x.dtype in MAPPABLE and file.x.is_contiguous()
+    path = _file(path)
+    stored = open_file(path, mapped=mapped)
+    mapped = mapped and stored.x.dtype in MAPPABLE and stored.x.is_contiguous()
     # detached and contiguous: they are normalized in place below
-    x = file.x.detach() if mapped else file.x.detach().float().contiguous()
-    norms = check_and_normalize_(x, str(file.path), normalize=normalize, in_place=not mapped)
-    return FeatureSet(x, file.y.long(), file.name, norms)
+    x = stored.x.detach() if mapped else stored.x.detach().float().contiguous()
+    norms = check_and_normalize_(x, str(path), normalize=normalize, in_place=not mapped)
+    return FeatureSet(x, stored.y.long(), stored.name, norms)
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureFile:
-    """The content of a feature file, in its types; values are not checked.
-
-    Attributes:
-        path: the file.
-        x: ``(n, d)``, any floating type.
-        y: ``(n,)``, any integer type.
-        name: ``<model>_<dataset>_<split>``.
-    """
-
-    path: Path
-    x: torch.Tensor
-    y: torch.Tensor
-    name: str
+def _file(path: str | os.PathLike[str]) -> Path:
+    """Return the file of a path that names it or its folder."""
+    path = Path(path)
+    return path / constants.FEATURES_FILE if path.is_dir() else path
 
 
-def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
-    """Open ``X_Y.pth`` and check its form.
+def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureSet:
+    """Open ``X_Y.pth`` and check its form; types are those of the file, and values are not checked.
 
     Args:
         path: the file, or the folder that holds it.
@@ -141,9 +131,7 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / constants.FEATURES_FILE
+    path = _file(path)
     if not path.is_file():
         raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
     data = _open(path, mapped=mapped)
@@ -166,7 +154,7 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureFile:
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise CogError(f"{path}: Y is {y.dtype}, expected whole-number labels (int64)")
     name = data.get("name")
-    return FeatureFile(path, x, y, name if isinstance(name, str) else path.parent.name)
+    return FeatureSet(x, y, name if isinstance(name, str) else path.parent.name)
 
 
 def _open(path: Path, *, mapped: bool) -> Any:

@@ -111,6 +111,7 @@ class FeatureFolder(OutputFolder):
     )
     damaged = None
     resume_kind = Shards
+    resume: Shards
 
     def __init__(
         self,

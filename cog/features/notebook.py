@@ -15,7 +15,8 @@ from cog.config import DeclaredModel
 from cog.data import image_lists
 from cog.data.image_lists import ImageList
 from cog.errors import FailedImagesError
-from cog.features import feature_files, runner
+from cog.features import feature_files
+from cog.features.extract import Extractor
 from cog.features.feature_files import FeatureSet
 from cog.models.backbone import Backbone, move
 from cog.models.request import DeclaredInput
@@ -72,7 +73,7 @@ def extract_features(
         images = image_lists.from_class_folders(folder.parent.name, folder.name, folder, flag="images")
     place = resolve_device(device)
     require_precision(place, "FT_EXTRACT.PRECISION", cfg.FT_EXTRACT.PRECISION)
-    extractor = runner.make_extractor(move(backbone, place), cfg, place, n_workers=n_workers)
+    extractor = Extractor.from_config(move(backbone, place), cfg, place, n_workers=n_workers)
     with contextlib.closing(extractor.stream(images, [(0, len(images))])) as stream:
         batches = list(stream)
     failures = [failure for batch in batches for failure in batch.failures]

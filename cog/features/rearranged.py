@@ -1,32 +1,201 @@
-"""Rows of extracted features put together otherwise, as features of another data set: nothing is extracted.
+"""Features of other data sets, put together from rows that were extracted already.
 
-The sources are files of this model whose sampled content is part of the identity, in the place of the list of images:
-other features, or another arrangement, are refused like another extraction.
+:func:`resplit` divides the images of a level anew into training and test images. The published split is one random draw
+of 50 test images per concept, and the default everywhere; a draw with another seed becomes a data set of its own,
+``cog_l1_split3``. :func:`regroup` groups the concepts of the levels otherwise: levels by another similarity rank the
+same concepts again (supplement D).
+
+The identity of such features has, in the place of the list of images, a digest of the arrangement and of samples of the
+source files: other features, or another arrangement, are refused like another extraction.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
+from cog import constants
+from cog.data import split_files
+from cog.errors import CogError
+from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.features.folder import FeatureFolder, no_features
+from cog.features.folder import PATHS_FILE, FeatureFolder, no_features, read_image_paths
 from cog.paths import ModelDir
 from cog.runtime.resume_dir import sample_sha256
 
 #: Entries of the source's features.json that are of its own extraction.
 _OF_SOURCE = frozenset({"status", "n_failed", "allow_failures", "dataset", "split", "image_list_sha256"})
 
-#: Returns the features of the rows, and the name of the image of each.
-Gather = Callable[[], tuple[FeatureSet, list[str]]]
+
+def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bool = False) -> str:
+    """Write the features of a data set under another split; complete ones are kept.
+
+    Args:
+        model_dir: the model's folder.
+        dataset: data set whose features of both splits are there.
+        split_seed: seed of the draw.
+        overwrite: whether to replace features that were made differently.
+
+    Returns:
+        The name of the new data set.
+
+    Raises:
+        CogError: missing features, a data set whose test images are of another collection, another result there.
+    """
+    if dataset in (constants.IN1K, constants.IN1K_BLURRED):
+        raise CogError(
+            f"the test images of {dataset} are the official validation images, collected apart from its training "
+            "images; a random split of both would be another data set: give levels or data sets of your own"
+        )
+    target = f"{dataset}_split{split_seed}"
+    sources = [FeatureFolder(model_dir.features(dataset, split)) for split in constants.SPLITS]
+    folders = [
+        _target(model_dir, target, split, sources, str(split_seed), like=source, overwrite=overwrite)
+        for split, source in zip(constants.SPLITS, sources, strict=True)
+    ]
+    todo = [folder for folder in folders if not folder.is_done()]
+    if not todo:
+        return target
+    features = _load(sources)
+    names = _image_names(sources, features)
+    labels = torch.cat([part.y for part in features])
+    is_test = np.arange(len(labels)) >= len(features[0])
+    parts = draw_rows(labels.numpy(), is_test, names, split_seed=split_seed)
+    for folder, rows in zip(folders, parts, strict=True):
+        if folder in todo:
+            name = f"{model_dir.model}_{target}_{folder.identity['split']}"
+            _publish(folder, name, features, names, rows, labels[rows], {"split_seed": split_seed})
+    return target
 
 
-def target_folder(
+def draw_rows(
+    labels: np.ndarray, is_test: np.ndarray, names: list[str], *, split_seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divide images anew, class by class, with as many test images as before.
+
+    The draw is that of :func:`cog.data.split_files.draw`: it depends on the seed, the class and the names of its
+    images, so it is the same for every model.
+
+    Args:
+        labels: class of each image, int64 ``(n,)``.
+        is_test: whether it was a test image, bool ``(n,)``.
+        names: name of each image, without repetition.
+        split_seed: seed of the draw.
+
+    Returns:
+        Positions of the training and of the test images, int64, by class and then by name.
+    """
+    parts: dict[str, list[int]] = {part: [] for part in split_files.PARTS}
+    for label in np.unique(labels).tolist():
+        rows = np.flatnonzero(labels == label).tolist()
+        place = {names[row]: row for row in rows}
+        drawn = split_files.draw(
+            list(place),
+            wnid=f"n{label:08d}",
+            n_test=int(is_test[rows].sum()),
+            max_train=len(rows),
+            seed=split_seed,
+        )
+        for part, chosen in drawn.items():
+            parts[part] += [place[name] for name in chosen.tolist()]
+    return np.array(parts["train"], dtype=np.int64), np.array(parts["test"], dtype=np.int64)
+
+
+def _image_names(sources: Sequence[FeatureFolder], features: Sequence[FeatureSet]) -> list[str]:
+    """Return the names of the images of both splits; where none are known, their rows in place of them.
+
+    Raises:
+        CogError: names that do not fit the features.
+    """
+    train, test = (
+        read_image_paths(source.features_file, n_rows=len(part))
+        for source, part in zip(sources, features, strict=True)
+    )
+    if train is None or test is None:
+        train, test = (
+            [f"{split}/{row:09d}" for row in range(len(part))]
+            for split, part in zip(constants.SPLITS, features, strict=True)
+        )
+    names = [*train, *test]
+    if len(set(names)) < len(names):
+        raise CogError(
+            f"{sources[0].path} and {sources[1].path} share images; they are not splits of one data set"
+        )
+    return names
+
+
+def regroup(
+    source: ModelDir, target: ModelDir, dataset: str, wnids: Sequence[str], *, levels: Sequence[str]
+) -> None:
+    """Write the features of one new level, training and test; complete ones are kept.
+
+    Args:
+        source: folder of the model whose features are there.
+        target: folder of the model among the results on other levels.
+        dataset: name of the new level.
+        wnids: its concepts.
+        levels: data sets that have the features of these concepts.
+
+    Raises:
+        CogError: features or names of images that are missing, a concept without features, another result there.
+    """
+    wnids = sorted(wnids)
+    for split in constants.SPLITS:
+        sources = [FeatureFolder(source.features(level, split)) for level in levels]
+        folder = _target(target, dataset, split, sources, " ".join(wnids), like=sources[0])
+        if folder.is_done():
+            continue
+        name = f"{target.model}_{dataset}_{split}"
+        features = _load(sources)
+        names, rows_of = _rows_of_concepts(sources, features)
+        absent = [wnid for wnid in wnids if wnid not in rows_of]
+        if absent:
+            raise CogError(
+                f"there are no features of {len(absent)} of {len(wnids)} concepts of {name} ({absent[0]}); build these "
+                "levels with --rerank, from the concepts whose features are there"
+            )
+        rows = np.array([row for wnid in wnids for row in rows_of[wnid]], dtype=np.int64)
+        y = torch.from_numpy(np.repeat(np.arange(len(wnids)), [len(rows_of[wnid]) for wnid in wnids]))
+        _publish(folder, name, features, names, rows, y, {"n_classes": len(wnids), "regrouped": True})
+
+
+def _rows_of_concepts(
+    sources: Sequence[FeatureFolder], features: Sequence[FeatureSet]
+) -> tuple[list[str], dict[str, list[int]]]:
+    """Return the names of the images, and the rows of each concept, the files counted through.
+
+    Raises:
+        CogError: when the names of a file's images are not known.
+    """
+    names: list[str] = []
+    rows_of: dict[str, list[int]] = {}
+    for source, part in zip(sources, features, strict=True):
+        paths = read_image_paths(source.features_file, n_rows=len(part))
+        if paths is None:
+            raise CogError(
+                f"{source.path / PATHS_FILE} does not exist: it is not known which concept a row shows; extract the "
+                "features again"
+            )
+        rows_here: dict[str, list[int]] = {}
+        for row, path in enumerate(paths, start=len(names)):
+            rows_here.setdefault(path.split("/")[0], []).append(row)
+        rows_of |= rows_here
+        names += paths
+    return names, rows_of
+
+
+# --- what both have in common
+
+
+def _target(
     model_dir: ModelDir,
     dataset: str,
     split: str,
-    sources: Iterable[FeatureFolder],
+    sources: Sequence[FeatureFolder],
     arrangement: str,
     *,
     like: FeatureFolder,
@@ -62,18 +231,48 @@ def target_folder(
     return FeatureFolder(model_dir.features(dataset, split), identity, overwrite=overwrite)
 
 
-def publish(folder: FeatureFolder, gather: Gather, facts: dict[str, Any]) -> None:
+def _load(sources: Sequence[FeatureFolder]) -> list[FeatureSet]:
+    """Open the features, which stay in their files as far as they can."""
+    return [feature_files.load(source.features_file, mapped=True) for source in sources]
+
+
+def _publish(
+    folder: FeatureFolder,
+    name: str,
+    features: Sequence[FeatureSet],
+    names: Sequence[str],
+    rows: np.ndarray,
+    y: torch.Tensor,
+    facts: dict[str, Any],
+) -> None:
     """Write rearranged features, unless another process was faster.
 
     Args:
-        folder: of :func:`target_folder`.
-        gather: makes them, when they are to be written.
+        folder: of :func:`_target`.
+        name: of the features.
+        features: the sources.
+        names: name of the image of each row of the sources, counted through.
+        rows: the rows to take, counted in the same way, int64.
+        y: their labels, int64.
         facts: further entries of features.json.
     """
     with folder.claim() as claim:
         if claim.is_done():
             return
-        features, names = gather()
-        metadata = {"n_images": len(names), "n_rows": len(names)} | facts
+        made = FeatureSet(_take(features, torch.from_numpy(rows)), y, name)
+        metadata = {"n_images": len(rows), "n_rows": len(rows)} | facts
         with claim.publish() as stage:
-            folder.write(stage, features, metadata=metadata, image_paths=names, failures=[])
+            folder.write(
+                stage, made, metadata=metadata, image_paths=[names[row] for row in rows], failures=[]
+            )
+
+
+def _take(features: Sequence[FeatureSet], rows: torch.Tensor) -> torch.Tensor:
+    """Return rows of several feature sets, counted through, as float32 ``(len(rows), d)``."""
+    x = torch.empty(len(rows), features[0].x.shape[1])
+    first = 0
+    for part in features:
+        is_here = (rows >= first) & (rows < first + len(part))
+        x[is_here] = part.x[rows[is_here] - first].float()
+        first += len(part)
+    return x

@@ -1,29 +1,43 @@
-"""Extract what a plan has left to do: the network is loaded once, data sets and splits follow one after the other."""
+"""Extract what a plan has left to do: the network is loaded once, data sets and splits follow one after the other.
+
+Of several processes started together, rank 0 leads: it claims the output folder, and publishes what all have saved. See
+:mod:`cog.features.sharing` for the others.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from cog.data.loader import usable_workers
+from cog.data.pixels import can_decode
 from cog.errors import CogError, FailedImagesError
-from cog.features import extract_job
+from cog.features import sharing
 from cog.features.extract import Extractor, pass_sizes
+from cog.features.feature_files import FeatureSet
+from cog.features.folder import IDENTITY
 from cog.features.plan import ExtractionPlan, ExtractJob
-from cog.models.backbone import Backbone, probe
-from cog.runtime import signals
-from cog.runtime.device import require_precision, resolve_device
+from cog.features.shards import Manifest, Shard, Shards, ShardWriter
+from cog.models.backbone import probe
+from cog.runtime import provenance, signals
+from cog.runtime.device import device_name, require_precision, resolve_device
+from cog.runtime.output_folder import FolderClaim
+from cog.runtime.progress import Progress
 
 if TYPE_CHECKING:
-    from yacs.config import CfgNode
-
     from cog.data.image_lists import ImageList
 
 logger = logging.getLogger(__name__)
+
+#: Times that finished ranges may turn out to be damaged before the storage is not trusted any more.
+_MOST_REPAIRS = 3
 
 
 def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
@@ -53,7 +67,7 @@ def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
             plan.cfg.FT_EXTRACT.PRECISION, workers,
         )  # fmt: skip
         try:
-            extract_job.run(job, extractor, plan, label=f"{number}{job.label}")
+            extract(job, extractor, plan, label=f"{number}{job.label}")
         except signals.Interrupted:
             raise
         except CogError as error:
@@ -80,9 +94,18 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     require_precision(device, "FT_EXTRACT.PRECISION", fx.PRECISION)
     _, rows_per_pass = pass_sizes(device, crop=fx.IMAGE_CROP_SIZE, batch_size=fx.BATCH_SIZE)
     for job in jobs if plan.rank.leads else ():
-        versions = extract_job.work_versions(plan, device=device, rows_per_pass=rows_per_pass)
-        job.folder.check_unfinished(job.folder.identity, versions)
+        job.folder.check_unfinished(job.folder.identity, _work_versions(plan, device, rows_per_pass))
     return _extractor(plan, device, n_workers=n_workers)
+
+
+def _extractor(
+    plan: ExtractionPlan, device: torch.device, *, n_workers: int, compiled: bool | None = None
+) -> Extractor:
+    backbone = plan.model.load(device, plan.cfg)
+    if backbone.feature_dim is None:
+        probe(backbone, plan.cfg.FT_EXTRACT.IMAGE_CROP_SIZE)
+    logger.info("%s", plan.model.summary(backbone, plan.cfg))
+    return Extractor.from_config(backbone, plan.cfg, device, n_workers=n_workers, compiled=compiled)
 
 
 def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
@@ -104,44 +127,250 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
     return dim, f"{dim} features of {images.file(0)}, root mean square {rms:.3g}"
 
 
-def _extractor(
-    plan: ExtractionPlan, device: torch.device, *, n_workers: int, compiled: bool | None = None
-) -> Extractor:
-    fx = plan.cfg.FT_EXTRACT
-    backbone = plan.model.load(device, plan.cfg)
-    if backbone.feature_dim is None:
-        probe(backbone, fx.IMAGE_CROP_SIZE)
-    logger.info("%s", plan.model.summary(backbone, plan.cfg))
-    return make_extractor(backbone, plan.cfg, device, n_workers=n_workers, compiled=compiled)
+# --- one data set and split
 
 
-def make_extractor(
-    backbone: Backbone, cfg: CfgNode, device: torch.device, *, n_workers: int, compiled: bool | None = None
-) -> Extractor:
-    """Return an extractor for a network, as a configuration asks for it.
+def extract(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
+    """Extract a data set and split, in one go or in many, and publish its features if this process leads.
 
     Args:
-        backbone: network on ``device``.
-        cfg: the configuration.
-        device: device of the network.
-        n_workers: decoding threads (or processes).
-        compiled: whether the network runs through ``torch.compile``; None: as configured.
+        job: data set and split.
+        extractor: the network.
+        plan: settings.
+        label: of the progress, which in rank 0 counts the images of all processes.
+
+    Raises:
+        Interrupted: when a signal asked to end, or rank 0 has ended.
+        FailedImagesError: when more images failed than are allowed.
+        LockedError: when another start is at work there.
+        CogError: when something went wrong; finished rows are kept.
     """
-    fx = cfg.FT_EXTRACT
-    return Extractor(
-        backbone,
-        resize=fx.IMAGE_RESIZE_SIZE,
-        crop=fx.IMAGE_CROP_SIZE,
-        mean=fx.IMAGE_NORM.MEAN,
-        std=fx.IMAGE_NORM.STD,
-        device=device,
-        batch_size=fx.BATCH_SIZE,
-        n_workers=n_workers,
-        precision=fx.PRECISION,
-        save_dtype=getattr(torch, fx.SAVE_DTYPE),
-        compiled=fx.COMPILE if compiled is None else compiled,
-        load_truncated=fx.LOAD_TRUNCATED_IMAGES,
-        start_method=fx.WORKER_START_METHOD or None,
-        interpolation=fx.IMAGE_INTERPOLATION,
-        squash=fx.IMAGE_SQUASH,
+    if plan.rank.leads:
+        _lead(job, extractor, plan, label=label)
+    else:
+        _help(job, extractor, plan, label=label)
+
+
+def _lead(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
+    with job.folder.claim() as claim, claim.failures_noted():
+        if claim.is_done():
+            return
+        claim.begin(versions=_work_versions(plan, extractor.device, extractor.rows_per_pass))
+        work = job.folder.resume
+        manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
+        work.begin(manifest, stale_reason=lambda shard: _readable_by_now(shard, job, plan))
+        try:
+            x = _compute_all(job, extractor, plan, work, label=label)
+        except BaseException as error:
+            work.scan()
+            # Of several processes the others may be about to save their first rows.
+            if not work.n_done() and (plan.rank.size == 1 or not isinstance(error, signals.Interrupted)):
+                work.remove()
+            raise
+        _publish(x, work.used(), job, plan, claim)
+        job.folder.require_complete()
+
+
+def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
+    manifest = sharing.wait_for_manifest(job, plan, _manifest(job, extractor, plan, leader="").identity)
+    if manifest is None:
+        return
+    work = job.folder.resume
+    work.manifest = manifest
+
+    def is_led() -> bool:
+        return sharing.is_led(job.folder.path, manifest)
+
+    try:
+        with Progress(None, label, bar=False) as progress, _threads(manifest.n_threads):
+            while is_led():
+                _compute(job, extractor, plan, work, progress, may_go_on=is_led)
+                _wait(job, work, progress)
+    except signals.Interrupted:
+        raise
+    except CogError:  # it may be that rank 0 has ended and cleaned up
+        signals.check(f"{job.label} is not complete")
+        if is_led():
+            raise
+    sharing.require_published(job, plan)
+
+
+def _work_versions(plan: ExtractionPlan, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
+    """Return what has to agree, beside the identity of the features, for rows of several sessions to be put together.
+
+    That is more than for finished features to be accepted: whatever changes their last bits, except for the model of
+    the GPU.
+    """
+    packages = ("torch", "torchvision", "pillow")
+    versions = provenance.versions(packages)
+    return {
+        "device": device.type,
+        "images per forward pass": rows_per_pass,
+        "compiled": plan.cfg.FT_EXTRACT.COMPILE,
+    } | {package: versions[package] for package in packages}
+
+
+def _manifest(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, leader: str) -> Manifest:
+    per_pass, shard_rows = extractor.rows_per_pass, plan.cfg.FT_EXTRACT.SHARD_ROWS
+    return Manifest(
+        work=secrets.token_hex(8),
+        identity={key: value for key, value in job.folder.identity.items() if key in IDENTITY}
+        | _work_versions(plan, extractor.device, per_pass),
+        n_rows=len(job.images),
+        unit_rows=sharing.unit_rows(len(job.images), shard_rows=shard_rows, rows_per_pass=per_pass),
+        n_threads=torch.get_num_threads() if extractor.device.type == "cpu" else 0,
+        overwrites=plan.overwrite,
+        group=plan.rank.group,
+        leader=leader,
     )
+
+
+def _readable_by_now(shard: Shard, job: ExtractJob, plan: ExtractionPlan) -> str | None:
+    """Return a message that names a failed image of a shard that can be decoded by now; None: there is none."""
+    for row, _ in shard.failures:
+        file = job.images.file(int(row))
+        if can_decode(job.images.store, file, load_truncated=plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES):
+            return f"{file} can be decoded now"
+    return None
+
+
+def _compute_all(
+    job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, work: Shards, *, label: str
+) -> np.ndarray:
+    """Compute all rows, or wait for those that others compute, and return the features, see :meth:`Shards.merge`."""
+    n_before, n_rows, device = work.n_done(), work.manifest.n_rows, device_name(extractor.device)
+    if n_before:
+        logger.info("%s: continues, %d of %d images are done", job.label, n_before, n_rows)
+    others = {shard.device for shard in work.used()} - {device}
+    if others:
+        logger.warning(
+            "%s: the images that are done were computed on %s, the others are on %s: features may differ in their last "
+            "bits", job.label, ", ".join(sorted(others)), device,
+        )  # fmt: skip
+    with Progress(n_rows - n_before, label) as progress, _threads(work.manifest.n_threads):
+        for _ in range(_MOST_REPAIRS + 1):
+            _compute(job, extractor, plan, work, progress)
+            while work.gaps():  # units that others have claimed
+                _wait(job, work, progress)
+                _compute(job, extractor, plan, work, progress)
+            x = work.merge()
+            if x is not None:
+                return x
+    raise CogError(f"the shards in {work.path} are damaged again and again; is the storage sound?")
+
+
+def _compute(
+    job: ExtractJob,
+    extractor: Extractor,
+    plan: ExtractionPlan,
+    work: Shards,
+    progress: Progress,
+    *,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> None:
+    """Compute the rows that no other process has claimed, and save them.
+
+    Args:
+        job: data set and split.
+        extractor: the network.
+        plan: settings.
+        work: the shards.
+        progress: counts the images.
+        may_go_on: asked before each claim.
+
+    Raises:
+        Interrupted: when a signal asked to end; the rows that were computed are saved.
+        CogError: when the network or the storage fails; rows are saved as far as possible.
+    """
+    fx, device = plan.cfg.FT_EXTRACT, device_name(extractor.device)
+    with (
+        sharing.Units(work, plan.rank) as units,
+        ShardWriter(work, device=device, max_rows=fx.SHARD_ROWS, max_seconds=fx.SHARD_SECONDS) as writer,
+    ):
+        work.scan()
+        ranges = work.gaps() if plan.rank.size == 1 else units.claim(may_go_on)
+        try:
+            with contextlib.closing(extractor.stream(job.images, ranges, stop=signals.requested)) as stream:
+                for batch in stream:
+                    writer.add(batch)
+                    progress.update(batch.n)
+                    if plan.rank.size > 1:
+                        _count_others(work, progress)
+        except CogError:
+            if not signals.requested():  # the signal has ended the decoding processes, too
+                raise
+    work.scan()
+    _check_signals(job, work)
+
+
+def _wait(job: ExtractJob, work: Shards, progress: Progress) -> None:
+    """Let a moment pass, and look at the work of the others."""
+    time.sleep(sharing.POLL_SECONDS)
+    work.scan()
+    _count_others(work, progress)
+    _check_signals(job, work)
+
+
+def _count_others(work: Shards, progress: Progress) -> None:
+    """Count the rows of other processes, as far as they are known to be saved: in rank 0, which knows the total."""
+    if progress.total is not None:
+        n_left = work.manifest.n_rows - work.n_done()
+        progress.update(max(0, progress.total - n_left - progress.done))
+
+
+def _check_signals(job: ExtractJob, work: Shards) -> None:
+    if signals.requested():
+        signals.check(f"{work.n_done()} of {work.manifest.n_rows} images of {job.label} are saved")
+
+
+@contextlib.contextmanager
+def _threads(n_threads: int) -> Iterator[None]:
+    """Compute with as many threads as the work was begun with, where the bits depend on it."""
+    before = torch.get_num_threads()
+    if n_threads in (0, before):
+        yield
+        return
+    logger.info("continues with %d threads of PyTorch, as it was begun", n_threads)
+    torch.set_num_threads(n_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _publish(
+    merged: np.ndarray, shards: Sequence[Shard], job: ExtractJob, plan: ExtractionPlan, claim: FolderClaim
+) -> None:
+    """Put the features of all shards, and how they were made, in place."""
+    images = job.images
+    x = torch.from_numpy(merged)
+    if x.dtype is torch.int16:
+        x = x.view(torch.bfloat16)
+    failures = [(int(row), str(reason)) for shard in shards for row, reason in shard.failures]
+    decoded = np.ones(len(images), dtype=bool)
+    decoded[[row for row, _ in failures]] = False
+    rows = np.flatnonzero(decoded).tolist()
+    seconds = sum(shard.seconds for shard in shards)
+    rate = len(images) / max(seconds, 1e-9)
+    name = f"{plan.model.model}_{images.dataset}_{images.split}"
+    with claim.publish() as stage:
+        job.folder.write(
+            stage,
+            FeatureSet(x, torch.from_numpy(images.labels[rows]), name),
+            metadata={
+                "n_rows": len(rows),
+                "feature_dim": x.shape[1],
+                "device": ", ".join(dict.fromkeys(shard.device for shard in shards)),
+                "compiled": plan.cfg.FT_EXTRACT.COMPILE,
+                "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
+                "seconds": round(seconds, 3),
+                "images_per_second": round(rate, 1),
+                "finished": provenance.now(),
+            },
+            image_paths=[images.file(row) for row in rows],
+            failures=[(images.file(row), reason) for row, reason in failures],
+        )
+    logger.info(
+        "%s: %d x %d features, %d failed images, %.1f images/s",
+        job.folder.path, *x.shape, len(failures), rate,
+    )  # fmt: skip

@@ -114,23 +114,6 @@ class Shard:
         return f"rows-{self.first:09d}-{self.stop:09d}"
 
 
-@dataclass(frozen=True, eq=False)
-class MergedShards:
-    """The features of all rows.
-
-    Attributes:
-        x: ``(n, d)``, one row per decoded image: float32, float16, or bits of bfloat16 as int16.
-        failures: ``(row, reason)`` of the others, in row order.
-        devices: names of the devices, in the order of their first rows.
-        seconds: computing time, added up over the processes.
-    """
-
-    x: np.ndarray
-    failures: list[tuple[int, str]]
-    devices: list[str]
-    seconds: float
-
-
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest of the work in an output folder; None when there is none, or a damaged one."""
     return _read(folder / FOLDER / MANIFEST_FILE, Manifest)
@@ -278,11 +261,12 @@ class Shards(ResumeFolder):
             (self.path / f"{shard.name}.json").unlink(missing_ok=True)
         self._known.pop(f"{shard.name}.json", None)
 
-    def merge(self) -> MergedShards | None:
-        """Read everything, when no row is missing.
+    def merge(self) -> np.ndarray | None:
+        """Read the features of all rows, when no row is missing.
 
         Returns:
-            All features; None when ranges turned out to be damaged: they were dropped, and are gaps now.
+            ``(n, d)``, one row per decoded image: float32, float16, or bits of bfloat16 as int16. None when ranges
+            turned out to be damaged: they were dropped, and are gaps now.
 
         Raises:
             CogError: when a file cannot be read, or ranges have features of different dimensions.
@@ -309,14 +293,7 @@ class Shards(ResumeFolder):
         damaged = [(shard, problem) for shard, problem in zip(used, problems, strict=True) if problem]
         for shard, problem in damaged:
             self.drop(shard, problem)
-        if damaged:
-            return None
-        return MergedShards(
-            x=x,
-            failures=[(int(row), str(reason)) for shard in used for row, reason in shard.failures],
-            devices=list(dict.fromkeys(shard.device for shard in used)),
-            seconds=sum(shard.seconds for shard in used),
-        )
+        return None if damaged else x
 
     def _read_into(self, shard: Shard, target: np.ndarray, save_dtype: str) -> str:
         """Read the features of a range into ``target``, and return the damage ("": none)."""
@@ -351,88 +328,79 @@ class Shards(ResumeFolder):
         return ""
 
 
-class Recorder:
-    """Cuts a stream of features into ranges and writes them, beside the computation.
+class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
+    """Cuts a stream of features into ranges and writes them, beside the computation; for a ``with`` statement.
+
+    The end of the block writes the rest, also after a :class:`CogError`, which an error of writing does not replace.
 
     Args:
         shards: destination.
         device: name of the device, for the markers.
         max_rows: rows after which a range is written.
         max_seconds: seconds after which it is; the cost of a kill.
-
-    Attributes:
-        n_rows: rows written.
     """
 
     def __init__(self, shards: Shards, *, device: str, max_rows: int, max_seconds: float) -> None:
-        self._shards = shards
-        self._device = device
-        self._max_rows = max_rows
-        self._max_seconds = max_seconds
+        self._shards, self._device = shards, device
+        self._max_rows, self._max_seconds = max_rows, max_seconds
         self._batches: list[FeatureBatch] = []
         self._writing: Future[None] | None = None
         # A single writer: ranges appear in the order of the work, and at most two are in memory.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="cog-shards")
         self._since = time.monotonic()
-        self.n_rows = 0
 
-    def begin(self) -> None:
-        """Start the clock: the time before was not spent on features."""
-        self._since = time.monotonic()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is None or isinstance(error, CogError):
+                self._flush()
+            self._wait()
+        except CogError:
+            if error is None:
+                raise
+        finally:
+            self._pool.shutdown()
 
     def add(self, batch: FeatureBatch) -> None:
-        """Take the features of the next rows."""
-        if self._batches and self._batches[-1].stop != batch.first:
-            self.flush()
-        self._batches.append(batch)
-        n_rows = batch.stop - self._batches[0].first
-        if n_rows >= self._max_rows or time.monotonic() - self._since >= self._max_seconds:
-            self.flush()
-
-    def flush(self, then: Callable[[], object] = lambda: None) -> None:
-        """Write the features that were added, and call ``then`` when they are on disk; returns before.
+        """Take the features of the next rows.
 
         Raises:
             CogError: when an earlier range could not be written.
         """
-        self.wait()
+        if self._batches and self._batches[-1].stop != batch.first:
+            self._flush()
+        self._batches.append(batch)
+        n_rows = batch.stop - self._batches[0].first
+        if n_rows >= self._max_rows or time.monotonic() - self._since >= self._max_seconds:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Begin to write the features that were added."""
+        self._wait()
         batches, self._batches = self._batches, []
         now = time.monotonic()
         seconds, self._since = now - self._since, now
-        self._writing = self._pool.submit(self._write, batches, seconds, then)
-
-    def _write(self, batches: Sequence[FeatureBatch], seconds: float, then: Callable[[], object]) -> None:
         if batches:
-            blocks = [batch.array() for batch in batches if len(batch.rows)]
-            dtypes = [str(batch.x.dtype).rpartition(".")[2] for batch in batches if len(batch.rows)]
-            shard = Shard(
-                work=self._shards.manifest.work,
-                first=batches[0].first,
-                stop=batches[-1].stop,
-                n_features=sum(map(len, blocks)),
-                dim=blocks[0].shape[1] if blocks else 0,
-                dtype=dtypes[0] if dtypes else "float32",
-                sha256="",
-                failures=[[row, reason] for batch in batches for row, reason in batch.failures],
-                device=self._device,
-                seconds=round(seconds, 6),
-            )
-            self.n_rows += shard.stop - shard.first
-            self._shards.save(shard, blocks)
-        then()
+            self._writing = self._pool.submit(self._write, batches, seconds)
 
-    def wait(self) -> None:
-        """Wait until everything flushed is on disk.
-
-        Raises:
-            CogError: when it could not be written.
-        """
+    def _wait(self) -> None:
+        """Wait for the range that is being written, and raise what prevented that."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
-    def close(self) -> None:
-        """End the writer, and drop the features that were not flushed; an error is not raised."""
-        with contextlib.suppress(CogError):
-            self.wait()
-        self._pool.shutdown()
+    def _write(self, batches: Sequence[FeatureBatch], seconds: float) -> None:
+        decoded = [batch for batch in batches if len(batch.rows)]
+        blocks = [batch.array() for batch in decoded]
+        shard = Shard(
+            work=self._shards.manifest.work,
+            first=batches[0].first,
+            stop=batches[-1].stop,
+            n_features=sum(map(len, blocks)),
+            dim=blocks[0].shape[1] if blocks else 0,
+            dtype=str(decoded[0].x.dtype).rpartition(".")[2] if decoded else "float32",
+            sha256="",
+            failures=[[row, reason] for batch in batches for row, reason in batch.failures],
+            device=self._device,
+            seconds=round(seconds, 6),
+        )
+        self._shards.save(shard, blocks)

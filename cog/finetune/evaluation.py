@@ -41,7 +41,6 @@ def evaluate(
     group: Group,
     *,
     n_workers: int,
-    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> TestScore | None:
     """Score a network in float32; each process takes its share of the images.
 
@@ -51,7 +50,6 @@ def evaluate(
         recipe: says how they are resized and normalized.
         group: the processes.
         n_workers: decoding threads.
-        memory_format: of the network's input.
 
     Returns:
         The score; None when a signal has ended the work, in any process.
@@ -72,7 +70,7 @@ def evaluate(
         batch_key="FINETUNE.BATCH_PER_DEVICE",
         n_workers=n_workers,
         load_truncated=recipe.load_truncated,
-        memory_format=memory_format,
+        memory_format=network.memory_format,
     )
     sums = torch.zeros(5, dtype=torch.float64)  # loss, top-1 hits, top-5 hits, failed images, images left out
     sums[4] = len(share)

@@ -10,7 +10,7 @@ import torch
 
 from cog.data.loader import usable_workers
 from cog.errors import CogError
-from cog.finetune import network, output, parallel, state, training
+from cog.finetune import network, output, parallel, training
 from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan, FineTuneRequest, make_plan
 from cog.logreg.run_folder import print_accuracies
@@ -109,11 +109,8 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
     """Train, and write the result (process 0, which holds the folder)."""
     request, recipe, device = plan.request, plan.recipe, group.device
     n_classes = len(plan.train.classes)
-    resume = held[0].resume if held else plan.folder.resume
-    model, memory_format = network.build(
-        request.model.load(device, request.cfg), recipe, n_classes=n_classes, device=device
-    )
-    saved = group.agree(lambda: resume.existing(state.STATE_FILE))
+    resume = plan.folder.resume
+    model = network.build(request.model.load(device, request.cfg), recipe, n_classes=n_classes, device=device)
     if group.rank == 0:
         resume.create()  # for the log and the states
     with contextlib.nullcontext() if group.rank else provenance.log_file(resume.log_file):
@@ -123,8 +120,6 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
             request.model.model, request.dataset, len(plan.train), len(plan.test), n_classes, recipe.n_epochs,
             recipe.steps_per_epoch(len(plan.train)), recipe.batch_size, recipe.lr, recipe.precision, device, group.size,
         )  # fmt: skip
-        if saved:
-            logger.info("going on from %s", saved)
         if device.type == "cuda":
             torch.cuda.set_device(device)
             torch.backends.cudnn.benchmark = True
@@ -135,12 +130,10 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
                 plan.test,
                 recipe,
                 group,
-                memory_format=memory_format,
                 n_workers=usable_workers(request.cfg.FT_EXTRACT.N_WORKERS),
                 allow_failures=request.allow_failures,
                 resume=resume,
                 save_seconds=60 * request.cfg.FINETUNE.SAVE_MINUTES,
-                saved=saved,
             )
     if group.rank:
         return

@@ -25,14 +25,24 @@ class FineTuned(nn.Module):
         feature_dim: D.
         n_classes: C.
         seed: of the classifier's initial weights.
+        memory_format: layout of images that the backbone works with best.
 
     Attributes:
         name: of the backbone.
+        memory_format: as given.
     """
 
-    def __init__(self, backbone: Backbone, *, feature_dim: int, n_classes: int, seed: int) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        feature_dim: int,
+        n_classes: int,
+        seed: int,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
         super().__init__()
-        self.name = backbone.name
+        self.name, self.memory_format = backbone.name, memory_format
         self.backbone = backbone
         self.head = nn.Linear(feature_dim, n_classes)
         rng = torch.Generator().manual_seed(seed)
@@ -51,9 +61,7 @@ class FineTuned(nn.Module):
         return self.head(self.backbone(x))
 
 
-def build(
-    backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device: torch.device
-) -> tuple[FineTuned, torch.memory_format]:
+def build(backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device: torch.device) -> FineTuned:
     """Put a new classifier on a backbone and determine what can be trained.
 
     One backward pass shows the width of the features, which parameters have a part in them (a network may hold a
@@ -64,10 +72,7 @@ def build(
         backbone: on ``device``.
         recipe: says the side of the images and the seed of the classifier's initial weights.
         n_classes: C.
-        device: device of the backbone.
-
-    Returns:
-        The network on ``device``, and the memory layout of its input.
+        device: device of the backbone and of the network.
 
     Raises:
         CogError: a network that cannot be trained.
@@ -111,5 +116,11 @@ def build(
     with torch.no_grad():
         for name, buffer in backbone.named_buffers():
             buffer.copy_(buffers[name])
-    network = FineTuned(backbone, feature_dim=y.shape[1], n_classes=n_classes, seed=recipe.torch_seed("head"))
-    return network.to(device).eval(), memory_format
+    network = FineTuned(
+        backbone,
+        feature_dim=y.shape[1],
+        n_classes=n_classes,
+        seed=recipe.torch_seed("head"),
+        memory_format=memory_format,
+    )
+    return network.to(device).eval()

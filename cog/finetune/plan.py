@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cog import config, constants
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
-from cog.features.plan import check_images
+from cog.features.check import check_images
 from cog.finetune import parallel
 from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.run_folder import RunFolder

@@ -12,7 +12,6 @@ import logging
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -46,12 +45,10 @@ def train(
     recipe: FineTuneRecipe,
     group: Group,
     *,
-    memory_format: torch.memory_format = torch.contiguous_format,
     n_workers: int = 0,
     allow_failures: int = 0,
     resume: ResumeFolder | None = None,
     save_seconds: float = 600.0,
-    saved: Path | None = None,
 ) -> state.Position:
     """Fine-tune a network.
 
@@ -64,12 +61,10 @@ def train(
         test_images: images of the test after every epoch; nothing is chosen by these scores.
         recipe: settings.
         group: the processes.
-        memory_format: of the network's input.
         n_workers: decoding threads of each process.
         allow_failures: images that may be impossible to decode.
-        resume: folder in which process 0 saves the state; None: nothing is saved.
+        resume: folder in which process 0 saves the state, and whose state all continue from; None: nothing is saved.
         save_seconds: seconds between saved states, beside those at the end of an epoch's steps.
-        saved: a saved state to continue from.
 
     Returns:
         The position after the last epoch, with its logs and score.
@@ -80,8 +75,11 @@ def train(
         CogError: out of memory, not finite, an unusable state.
     """
     n_steps, per_process = recipe.steps_per_epoch(len(train_images)), recipe.passes_per_process(group.size)
-    trainer = _Trainer(network, recipe, group, memory_format)
-    position = state.Position() if saved is None else state.load(saved, *trainer.state)
+    trainer = _Trainer(network, recipe, group)
+    saved = None if resume is None else group.agree(lambda: resume.existing(state.STATE_FILE))
+    if saved:
+        logger.info("going on from %s", saved)
+    position = state.load(saved, *trainer.state) if saved else state.Position()
     failed = _FailedImages(train_images, allow_failures, position.failed)
     seconds_before, start = position.seconds, time.monotonic()
     last_save, training_seconds, n_trained = start, 0.0, 0
@@ -137,9 +135,7 @@ def train(
             failed.share(group)
             save()
             try:
-                score = evaluate(
-                    network, test_images, recipe, group, n_workers=n_workers, memory_format=memory_format
-                )
+                score = evaluate(network, test_images, recipe, group, n_workers=n_workers)
             except NonFiniteError as error:
                 raise _diverged(recipe, f"in the test after epoch {position.epoch + 1}") from error
             if score is None:
@@ -225,11 +221,8 @@ class _Trainer:
         state: network, optimizer and loss scale.
     """
 
-    def __init__(
-        self, network: FineTuned, recipe: FineTuneRecipe, group: Group, memory_format: torch.memory_format
-    ) -> None:
+    def __init__(self, network: FineTuned, recipe: FineTuneRecipe, group: Group) -> None:
         self._network, self._recipe, self._group = network, recipe, group
-        self._format = memory_format
         self._mean, self._std = normalizer(recipe.mean, recipe.std, group.device)
         self._statistics = _RunningStatistics(network, recipe.n_passes)
         self._optimizer = torch.optim.SGD(
@@ -295,7 +288,7 @@ class _Trainer:
     def _one_pass(self, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Add the gradients of a pass to those of the step; returns loss, hits and number of images."""
         device, dtype = self._group.device, _AUTOCAST[self._recipe.precision]
-        x = to_input(pixels, self._mean, self._std, memory_format=self._format)
+        x = to_input(pixels, self._mean, self._std, memory_format=self._network.memory_format)
         y = labels.to(device, non_blocking=True)
         with torch.autocast(device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext():
             logits = (self._parallel or self._network)(x)

@@ -24,7 +24,7 @@ from cog.runtime.check_report import Report
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from cog.features.feature_files import FeatureFile
+    from cog.features.feature_files import FeatureSet
 
 _SHOWN = 5
 
@@ -231,7 +231,7 @@ def check(args: argparse.Namespace) -> int:
     return report.finish()
 
 
-def _check_features(report: Report, path: Path) -> FeatureFile | None:
+def _check_features(report: Report, path: Path) -> FeatureSet | None:
     """Read the description of a feature file (its values stay in the file); None when that fails."""
     from cog.features import feature_files
 
@@ -243,7 +243,7 @@ def _check_features(report: Report, path: Path) -> FeatureFile | None:
     return None
 
 
-def _check_together(report: Report, train: FeatureFile, test: FeatureFile, plans: list[RunPlan]) -> None:
+def _check_together(report: Report, train: FeatureSet, test: FeatureSet, plans: list[RunPlan]) -> None:
     """Compare the sets with each other, and the class sizes with the settings."""
     from cog.features import feature_files
 
@@ -283,7 +283,7 @@ def _check_components(report: Report, wanted: int, dim: int, n_rows: int) -> Non
         )
 
 
-def _classifier_shape(settings: Settings, train: FeatureFile) -> tuple[int, int]:
+def _classifier_shape(settings: Settings, train: FeatureSet) -> tuple[int, int]:
     """Return the width of a classifier's input (components or features), and the number of classes."""
     return settings.pca_dim or train.x.shape[1], len(train.y.unique())
 
@@ -314,7 +314,7 @@ def _check_outputs(report: Report, plans: list[RunPlan]) -> list[RunPlan]:
     return todo
 
 
-def _check_space(report: Report, todo: list[RunPlan], train: FeatureFile, n_test: int) -> None:
+def _check_space(report: Report, todo: list[RunPlan], train: FeatureSet, n_test: int) -> None:
     settings = todo[0].settings  # in all of this, runs differ in seed and shots only
     classifier = 4 * settings.n_parameters(*_classifier_shape(settings, train))
     projection = 4 * (settings.pca_dim + 1) * train.x.shape[1] if settings.pca_dim else 0

@@ -151,7 +151,7 @@ class OutputFolder(abc.ABC):
         unfinished: message about unfinished work that is another one.
         damaged: message about unfinished work without a readable description; None: it is begun again.
         resume_kind: class of the folder of unfinished work.
-        resume: the unfinished work in it.
+        resume: the unfinished work in it; states are saved there while the folder is claimed.
     """
 
     markers: ClassVar[tuple[str, ...]]
@@ -174,7 +174,7 @@ class OutputFolder(abc.ABC):
         self.path = Path(path)
         self.identity: dict[str, Any] = plain(identity or {})
         self.overwrite, self.skip_complete = overwrite, skip_complete
-        self.resume = self.resume_kind(self.path)
+        self.resume = self.resume_kind(self.path, self.identity)
 
     # --- what a kind of result says
 
@@ -289,7 +289,7 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
     Attributes:
         folder: the folder.
         lock: of the folder.
-        resume: its unfinished work; states are saved in it while the lock is held.
+        resume: its unfinished work.
     """
 
     def __init__(self, folder: OutputFolder) -> None:
@@ -298,7 +298,8 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
             self.lock = stack.enter_context(locked(folder.path, flag=folder.flag))
             atomic_dir.recover(folder.path)
             self._releasing = stack.pop_all()
-        self.resume = folder.resume_kind(folder.path, folder.identity, lock=self.lock)
+        self.resume = folder.resume
+        self.resume.lock = self.lock
 
     def __exit__(self, *_: object) -> None:
         self.release()

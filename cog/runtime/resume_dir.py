@@ -39,26 +39,20 @@ class ResumeFolder:
     Args:
         output: the output folder.
         identity: what the work is; values become those of JSON.
-        lock: of the output folder, by whoever changes anything in it.
 
     Attributes:
         path: ``<output>/.resume``.
+        lock: of the output folder, by whoever changes anything in it.
         versions: without which the work cannot be continued.
         replaces: whether it is to replace a complete result.
     """
 
-    def __init__(
-        self,
-        output: str | os.PathLike[str],
-        identity: Mapping[str, Any] | None = None,
-        *,
-        lock: Lock | None = None,
-    ) -> None:
+    def __init__(self, output: str | os.PathLike[str], identity: Mapping[str, Any] | None = None) -> None:
         self.path = Path(output) / FOLDER
         self.identity: dict[str, Any] = plain(identity or {})
         self.versions: dict[str, Any] = {}
         self.replaces = False
-        self._lock = lock
+        self.lock: Lock | None = None
 
     @property
     def log_file(self) -> Path:
@@ -94,8 +88,8 @@ class ResumeFolder:
             LockedError: when someone else has the output folder by now.
             CogError: when it cannot be written.
         """
-        if self._lock is not None:
-            self._lock.require_held()
+        if self.lock is not None:
+            self.lock.require_held()
         if self.read() is not None:
             return
         self.discard()  # what is left of a description
@@ -149,8 +143,8 @@ class ResumeFolder:
             LockedError: when someone else has the output folder by now.
             CogError: when it cannot be removed.
         """
-        if self._lock is not None:
-            self._lock.require_held()
+        if self.lock is not None:
+            self.lock.require_held()
         aside = self.path.with_name(f"{STAGE_PREFIX}{secrets.token_hex(4)}")
         with os_errors_explained(f"cannot remove {self.path}"), contextlib.suppress(FileNotFoundError):
             os.rename(self.path, aside)

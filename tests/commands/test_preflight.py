@@ -117,7 +117,7 @@ def test_unfinished_extraction(check, workshop, tmp_path):
         def full(*args, **kwargs):
             raise OSError(28, "No space left on device")
 
-        patch.setattr("cog.features.extract_job._publish", full)
+        patch.setattr("cog.features.runner._publish", full)
         with pytest.raises(OSError):
             extract_features.main([*map(str, argv)])
     assert (output / ".resume").is_dir()
@@ -148,11 +148,11 @@ def test_disk_and_memory(check, workshop, monkeypatch):
 
 def test_full_scale_estimate(tmp_path, capsys):
     """65 GB for a full model: 13 million images of 1,200 features on average; here one level of a ResNet-50."""
-    from cog.features.plan import _check_space
+    from cog.features.check import check_space
     from cog.runtime.check_report import Report
 
     report = Report()
-    _check_space(report, [(tmp_path, 1_000_000)], 2048, value_bytes=4, shard_bytes=4)
+    check_space(report, [(tmp_path, 1_000_000)], 2048, value_bytes=4, shard_bytes=4)
     disk = next(finding for finding in report.findings if finding.subject == "disk")
     assert "16.4 GB will be written" in disk.text  # the ranges and the file: twice 8.2 GB
 

@@ -13,7 +13,7 @@ import torch
 from cog.commands import resplit_features
 from cog.data import split_files
 from cog.errors import CogError
-from cog.features import feature_files, resplit
+from cog.features import feature_files, rearranged
 from cog.reporting.tables import other_data
 from cog.results import split_spread
 from cog.results.scores import SeedAverage
@@ -70,10 +70,10 @@ def test_it_does_not_depend_on_the_model_nor_on_the_order_of_rows():
     labels = np.repeat([0, 1], 6)
     is_test = np.tile([True, False, False], 4)
     names = [f"{label}/{row}" for row, label in enumerate(labels)]
-    train, test = resplit.draw_rows(labels, is_test, names, split_seed=3)
+    train, test = rearranged.draw_rows(labels, is_test, names, split_seed=3)
     assert sorted([*train, *test]) == list(range(12)) and len(test) == 4
     order = np.random.default_rng(0).permutation(12)
-    again = resplit.draw_rows(labels[order], is_test[order], [names[row] for row in order], split_seed=3)
+    again = rearranged.draw_rows(labels[order], is_test[order], [names[row] for row in order], split_seed=3)
     assert [names[row] for row in test] == [names[order[row]] for row in again[1]]
 
 

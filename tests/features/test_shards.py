@@ -18,7 +18,7 @@ import torch
 from cog.commands import extract_features
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError, FailedImagesError
-from cog.features import extract_job, shards
+from cog.features import runner, shards
 from cog.features.extract import FeatureBatch
 from cog.features.folder import FeatureFolder
 from cog.runtime import locks, provenance, signals
@@ -123,7 +123,7 @@ def test_nothing_done_leaves_nothing(inputs, tmp_path, monkeypatch):
     def broken(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(extract_job, "_complete", broken)
+    monkeypatch.setattr(runner, "_compute_all", broken)
     with pytest.raises(KeyboardInterrupt):
         extract_features.main(extraction.arguments(inputs, tmp_path / "a/b/out"))
     assert os.listdir(tmp_path) == []
@@ -504,12 +504,10 @@ def features(first, n, *, dtype=torch.float32, failed=()):
 
 
 def record_all(store, found, **options):
-    recorder = shards.Recorder(store, **{"device": "cpu", "max_rows": 10, "max_seconds": 1e9} | options)
-    for one in found:
-        recorder.add(one)
-    recorder.flush()
-    recorder.wait()
-    recorder.close()
+    options = {"device": "cpu", "max_rows": 10, "max_seconds": 1e9} | options
+    with shards.ShardWriter(store, **options) as writer:
+        for one in found:
+            writer.add(one)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -519,10 +517,11 @@ def test_what_is_stored_comes_back(tmp_path, dtype):
     store.scan()
     assert store.gaps() == []
     assert [np.load(path).dtype.name for path in sorted(store.path.glob("*.npy"))] == [str(dtype)[6:]] * 2
-    merged = store.merge()
-    assert merged.x.dtype == np.float32
-    assert merged.x[:, 0].tolist() == [4, 5, 6, 7, 8, *range(10, 20)]
-    assert merged.failures == [(row, "bad") for row in (0, 1, 2, 3, 9)]
+    x = store.merge()
+    assert x.dtype == np.float32
+    assert x[:, 0].tolist() == [4, 5, 6, 7, 8, *range(10, 20)]
+    failures = [failure for shard in store.used() for failure in shard.failures]
+    assert failures == [[row, "bad"] for row in (0, 1, 2, 3, 9)]
 
 
 def test_headers_of_ranges_are_parsed_one_at_a_time(tmp_path, monkeypatch):
@@ -540,7 +539,7 @@ def test_headers_of_ranges_are_parsed_one_at_a_time(tmp_path, monkeypatch):
         return parse(handle)
 
     monkeypatch.setattr(np.lib.format, "read_array_header_1_0", parse_slowly)
-    assert store.merge().x.shape == (60, 3)
+    assert store.merge().shape == (60, 3)
     assert len(most) > 1 and max(most) == 1
 
 

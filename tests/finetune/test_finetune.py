@@ -98,21 +98,17 @@ def backbone(path: Path) -> Backbone:
 
 def build(path: Path, **changes):
     steps = recipe(**changes)
-    model, layout = network.build(backbone(path), steps, n_classes=3, device=CPU)
-    return model, layout, steps
+    return network.build(backbone(path), steps, n_classes=3, device=CPU), steps
 
 
 def lists(birds: Path):
     return [datasets.OWN.images("birds", split, {"images_root": str(birds)}) for split in ("train", "test")]
 
 
-def run(path: Path, birds: Path, *, n_workers=0, saved=None, **changes):
+def run(path: Path, birds: Path, *, n_workers=0, **changes):
     options = {name: changes.pop(name) for name in ("resume", "save_seconds") if name in changes}
-    model, layout, steps = build(path, **changes)
-    trained = training.train(
-        model, *lists(birds), steps, Group(Rank(), CPU), memory_format=layout, n_workers=n_workers, saved=saved,
-        **options,
-    )  # fmt: skip
+    model, steps = build(path, **changes)
+    trained = training.train(model, *lists(birds), steps, Group(Rank(), CPU), n_workers=n_workers, **options)
     return model, trained
 
 
@@ -259,7 +255,7 @@ def plain_epochs(model: nn.Module, birds: Path, steps: FineTuneRecipe) -> None:
 @pytest.mark.parametrize("per_pass", [8, 4, 2])
 def test_training_equals_a_plain_loop(birds, loader_with_norm, per_pass):
     model, trained = run(loader_with_norm, birds, per_pass=per_pass)
-    expected, _, steps = build(loader_with_norm, per_pass=per_pass)
+    expected, steps = build(loader_with_norm, per_pass=per_pass)
     start = weights(expected)
     plain_epochs(expected, birds, steps)
     for name, tensor in expected.state_dict().items():
@@ -325,7 +321,7 @@ def test_mixed_precision_is_near_float32(birds, loader_with_norm, precision):
 def test_gradients_are_clipped(birds, loader_with_norm):
     free, _ = run(loader_with_norm, birds, n_epochs=2, weight_decay=0.0)
     clipped, _ = run(loader_with_norm, birds, n_epochs=2, weight_decay=0.0, clip_norm=1e-3)
-    start, _, _ = build(loader_with_norm)
+    start, _ = build(loader_with_norm)
 
     def moved(model):
         return max(
@@ -386,7 +382,7 @@ def test_an_interrupted_run_continues_bit_for_bit(
         patch.setattr(training._Trainer, "step", step)
         with pytest.raises(signals.Interrupted, match="are saved"):
             run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), precision=precision)
-    resumed, trained = run(loader_with_norm, birds, saved=tmp_path / ".resume/state.pth", precision=precision)
+    resumed, trained = run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), precision=precision)
     assert_same(whole, resumed)
     assert trained.logs == expected.logs
 
@@ -417,20 +413,21 @@ def test_a_kill_in_the_test_after_an_epoch_costs_that_test_only(
         patch.setattr(training, "evaluate", die)
         with pytest.raises(KeyboardInterrupt):
             run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
-    resumed, trained = run(loader_with_norm, birds, saved=tmp_path / ".resume/state.pth")
+    resumed, trained = run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
     assert_same(whole, resumed)
     assert trained.logs == expected.logs
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", None])
 def test_a_damaged_state_is_refused(birds, loader_with_norm, tmp_path, content):
-    path = tmp_path / "state.pth"
+    path = tmp_path / ".resume/state.pth"
+    path.parent.mkdir()
     if content is None:
         torch.save({"position": torch.tensor([0, 1])}, path)
     else:
         path.write_bytes(content)
     with pytest.raises(CogError):
-        run(loader_with_norm, birds, saved=path)
+        run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
 
 
 # --- what cannot be decoded, what diverges, what does not fit
@@ -454,11 +451,11 @@ def test_broken_images_have_no_part_in_the_loss(birds, loader_with_norm):
 
 
 def test_evaluation_leaves_out_what_cannot_be_decoded(birds, loader_with_norm):
-    model, layout, steps = build(loader_with_norm)
+    model, steps = build(loader_with_norm)
     _, test = lists(birds)
-    whole = evaluate(model, test, steps, Group(Rank(), CPU), n_workers=0, memory_format=layout)
+    whole = evaluate(model, test, steps, Group(Rank(), CPU), n_workers=0)
     (birds / "test/crow/crow_0.png").write_bytes(b"no image")
-    less = evaluate(model, test, steps, Group(Rank(), CPU), n_workers=2, memory_format=layout)
+    less = evaluate(model, test, steps, Group(Rank(), CPU), n_workers=2)
     assert less.predictions.tolist() == [-1, *whole.predictions.tolist()[1:]]
     assert less.n_failed == 1 and less.failures[0][0] == "crow/crow_0.png"
     right = (less.predictions == torch.from_numpy(test.labels)).sum()

@@ -17,7 +17,7 @@ from marks import first_quick
 
 from cog.commands import extract_features
 from cog.errors import CogError, FailedImagesError
-from cog.features import extract_job, shards
+from cog.features import runner, shards, sharing
 from cog.features.extract import Extractor
 from cog.models.backbone import load_backbone
 from cog.runtime import launch, locks, ranks, signals
@@ -118,9 +118,9 @@ def test_more_processes_than_gpus(environment, n_gpus):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(extract_job, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(extract_job, "FOREIGN_SECONDS", 0.3)
-    monkeypatch.setattr(extract_job, "_LEAST_UNIT_ROWS", 1)
+    monkeypatch.setattr(sharing, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(sharing, "FOREIGN_SECONDS", 0.3)
+    monkeypatch.setattr(sharing, "_LEAST_UNIT_ROWS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ class Member:
 
     def _run(self):
         try:
-            extract_job.run(self.job, self.extractor, self.plan, label="")
+            runner.extract(self.job, self.extractor, self.plan, label="")
         except BaseException as error:
             self.error = error
 
@@ -275,13 +275,13 @@ def test_a_leader_that_dies_interrupts_the_others(inputs, alone, tmp_path):
     out = tmp_path / "out"
     helper = Member(inputs, out, Rank(1, 2, 1, "g"), sleep=0.1)
     with locks.locked(out, flag="--output_dir") as lock:
-        manifest = extract_job._manifest(
+        manifest = runner._manifest(
             helper.job,
             helper.extractor,
             Member(inputs, out, Rank(0, 2, 0, "g")).plan,
             leader=lock.holder.token,
         )
-        shards.Shards(out, lock=lock).begin(manifest)
+        shards.Shards(out).begin(manifest)
         helper.thread.start()
         while not list((out / ".resume").glob("rows-*.json")):
             time.sleep(0.01)
@@ -318,7 +318,7 @@ def test_helpers_of_another_start_leave(inputs, tmp_path):
 
 
 def test_a_leader_that_never_comes(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(extract_job, "LEADER_SECONDS", 0.2)
+    monkeypatch.setattr(sharing, "LEADER_SECONDS", 0.2)
     helper = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "g"))
     run_all(helper)
     assert "rank 0 has not begun" in str(helper.error) and "COG_RANKS=0" in str(helper.error)

@@ -1,0 +1,198 @@
+"""An extraction that several processes share: units of rows that each claims, and rank 0 as the others see it.
+
+Rank 0 holds the lock of the output folder and publishes. The others, started with it, wait for its manifest in
+``.resume/``, claim units of rows by lock files beside it, as rank 0 does, and save their rows there. No process waits
+for another one to come, and the units of a process that dies are taken over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cog.errors import CogError
+from cog.features.plan import ExtractionPlan, ExtractJob
+from cog.features.shards import Manifest, Shards, read_manifest
+from cog.runtime import locks, signals
+from cog.runtime.fingerprint import differences
+from cog.runtime.output_folder import read_state
+from cog.runtime.ranks import Rank
+
+#: Seconds between two looks at what other processes do.
+POLL_SECONDS = 0.5
+
+#: How long a process waits for rank 0 to begin; it may have a million files to list.
+LEADER_SECONDS = 1800.0
+
+#: How long it waits while a process of another start is at work there: its own rank 0 ends for that reason.
+FOREIGN_SECONDS = 30.0
+
+#: Rows of a unit at least; smaller ones would be more locking than work.
+_LEAST_UNIT_ROWS = 64
+_UNITS = 64
+
+
+def unit_rows(n_rows: int, *, shard_rows: int, rows_per_pass: int) -> int:
+    """Return the rows of a unit: a multiple of those of a forward pass."""
+    rows = min(shard_rows, max(_LEAST_UNIT_ROWS, n_rows // _UNITS))
+    return -(-rows // rows_per_pass) * rows_per_pass
+
+
+class Units(contextlib.AbstractContextManager["Units"]):
+    """Claims units of rows, each for as long as its rows are not saved; the end of the ``with`` block gives all back.
+
+    Args:
+        work: the shards.
+        rank: this process; each begins in another place.
+    """
+
+    def __init__(self, work: Shards, rank: Rank) -> None:
+        self._work, self._rank = work, rank
+        self._held: dict[tuple[int, int], contextlib.ExitStack] = {}
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self._held.values():
+            lock.close()
+
+    def claim(self, may_go_on: Callable[[], bool]) -> Iterator[tuple[int, int]]:
+        """Yield ``(first, stop)`` of rows that are not saved, of one unit after the other.
+
+        Args:
+            may_go_on: asked before each claim, and when a claim has failed.
+
+        Raises:
+            CogError: when the folder cannot be written to.
+        """
+        work, size = self._work, self._work.manifest.unit_rows
+        n_units = -(-work.manifest.n_rows // size)
+        for turn in range(n_units):
+            if signals.requested() or not may_go_on():
+                return
+            number = (turn + self._rank.number * n_units // self._rank.size) % n_units
+            rows = number * size, min((number + 1) * size, work.manifest.n_rows)
+            name = f"unit-{number:05d}.lock"
+            work.scan()
+            for saved in [held for held in self._held if not work.gaps(*held)]:
+                self._held.pop(saved).close()
+            if not work.gaps(*rows) or locks.live_holder(work.path, name=name):
+                continue
+            lock = contextlib.ExitStack()
+            try:
+                lock.enter_context(locks.locked(work.path, flag="--output_dir", name=name, create=False))
+            except locks.LockedError:
+                continue
+            except CogError:
+                if not may_go_on():  # everything is done, and the folder removed
+                    return
+                raise
+            self._held[rows] = lock
+            work.scan()  # it may have been finished just before
+            yield from work.gaps(*rows)
+
+
+def wait_for_manifest(job: ExtractJob, plan: ExtractionPlan, identity: dict[str, Any]) -> Manifest | None:
+    """Wait for rank 0 to begin, and return the manifest of its work; None when the features are published already.
+
+    Args:
+        job: data set and split.
+        plan: of this process.
+        identity: what the manifest has to agree with.
+
+    Raises:
+        Interrupted: when a signal asked to end, or rank 0 came and went.
+        LockedError: when another start is at work there.
+        CogError: when rank 0 failed or does not come, or wants something else.
+    """
+    folder, rank = job.folder.path, plan.rank
+    begin = time.monotonic()
+    foreign_since = gone_since = None
+    while True:
+        signals.check(f"{job.label} is not begun")
+        now = time.monotonic()
+        if _is_published(job, plan):
+            return None
+        _require_no_failure(job, plan)
+        manifest, holder = read_manifest(folder), _holder(folder)
+        ours = manifest is not None and manifest.group == rank.group
+        leads = manifest is not None and holder is not None and holder.token == manifest.leader
+        if manifest is not None and ours and leads:
+            if changed := differences(manifest.identity, identity):
+                raise CogError(f"this process sees other input than rank 0: {'; '.join(changed)}")
+            return manifest
+        foreign_since = (foreign_since or now) if leads else None
+        gone_since = (gone_since or now) if ours and not holder and rank.is_unique else None
+        if foreign_since and now - foreign_since > FOREIGN_SECONDS:
+            raise locks.LockedError(f"{folder} is being written by {holder}; wait for it to end")
+        if gone_since and now - gone_since > 10 * POLL_SECONDS:
+            raise _gone(job)
+        if now - begin > LEADER_SECONDS:
+            raise CogError(
+                f"rank 0 has not begun with {job.label} for {LEADER_SECONDS / 60:.0f} minutes; if these "
+                "processes do not belong together, set COG_RANKS=0"
+            )
+        time.sleep(POLL_SECONDS / 5)
+
+
+def is_led(folder: Path, joined: Manifest) -> bool:
+    """Whether rank 0 is alive and at work on what this process has joined."""
+    manifest, holder = read_manifest(folder), _holder(folder)
+    if manifest is None or holder is None:
+        return False
+    return (manifest.work, manifest.leader, holder.token) == (joined.work, joined.leader, joined.leader)
+
+
+def require_published(job: ExtractJob, plan: ExtractionPlan) -> None:
+    """Say how rank 0 ended.
+
+    Raises:
+        CogError: when it failed.
+        Interrupted: when it was interrupted or killed.
+    """
+    if not _is_published(job, plan):
+        _require_no_failure(job, plan)
+        raise _gone(job)
+
+
+def _holder(folder: Path) -> locks.Holder | None:
+    return read_state(folder, complete=False).holder
+
+
+def _is_published(job: ExtractJob, plan: ExtractionPlan) -> bool:
+    """Whether there are features as wanted: of this start, or of an earlier one that are kept."""
+    folder = job.folder
+    try:
+        stored = folder.metadata()
+        if not stored or folder.compare(stored, folder.identity):
+            return False
+    except CogError:
+        return False
+    if folder.is_complete() and not folder.overwrite:
+        return True
+    # give or take a minute between the clocks of two machines
+    return folder.is_finished() and _is_recent(stored.get("finished"), plan, tolerance=60)
+
+
+def _require_no_failure(job: ExtractJob, plan: ExtractionPlan) -> None:
+    failure = read_state(job.folder.path, complete=False).failure
+    if failure is not None and _is_recent(failure.when, plan):
+        raise CogError(f"rank 0 failed: {failure.message}")
+
+
+def _is_recent(when: object, plan: ExtractionPlan, *, tolerance: float = 0) -> bool:
+    """Whether something happened after the start of this process."""
+    try:
+        happened = datetime.datetime.fromisoformat(str(when)).timestamp()
+    except ValueError:
+        return False
+    return happened >= int(plan.since) - tolerance
+
+
+def _gone(job: ExtractJob) -> signals.Interrupted:
+    return signals.Interrupted(
+        f"rank 0 has ended before {job.label} was complete; what is done is saved, and the same command "
+        "continues from here"
+    )
