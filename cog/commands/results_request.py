@@ -14,7 +14,7 @@ from cog.commands.results_source_flags import given, settle_published
 from cog.errors import CogError
 from cog.reporting.request import OutputRequest, ResultsRequest
 from cog.reporting.tables import writers
-from cog.results import find, scores
+from cog.results import find, scores, uncertainty
 from cog.results.query import ResultQuery
 from cog.runtime import files
 
@@ -25,6 +25,10 @@ _VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "power", "analysi
 
 #: Flags that show differences, or hand them on: of these, runs without counts per concept are worth a file more.
 _WITH_INTERVALS = ("relative_to", "drop", "baseline", "power", "export", "report")
+
+
+#: Views with intervals over images by choice, beside the accuracies themselves.
+_OVER_IMAGES = frozenset({"baseline", "relative_to", "drop"})
 
 
 def output_request(args: argparse.Namespace) -> OutputRequest:
@@ -60,17 +64,22 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
         **{
             flag: getattr(args, flag)
             for flag in ("view", "relative_to", "drop", "rank", "baseline", "claims", "power", "overview", "metric",
-                         "with_published", "paper", "format", "decimals", "labels", "allow_mixed_epochs")
+                         "with_published", "paper", "format", "decimals", "labels", "allow_mixed_epochs",
+                         "interval_over")
         },
         width=_width(args),
     )  # fmt: skip
     chosen = [flag for flag in _VIEWS if getattr(request, flag)]
-    views = [*chosen, *filter(None, (args.view, given(args.imports), args.published_only))]
-    request = dataclasses.replace(request, per_seed=not views and not output_request(args).without_tables)
+    by_image, output = args.interval_over == uncertainty.IMAGES, output_request(args)
+    views = [*chosen, *filter(None, (args.view, given(args.imports), args.published_only, by_image))]
+    request = dataclasses.replace(request, per_seed=not views and not output.without_tables)
     if args.view and request.shows_experiments:
         chosen.insert(0, "view")
     if len(chosen) > 1:
         raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
+    if by_image and (output.without_tables or not _OVER_IMAGES.issuperset(chosen)):
+        known = ", ".join(f"--{flag}" for flag in sorted(_OVER_IMAGES))
+        raise CogError(f"--interval_over images is for tables of accuracies, {known}; leave out the others")
     for flag in ("overview", "claims", "power", "variants"):
         if args.metric in ("top5", "both") and getattr(request, flag):
             raise CogError(f"--{flag} shows top-1 only; leave out --metric {args.metric}")
@@ -103,6 +112,7 @@ def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
         models_file=args.models_file,
         baseline=args.relative_to or args.baseline,
         reads_predictions=any(getattr(args, flag) for flag in _WITH_INTERVALS),
+        by_image=request.interval_over == uncertainty.IMAGES,
         # With another evaluation than the protocol's, that one alone is exported, drawn and reported.
         experiments=request.shows_experiments
         or request.claims

@@ -7,7 +7,7 @@ import argparse
 from cog.commands.results_source_flags import many
 from cog.reporting.show import DECIMALS, FINE_DECIMALS, TABLE_DECIMALS
 from cog.reporting.tables import accuracies, experiments, writers
-from cog.results import exchange, labels, published
+from cog.results import exchange, labels, published, uncertainty
 from cog.runtime import cli as command_line
 
 
@@ -45,6 +45,14 @@ def add(parser: command_line.Parser) -> None:
         action="store_true",
         help="the smallest difference that these seeds, and 5, 10 or 20, would show on each data set and number of "
         "shots, and how many seeds a difference of one point needs; from own runs of two models or more",
+    )
+    add(
+        "--interval_over",
+        choices=uncertainty.OVER,
+        default=uncertainty.CONCEPTS,
+        help="what varies, beside seeds, in 95%% intervals of accuracies, --baseline, --relative_to and --drop: "
+        "concepts with their images, or images of these very concepts, from saved predictions (preds.pkl); verdicts "
+        "stay over concepts (default: %(default)s)",
     )
     add("--metric", choices=(*labels.METRIC_LABELS, "both"), help="default: top1 in tables, else both")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cog.errors import CogError
 from cog.reporting.tables import writers
+from cog.results import uncertainty
 from cog.results.query import ResultQuery
 
 _FILES = ("output", "export", "report")
@@ -43,6 +44,8 @@ class ResultsRequest:
         labels: ``name`` or ``paper``.
         width: columns of the terminal; 0: any.
         per_seed: whether a single evaluation is shown seed by seed (as text).
+        interval_over: what varies in intervals of accuracies and differences, one of
+            :data:`cog.results.uncertainty.OVER`.
         limit: ``--limit`` that the results were made with, which are none; 0: they are results.
     """
 
@@ -66,6 +69,7 @@ class ResultsRequest:
     labels: str = "name"
     width: int = writers.WIDTH
     per_seed: bool = False
+    interval_over: str = uncertainty.CONCEPTS
     limit: int = 0
 
     @property

@@ -12,10 +12,11 @@ from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
 from cog.reporting.tables import accuracies, claims, comparisons, experiments, per_seed, power, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
-from cog.results import exchange, labels, official, published, query
+from cog.results import exchange, labels, official, published, query, uncertainty
 from cog.results.model_facts import MARK, shows_levels
 from cog.results.query import QueryResult, ResultQuery
 from cog.results.run_records import Problem, average_runs, average_variants
+from cog.results.saved_predictions import PREDICTIONS_FILE
 from cog.results.scores import LOGREG, RUNS, SeedAverage, as_logreg, is_classifier, of_metric
 from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
@@ -112,13 +113,12 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     remarks = [writers.printable(remark) for remark in comparable.remarks]
     if is_table and any(MARK in label for table in view.tables for label, _ in table.rows):
         remarks.append(writers.printable(results.model_facts.footnote((a.model, a.source) for a in shown)))
+    if request.interval_over == uncertainty.IMAGES:
+        remarks += _without_predictions([*results.cells, *results.others])
+        view = _with_column(view, "interval_over", request.interval_over)
     if request.limit:
         remarks.insert(0, LIMITED.format(request.limit))
-        view = dataclasses.replace(
-            view,
-            records=tuple({**record, "limit": request.limit} for record in view.records),
-            columns=(*view.columns, "limit"),
-        )
+        view = _with_column(view, "limit", request.limit)
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)
@@ -126,6 +126,25 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     *first, last = view.tables
     last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, remarks)))
     return writers.draw([*first, last], request.format, width=request.width)
+
+
+def _with_column(view: View, name: str, value: object) -> View:
+    """Return a view whose records have a further column."""
+    records = tuple({**record, name: value} for record in view.records)
+    return dataclasses.replace(view, records=records, columns=(*view.columns, name))
+
+
+def _without_predictions(averages: Sequence[SeedAverage]) -> list[str]:
+    """Say which accuracies have no interval over images; nothing of published ones, and when all others have one."""
+    own = [a for a in of_metric(averages, "top1") if a.source not in published.SOURCES.values()]
+    lacking = [a for a in own if not a.concepts or any(run.right is None for run in a.concepts)]
+    if not lacking:
+        return []
+    place = writers.printable(_place("", lacking[0].model, lacking[0].dataset, lacking[0].n_shot))
+    return [
+        f"No interval over images where saved predictions ({PREDICTIONS_FILE}) of some seed are missing or do not make "
+        f"its accuracy: {len(lacking)} of {len(own)} averages, such as {place}."
+    ]
 
 
 def _experiments(
@@ -149,6 +168,7 @@ def _accuracies(
         datasets=selected.datasets,
         n_shots=selected.n_shots,
         others=as_logreg(results.others),
+        interval_over=request.interval_over,
     )
     if request.baseline:
         return comparisons.differences(averages, request.baseline, metrics=metrics, style=style)

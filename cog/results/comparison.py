@@ -51,14 +51,15 @@ class Difference:
         n_shot: training images per class, 0 = all.
         metric: ``"top1"`` or ``"top5"``.
         mean: model minus baseline in points (percent of the test images).
-        low: lower end of the 95 % interval over concepts and common seeds; None where it is not known.
+        low: lower end of the 95 % interval over concepts, or images of these, and common seeds; None where it is not
+            known.
         high: upper end.
         deviation: over seeds. Paired: sample standard deviation of the differences (None for one seed); unpaired:
             combined deviation of single runs (None when either is not known).
         seeds: the common seeds; empty when unpaired.
-        p: two-sided p-value of its being zero; None where there is no interval.
+        p: two-sided p-value of its being zero, over concepts whatever the interval; None where there is none.
         p_holm: the same after Holm's correction; None before :func:`judge`.
-        unknown: why there is no interval, or no verdict; "" when there may be one.
+        unknown: why there is no interval over concepts, or no verdict; "" when there may be one.
     """
 
     model: str
@@ -128,12 +129,13 @@ class Crossing:
     latest: str | None
 
 
-def difference(cell: SeedAverage, baseline: SeedAverage) -> Difference:
+def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertainty.CONCEPTS) -> Difference:
     """Compare two averages of the same metric, data set and number of shots; :func:`judge` adds the verdict.
 
     Args:
         cell: of the model.
         baseline: of the baseline.
+        over: what varies in the interval, one of :data:`cog.results.uncertainty.OVER`; verdicts are over concepts.
 
     Raises:
         ValueError: when they are of different metrics, data sets or numbers of shots.
@@ -157,14 +159,17 @@ def difference(cell: SeedAverage, baseline: SeedAverage) -> Difference:
         deviation = statistics.stdev(differences) if len(seeds) > 1 else None
     else:
         mean, deviation = points(cell, baseline)
-    estimate = None
+    estimate = shown = None
     if not (cell.concepts and baseline.concepts):
         unknown = "counts per concept are not known"
     elif not seeds:
         unknown = "no common seed"
     else:
         runs = [dict(zip(a.seeds, a.concepts, strict=True)) for a in (cell, baseline)]
-        estimate = uncertainty.difference(*([by_seed[seed] for seed in seeds] for by_seed in runs))
+        paired = [[by_seed[seed] for seed in seeds] for by_seed in runs]
+        estimate = shown = uncertainty.difference(*paired)
+        if over != uncertainty.CONCEPTS:
+            shown = uncertainty.difference(*paired, over=over)
         unknown = "one common seed" if len(seeds) == 1 else ""
         if estimate is None:
             unknown = "not the same test images" if len(cell.concepts[0].correct) > 1 else "a single concept"
@@ -177,8 +182,8 @@ def difference(cell: SeedAverage, baseline: SeedAverage) -> Difference:
         n_shot=cell.n_shot,
         metric=cell.metric,
         mean=mean,
-        low=None if estimate is None else estimate.low,
-        high=None if estimate is None else estimate.high,
+        low=None if shown is None else shown.low,
+        high=None if shown is None else shown.high,
         deviation=deviation,
         seeds=seeds,
         p=None if estimate is None else estimate.p,

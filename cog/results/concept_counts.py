@@ -46,11 +46,14 @@ class ConceptCounts:
         correct: classified rightly, by class index.
         images: of each class; one number where all classes have as many.
         image_list: SHA-256 of the list of test images; None where it is not known.
+        right: whether each image is classified rightly, in the order of the classes, uint8 ``(ceil(N / 8),)`` of
+            packed bits; None unless it was asked for (:func:`cog.results.saved_predictions.with_counts`).
     """
 
     correct: array[int]
     images: array[int] | int
     image_list: str | None = None
+    right: np.ndarray | None = None
 
     @property
     def images_of_each(self) -> Sequence[int]:

@@ -23,6 +23,12 @@ OVER_CONCEPTS_AND_SEEDS = (
     "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
 )
 
+#: The same where only images of these concepts vary (``--interval_over images``).
+OVER_IMAGES_AND_SEEDS = (
+    "[ ]: 95 % interval over images of these very concepts and seeds; of one seed over images. Other concepts are not "
+    "covered."
+)
+
 _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
 
 _SHORT_TYPES = _TYPES | {"mlp_noact": "MLP no activation"}

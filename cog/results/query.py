@@ -70,6 +70,7 @@ class ResultQuery:
         models_file: the user's models, which says what they have seen and how they are called; or None.
         reads_predictions: whether right answers per concept are taken from saved predictions
             (:mod:`cog.results.saved_predictions`) of runs that do not record them; that is a file more for each.
+        by_image: whether the answers image by image are read from there as well, of all runs.
     """
 
     logreg_root_dir: Path | None = None
@@ -86,6 +87,7 @@ class ResultQuery:
     experiments: bool = False
     models_file: str | None = None
     reads_predictions: bool = False
+    by_image: bool = False
 
     @property
     def reads_runs(self) -> bool:
@@ -181,8 +183,12 @@ def gather(
     """
     read = _read(selection, needs_in1k=needs_in1k)
     on_problems(read.problems)
-    with_counts = saved_predictions.with_counts if selection.reads_predictions else list
-    variants = {name: with_counts(group) for name, group in read.runs.items()}
+    variants = dict(read.runs)
+    if selection.reads_predictions or selection.by_image:
+        variants = {
+            name: saved_predictions.with_counts(group, by_image=selection.by_image)
+            for name, group in variants.items()
+        }
     runs = variants.pop(selection.eval_name, [])
     accuracies = run_records.average_runs(runs, selection.seeds or run_records.default_seeds(runs))
     more = run_records.average_variants(variants, expected_seeds=selection.seeds or ())

@@ -53,13 +53,20 @@ def relative(average: SeedAverage, base: SeedAverage) -> tuple[float | None, flo
     return 100 * (average.value - base.value) / base.value, std
 
 
-def change_from(average: SeedAverage, base: SeedAverage) -> Estimate | None:
-    """Return the change from ``base`` to ``average`` in percent of it, with its interval over the concepts of both.
+def change_from(
+    average: SeedAverage, base: SeedAverage, *, over: str = uncertainty.CONCEPTS
+) -> Estimate | None:
+    """Return the change from ``base`` to ``average`` in percent of it, with its interval.
+
+    Args:
+        average: the later accuracy.
+        base: the earlier one.
+        over: what varies in both, one of :data:`cog.results.uncertainty.OVER`.
 
     Returns:
-        None where right answers per concept are not known.
+        None where right answers, per concept or image by image, are not known.
     """
-    found, found_base = uncertainty.accuracy(average.concepts), uncertainty.accuracy(base.concepts)
+    found, found_base = (uncertainty.accuracy(a.concepts, over=over) for a in (average, base))
     return None if found is None or found_base is None else uncertainty.change(found, found_base)
 
 

@@ -1,9 +1,10 @@
-"""Right answers per concept from saved predictions, for runs whose ``results.json`` does not have them.
+"""Right answers from saved predictions: per concept, for runs that do not record them; image by image for all.
 
-Runs of earlier versions and of the original toolkit have ``preds.pkl``, the class predicted for each test image. The
-features, whose labels it could be compared with, may be gone, take seconds to open, and are not needed: rows are sorted
-by class, and test sets have as many images of every class (50), so that image i is of class ``i // 50``. The accuracy
-that the run has logged tells whether this is so: were the labels other ones, it would be another.
+Every run has ``preds.pkl``, the class predicted for each test image; those of earlier versions and of the original
+toolkit have no counts beside. The features, whose labels it could be compared with, may be gone, take seconds to open,
+and are not needed: rows are sorted by class, and test sets have as many images of every class (50), or recorded counts
+say how many. The counts or the accuracy that the run has logged tell whether this is so: were the labels other ones,
+they would be others.
 """
 
 from __future__ import annotations
@@ -42,24 +43,42 @@ def read(path: str | os.PathLike[str]) -> np.ndarray:
     return classes.astype(np.int64)
 
 
-def with_counts(runs: Iterable[Run]) -> list[Run]:
-    """Return runs, with right answers per concept where these can be told from saved predictions."""
-    return [dataclasses.replace(run, concepts=_counts(run)) if run.concepts is None else run for run in runs]
+def with_counts(runs: Iterable[Run], *, by_image: bool = False) -> list[Run]:
+    """Return runs, with right answers per concept where these can be told from saved predictions.
+
+    Args:
+        runs: any; recorded answers stay as they are.
+        by_image: whether the answers image by image are read as well, of all runs.
+    """
+    return [
+        dataclasses.replace(run, concepts=_counts(run, by_image=by_image))
+        if by_image or run.concepts is None
+        else run
+        for run in runs
+    ]
 
 
-def _counts(run: Run) -> ConceptCounts | None:
-    """Return the right answers of a run; None without predictions that make its accuracy."""
+def _counts(run: Run, *, by_image: bool) -> ConceptCounts | None:
+    """Return the right answers of a run; those recorded, if any, without predictions that make them."""
+    known = run.concepts
     n_classes = run.details.n_classes
     if n_classes is None and run.dataset in constants.DATASETS:
         n_classes = official.N_CLASSES
     try:
         predicted = read(run.path / run.final_folder / PREDICTIONS_FILE)
     except CogError:
-        return None
-    if not n_classes or len(predicted) % n_classes:
-        return None
-    n_images = len(predicted) // n_classes
-    right = (predicted.reshape(n_classes, n_images) == np.arange(n_classes)[:, None]).sum(axis=1)
-    if abs(100 * right.sum() / len(predicted) - run.top1) > TOLERANCE_PERCENT:
-        return None
-    return ConceptCounts(array("I", right.tolist()), n_images, image_list_of_test(run.details))
+        return known
+    n_images = len(predicted) if known is None else known.n_images
+    if not n_classes or n_images != len(predicted) or (known is None and n_images % n_classes):
+        return known
+    of_each = n_images // n_classes if known is None else known.images
+    labels = np.repeat(np.arange(n_classes), of_each)
+    right = predicted == labels
+    correct = np.bincount(labels[right], minlength=n_classes)
+    if known is None:
+        if abs(100 * correct.sum() / len(predicted) - run.top1) > TOLERANCE_PERCENT:
+            return None
+        known = ConceptCounts(array("I", correct.tolist()), of_each, image_list_of_test(run.details))
+    elif not np.array_equal(correct, known.correct):
+        return known
+    return dataclasses.replace(known, right=np.packbits(right)) if by_image else known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import math
 
@@ -281,11 +282,17 @@ def test_accuracy_by_subtree_as_figure_and_as_table():
         ),
         *subtree_numbers("mini_net", "cog_l2", {"plants": 40.0, "mammals": 50.0}),
     ]
+    found += [
+        dataclasses.replace(found[1], metric=f"accuracy_plants_{end}", value=value)
+        for end, value in (("low", 15.0), ("high", 26.0))
+    ]
     (chart,) = figures.charts([], [], measures=found, which=["subtrees"])
     first, second = chart.panels()
     assert (first.title, second.title) == ("L1", "L2")
     assert first.tick_labels == second.tick_labels == ("mammals", "birds", "plants", "rest")  # as declared
     assert [(p.x, p.value) for p in first.series[0].points] == [(1, 30.0), (2, 20.0), (3, 10.0)]
+    assert [(p.low, p.high) for p in first.series[0].points if p.low < p.high] == [(15.0, 26.0)]
+    assert "paler, where known: 95 % interval over concepts and seeds" in chart.caption
     assert [(p.x, p.value) for p in second.series[0].points] == [(0, 50.0), (2, 40.0)]
     assert chart.notes == (
         "mini_net: Spearman within subtrees L1 \N{MINUS SIGN}0.25 [\N{MINUS SIGN}0.50, 0.10].",

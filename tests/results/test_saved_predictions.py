@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import time
 
 import numpy as np
@@ -12,7 +13,7 @@ from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.results import find, saved_predictions
+from cog.results import concept_counts, find, saved_predictions
 
 CORRECT = [9, 0, 4, 10]
 
@@ -40,10 +41,10 @@ def write_run(
     return path
 
 
-def counts(root):
+def counts(root, **how):
     runs, problems = find.find_runs(root)
     assert not problems
-    (run,) = saved_predictions.with_counts(runs)
+    (run,) = saved_predictions.with_counts(runs, **how)
     assert (run.top1, run.path) == (runs[0].top1, runs[0].path)
     return run.concepts
 
@@ -120,6 +121,82 @@ def test_predictions_are_read_for_views_of_differences_alone(tmp_path, capsys, m
     assert target.read_text().count("correct_per_class") == 2
     monkeypatch.setattr(saved_predictions, "read", None)  # no table of means reads them
     assert all("low" not in row for row in rows())
+
+
+def answers(found, n):
+    return np.unpackbits(found.right, count=n).astype(bool).tolist()
+
+
+def test_answers_image_by_image(tmp_path):
+    """With recorded counts these stay, also with other numbers of images per class; else they follow."""
+    path = write_run(tmp_path)
+    right = np.repeat(range(4), 10) == predictions()
+    assert counts(tmp_path).right is None
+    assert answers(counts(tmp_path, by_image=True), 40) == right.tolist()
+    final = concept_counts.write([1, 2, 0], [1, 3, 2])
+    make_seed_folder(path.with_name("seed-37"), logs=make_logs(50.0, 95.0))
+    make_record(path.with_name("seed-37"), seed=37, **final)
+    record = json.loads((path.with_name("seed-37") / "results.json").read_text()) | {"n_classes": 3}
+    (path.with_name("seed-37") / "results.json").write_text(json.dumps(record))
+    shutil.rmtree(path)
+    for saved, expected in (
+        ([0, 1, 2, 1, 0, 0], [1, 1, 0, 1, 0, 0]),
+        ([0, 1, 2, 2, 0, 2], None),  # other counts
+        ([0, 1, 2, 1, 0], None),
+    ):
+        file = path.with_name("seed-37") / "final-lr-10.5_wd-1e-06/preds.pkl"
+        file.write_bytes(pickle.dumps([np.array(saved)]))
+        found = counts(tmp_path, by_image=True)
+        assert found.correct.tolist() == [1, 2, 0] and [*found.images] == [1, 3, 2]
+        assert (None if found.right is None else answers(found, 6)) == expected
+
+
+def test_intervals_over_images(tmp_path, capsys):
+    """Verdicts stay those over concepts; a run without predictions has no interval, and a note says so."""
+    generator = np.random.default_rng(0)
+    easy, gain = generator.integers(0, 8, 40), 3 * generator.integers(0, 2, 40)
+    for model, better in (("a/b", 0), ("a/c", 1)):
+        for dataset in ("in1k", "cog_l1"):
+            for seed in (22, 37):
+                correct = easy + better * gain
+                top1 = 100 * correct.sum() / 400
+                saved = [predictions(correct)]
+                write_run(
+                    tmp_path, model=model, dataset=dataset, seed=seed, content=saved, top1=top1, n_classes=40
+                )
+    argv = ["--models_root_dir", str(tmp_path)]
+
+    def shown(*more):
+        assert print_results.main([*argv, *more]) == 0
+        captured = capsys.readouterr()
+        return (json.loads(captured.out) if "json" in more else captured.out), captured.err
+
+    images = ("--interval_over", "images", "--format", "json")
+    for view in ((), ("--relative_to", "a_b", "--model", "a_c"), ("--drop", "--dataset", "cog_l1")):
+        rows = shown(*view, *images)[0]
+        assert {row["interval_over"] for row in rows} == {"images"} and len(rows) == 4 - 2 * bool(view)
+        if view:
+            for row, other in zip(rows, shown(*view, "--format", "json")[0], strict=True):
+                assert other["low"] < row["low"] < row["high"] < other["high"], view
+    names = ("difference", "low", "high", "p", "p_holm", "reading")
+    by_image, over_concepts = (
+        [{name: row[name] for name in names} for row in shown("--compare", "a_c", "a_b", *how)[0]]
+        for how in (images, ("--format", "json"))
+    )
+    for row, other in zip(by_image, over_concepts, strict=True):
+        assert (row.pop("low"), row.pop("high")) != (other.pop("low"), other.pop("high"))
+        assert row == other and row["reading"] == "higher"
+    text = shown("--compare", "a_c", "a_b", *images[:2])[0]
+    assert "95 % over images" in text and "those of the interval over concepts" in " ".join(text.split())
+    assert "of these very concepts" in shown(*images[:2])[0] and "No interval" not in text
+    (tmp_path / "a/b/in1k/eval_logreg/seed-22/final-lr-10.5_wd-1e-06/preds.pkl").unlink()
+    text, _ = shown(*images[:2])
+    assert " ".join(text.split()).count("1 of 4 averages, such as a_b, in1k, all training images") == 1
+    rows = shown(*images)[0]
+    assert [row["dataset"] for row in rows if row["low"] is None] == ["in1k"]
+    for flags in (["--rank"], ["--power"], ["--report", str(tmp_path / "x.html")]):
+        with pytest.raises(CogError, match="--interval_over images is for"):
+            print_results.main([*argv, *images, *flags])
 
 
 @pytest.mark.slow

@@ -225,6 +225,126 @@ def test_coverage_for_these_very_concepts(n_seeds):
     assert 0.93 <= n_covered / 400 <= (0.98 if n_seeds != 2 else 1.0), "two seeds tell little about seeds"
 
 
+def by_image(right, n):
+    """Runs of (S, N) right answers, n[k] images of each concept."""
+    labels = np.repeat(np.arange(len(n)), n)
+    return [
+        ConceptCounts(
+            array("I", np.bincount(labels, weights=row, minlength=len(n)).astype(int).tolist()),
+            array("I", map(int, n)),
+            right=np.packbits(row.astype(bool)),
+        )
+        for row in right
+    ]
+
+
+def test_accuracies_over_images_are_as_wide_as_a_stratified_bootstrap():
+    """Images are drawn within concepts, which have different sizes."""
+    generator = np.random.default_rng(18)
+    n = generator.integers(2, 60, 80)
+    right, labels = images_of(generator, accuracies(generator, 80)[None], n)
+    found = uncertainty.accuracy(by_image(right, n), over="images")
+    assert found.mean == pytest.approx(100 * right.mean()) and found.n_concepts == 80
+    of_each = [right[0, labels == k] for k in range(80)]
+    draws = [100 * np.concatenate([generator.choice(x, len(x)) for x in of_each]).mean() for _ in range(2000)]
+    # A bootstrap's variance of a mean lacks the factor n / (n - 1).
+    expected = 100 * np.sqrt(sum(len(x) * x.var(ddof=1) for x in of_each)) / len(labels)
+    assert np.std(draws) == pytest.approx(expected, rel=0.1)
+    assert (found.high - found.low) / 2 == pytest.approx(
+        stats.t.ppf(0.975, len(labels) - 80) * expected, rel=0.01
+    )
+    over_concepts = uncertainty.accuracy(by_image(right, n))
+    assert over_concepts.high - over_concepts.low > 1.5 * (found.high - found.low)
+
+
+def test_differences_over_images_are_weighted_by_images():
+    generator = np.random.default_rng(19)
+    n, rates = generator.integers(2, 60, 80), accuracies(generator, 80)
+    pair = [images_of(generator, np.clip([rates - shift] * 3, 0, 1), n)[0] for shift in (0.05, 0)]
+    found = uncertainty.difference(*(by_image(right, n) for right in pair), over="images")
+    assert found.mean == pytest.approx(100 * (pair[0] - pair[1]).mean())
+    same = np.full(80, 20)
+    pair = [images_of(generator, np.clip([rates - shift] * 3, 0, 1), same)[0] for shift in (0.05, 0)]
+    found = uncertainty.difference(*(by_image(right, same) for right in pair), over="images")
+    expected = uncertainty.mean_difference_over_images(
+        100 * (pair[0] - pair[1]), np.repeat(np.arange(80), same)
+    )
+    assert (found.mean, found.low, found.high, found.p) == pytest.approx(
+        (expected.mean, expected.low, expected.high, expected.p)
+    )
+
+
+def test_the_parts_over_images_are_those_of_tables_of_variances():
+    """Against the sums of squares of each concept, image by image."""
+    generator = np.random.default_rng(20)
+    n = np.array([5, 9, 2, 30])
+    labels = np.repeat(np.arange(4), n)
+    x = generator.normal(size=(3, 46)) + generator.normal(size=46) + generator.normal(size=(3, 1))
+    x += 3 * generator.normal(size=(3, 4))[:, labels]
+    found = uncertainty._strata(x, labels, n / 46)
+    images = least = 0.0
+    for k in range(4):
+        own = x[:, labels == k]
+        # A table of seeds by images, and one of all its numbers.
+        of_images, _, rest = uncertainty._mean_squares(own)
+        images += (n[k] / 46) ** 2 * (of_images - rest / 3) / n[k]
+        least += (n[k] / 46) ** 2 * ((own - own.mean()) ** 2).sum() / 3 / (n[k] - 1) / n[k] / 3
+    assert found.parts == pytest.approx((images, x.mean(axis=1).var(ddof=1) / 3))
+    assert (found.mean, *found.shape, found.least) == pytest.approx((x.mean(), 3, 43, least))
+
+
+def test_few_wrong_answers_over_images():
+    """No interval has no width: seeds that are wrong on other images each, all right, all wrong."""
+    n = np.full(10, 20)
+    right = np.ones((2, 200))
+    right[0, 3] = right[1, 100] = 0
+    found = uncertainty.accuracy(by_image(right, n), over="images")
+    assert found.low < 99 and 99.5 < found.high <= 100
+    for share in (0.0, 1.0):
+        found = uncertainty.accuracy(by_image(np.full((2, 200), share), n), over="images")
+        assert 0 <= found.low <= found.mean <= found.high <= 100 and found.high - found.low > 1
+
+
+def test_what_has_no_interval_over_images():
+    n = np.array([2, 3])
+    known = by_image(np.ones((2, 5)), n)
+    assert uncertainty.accuracy(known, over="images") is not None
+    unknown = [known[0], ConceptCounts(known[1].correct, known[1].images)]
+    single = by_image(np.ones((2, 3)), np.array([2, 1]))
+    for wrong in (unknown, single, []):
+        assert uncertainty.accuracy(wrong, over="images") is None
+        assert uncertainty.difference(wrong, wrong, over="images") is None
+    assert uncertainty.difference(known, unknown, over="images") is None
+
+
+@pytest.mark.parametrize("n_seeds", [1, 2, 3, 5])
+@pytest.mark.parametrize(("level", "seeds"), [(0.0, 0.2), (1.5, 0.02), (4.0, 0.05)])
+def test_coverage_over_images(level, seeds, n_seeds):
+    """Of accuracies (50, 77 and 97 %) and differences; the concepts are drawn once, images and seeds for each study."""
+    generator = np.random.default_rng(21)
+    n, z = np.full(60, 20), generator.normal(level, 1.2, 60)
+    labels = np.repeat(np.arange(60), n)
+
+    def answers(hard, shift):
+        """An image is right with probability p of its concept, mostly the same ones with every seed."""
+        effects = (n_seeds > 1) * generator.normal(0, seeds, (n_seeds, 1))
+        again = generator.random((n_seeds, len(labels))) < 0.2
+        u = np.where(again, generator.random((n_seeds, len(labels))), hard)
+        return u < 1 / (1 + np.exp(-(z[labels] + shift + effects)))
+
+    effects = (n_seeds > 1) * generator.normal(0, seeds, (10**5, 1))
+    truth = [100 * (1 / (1 + np.exp(-(z + shift + effects)))).mean() for shift in (0, 0.3)]
+    covered = np.zeros(2)
+    for _ in range(400):
+        hard = generator.random(len(labels))
+        one, other = (by_image(answers(hard, shift), n) for shift in (0, 0.3))
+        found = uncertainty.accuracy(one, over="images")
+        gap = uncertainty.difference(one, other, over="images")
+        covered += found.low <= truth[0] <= found.high, gap.low <= truth[0] - truth[1] <= gap.high
+    # Three deviations of 400 studies.
+    assert (covered / 400 >= 0.95 - 0.033).all() and (covered / 400 <= (0.99 if n_seeds != 2 else 1)).all()
+
+
 def test_holm_is_the_closed_test_of_bonferroni():
     """A hypothesis falls at a level where Bonferroni rejects every intersection of hypotheses that has it."""
     generator = np.random.default_rng(5)

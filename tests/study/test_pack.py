@@ -111,6 +111,9 @@ def test_every_reader_finds_packed_runs(root, capsys):
         for argv in (["--view", "datasets"], ["--view", "shots"], ["--format", "json"]):
             assert print_results.main(["--models_root_dir", str(root), *argv]) == 0
             outputs.append(capsys.readouterr().out)
+        assert print_results.main(["--models_root_dir", str(root), "--interval_over", "images"]) == 0
+        outputs.append(capsys.readouterr().out)
+        assert "interval over images of these" in outputs[-1]
         assert print_results.main(["--logreg_root_dir", str(folder / "eval_logreg_N2")]) == 0
         export = root.parent / "export.json"
         print_results.main(["--models_root_dir", str(root), "--export", str(export), "--overwrite"])

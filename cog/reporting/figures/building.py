@@ -267,7 +267,7 @@ def singles(chart: Chart) -> list[Chart]:
                 chart,
                 stem=f"{chart.stem}_{part}",
                 title=title,
-                caption=f"{title}. Error bars: standard deviation over seeds.",
+                caption=title + "".join(chart.caption.partition(". Error bars:")[1:]),
                 grid=((panel,),),
                 lead=None,
                 single=True,

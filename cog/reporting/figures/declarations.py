@@ -350,6 +350,7 @@ FIGURES = {
             )
             for name, title in (("mlp", "MLP"), ("mlp_noact", "MLP without activation"))
         ),
+        caption=_OVER_SEEDS,
     ),
     "fig6": FigureSpec(
         "fig6_finetune",
@@ -364,6 +365,7 @@ FIGURES = {
             ),
             PanelSpec(("finetune", "top1", 0), "Fine-tuned", "top-1 accuracy (%)"),
         ),
+        caption=_OVER_SEEDS,
     ),
     "knn": FigureSpec(
         "knn",
@@ -400,7 +402,7 @@ FIGURES = {
         (dataclasses.replace(_BY_DATASET, y_label="top-1 (%)", name="{dataset}"),),
         x=functools.partial(axes.over_columns, evaluation="subtrees"),
         per_row=2,
-        caption=": means over the concepts of a subtree. Error bars: standard deviation over seeds.",
+        caption=": means over the concepts of a subtree" + _OVER_SEEDS,
         missing="there is no result of accuracy by subtree to draw",
         notes=notes.of_subtrees,
     ),

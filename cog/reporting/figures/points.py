@@ -13,7 +13,7 @@ from cog.reporting.tables.writers import printable
 from cog.results import comparison, labels, uncertainty
 from cog.results.comparison import Difference
 from cog.results.relative import change_from
-from cog.results.scores import RUNS, SeedAverage
+from cog.results.scores import RUNS, SeedAverage, interval_of
 from cog.results.uncertainty import Estimate
 from cog.runtime.json_fields import number
 
@@ -54,12 +54,24 @@ def at_places(
             else:
                 other = None
         if quantity == ABSOLUTE or other is not None:
-            points.append(Point(x, value, std, score, other, *_interval(score, other, quantity)))
+            points.append(Point(x, value, std, score, other, *_interval(curve, score, other, quantity)))
     return points
 
 
-def _interval(score: SeedAverage, other: SeedAverage | None, quantity: str) -> tuple[float, float]:
-    """Return the ends of the interval over concepts and seeds of a score or difference; NaN where it is not known."""
+def _interval(
+    curve: Curve, score: SeedAverage, other: SeedAverage | None, quantity: str
+) -> tuple[float, float]:
+    """Return the ends of the interval over concepts and seeds of a score or difference; NaN where it is not known.
+
+    Those of an analysis are numbers of their own, beside the score.
+    """
+    ends = (
+        curve.scores.get((score.dataset, (score.evaluation, name, score.n_shot)))
+        for name in interval_of(score.metric)
+    )
+    stated = [end.value for end in ends if end is not None]
+    if quantity == ABSOLUTE and len(stated) == 2:
+        return stated[0], stated[1]
     found: Estimate | Difference | None = None
     if quantity == ABSOLUTE:
         found = uncertainty.accuracy(score.concepts)

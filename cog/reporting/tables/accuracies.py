@@ -19,7 +19,7 @@ from cog.reporting.tables.pivot import (
 from cog.reporting.tables.writers import Note, Table
 from cog.results import comparison, published, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
-from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS
+from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, OVER_IMAGES_AND_SEEDS
 from cog.results.relative import change_from, points, relative
 from cog.results.scores import LOGREG, SeedAverage, dataset_key
 
@@ -28,6 +28,12 @@ from cog.results.scores import LOGREG, SeedAverage, dataset_key
 LAYOUTS = ("datasets", "shots", "table")
 
 _TABLE_NUMBERS = {dataset: 5 + index for index, dataset in enumerate(constants.DATASETS)}
+
+#: What intervals are over, in words.
+WHAT_VARIES = {
+    uncertainty.CONCEPTS: "concepts (with their images)",
+    uncertainty.IMAGES: "images of these very concepts",
+}
 
 #: Returns the quantity of a metric, given averages, the name of the metric, and digits after the point.
 QuantityOf = Callable[[Averages, str, int], Quantity]
@@ -114,8 +120,10 @@ def average_record(average: SeedAverage) -> dict[str, Any]:
 def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
     """Show the mean accuracy and its population standard deviation over seeds, in percent."""
 
+    over = averages.interval_over
+
     def of(average: SeedAverage) -> Number:
-        found = uncertainty.accuracy(average.concepts)
+        found = uncertainty.accuracy(average.concepts, over=over)
         interval = None if found is None else (found.low, found.high)
         low, high = interval or (None, None)
         record = {"mean": average.value, "std": average.std, "low": low, "high": high}
@@ -126,7 +134,7 @@ def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
         "{metric} accuracy (%)",
         "mean ± std over seeds",
         ("mean", "std", *["low", "high"] * any(average.concepts for average in averages.shown)),
-        interval_note=OVER_CONCEPTS_AND_SEEDS,
+        interval_note=OVER_IMAGES_AND_SEEDS if over == uncertainty.IMAGES else OVER_CONCEPTS_AND_SEEDS,
     )
 
 
@@ -166,7 +174,7 @@ def relative_to(model: str) -> QuantityOf:
     """
 
     def quantity(averages: Averages, metric: str, decimals: int) -> Quantity:
-        baseline = Baseline(averages, model)
+        baseline, over = Baseline(averages, model), averages.interval_over
 
         def of(average: SeedAverage) -> Number | None:
             base = baseline.of(average)
@@ -176,7 +184,7 @@ def relative_to(model: str) -> QuantityOf:
                 own = dict(zip(columns, (model, base.source, 0.0, None, None, None), strict=True))
                 return Number(0.0, None, decimals, signed=True, record=own)
             value, deviation = points(average, base)
-            found = comparison.difference(average, base)
+            found = comparison.difference(average, base, over=over)
             interval = None
             if (
                 found.low is not None
@@ -207,7 +215,7 @@ def relative_to(model: str) -> QuantityOf:
             "± combined deviation over seeds",
             columns,
             (note,) if foreign else (),
-            interval_note="[ ]: 95 % interval over concepts (with their images) and seeds, paired over both, for each "
+            interval_note=f"[ ]: 95 % interval over {WHAT_VARIES[over]} and seeds, paired over both, for each "
             "difference by itself; for verdicts see --baseline.",
         )
 
@@ -230,6 +238,8 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
     if not reference:
         raise CogError(f"--drop needs results on {constants.IN1K}, and there is none among those read")
 
+    over = averages.interval_over
+
     def of(average: SeedAverage) -> Number | None:
         base = reference.get((average.model, average.source, average.n_shot))
         if base is None or base.value <= 0:
@@ -237,7 +247,7 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
         value, deviation, interval = 100 * (average.value / base.value - 1), None, None
         if average.dataset != constants.IN1K:
             deviation = relative(average, base)[1]
-            found = change_from(average, base)
+            found = change_from(average, base, over=over)
             interval = None if found is None else (found.low, found.high)
         low, high = interval or (None, None)
         record = {
@@ -256,7 +266,7 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
         title,
         "± combined deviation over seeds",
         ("in1k_mean", "drop", "drop_deviation", *ends),
-        interval_note="[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, "
+        interval_note=f"[ ]: 95 % interval over {WHAT_VARIES[over]} of both data sets, which are independent, "
         "and seeds.",
     )
 

@@ -21,7 +21,7 @@ from cog.reporting.tables.layout import (
 )
 from cog.reporting.tables.pivot import Averages, Number, Slice, pivot
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
-from cog.results import comparison, published
+from cog.results import comparison, published, uncertainty
 from cog.results.comparison import Crossing, Difference
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.scores import LOGREG, RUNS, SeedAverage
@@ -36,10 +36,17 @@ _BESIDE_COLUMNS = (
     "published_std", "difference", "combined_deviation", "within",
 )  # fmt: skip
 
-_INTERVAL = Note(
-    "[ ]: 95 % interval over concepts (with their images) and the common seeds, paired over both; with one seed over "
-    "concepts alone. Another pretraining is not covered."
-)
+_INTERVAL = {
+    uncertainty.CONCEPTS: Note(
+        "[ ]: 95 % interval over concepts (with their images) and the common seeds, paired over both; with one seed "
+        "over concepts alone. Another pretraining is not covered."
+    ),
+    uncertainty.IMAGES: Note(
+        "[ ]: 95 % interval over images of these very concepts and the common seeds, paired over both; with one seed "
+        "over images alone. Neither other concepts nor another pretraining are covered; p (Holm) and reading are those "
+        "of the interval over concepts, which is not shown."
+    ),
+}
 _HOLM = Note(
     "higher, lower: the interval excludes 0 also after Holm's correction for the number of comparisons shown: p (Holm) "
     "below 0.05. With one common seed nothing is said, because another seed may say otherwise."
@@ -93,13 +100,14 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
         for average in _accuracies(averages, metric, n_shot)
         if (base := baseline.of(average)) is not None and base is not average
     ]
-    items = comparison.judge(comparison.difference(*pair) for pair in pairs)
+    over = averages.interval_over
+    items = comparison.judge(comparison.difference(*pair, over=over) for pair in pairs)
     tables: list[Table] = []
     for metric in metrics:
         of_metric = [item for item in items if item.metric == metric]
         for n_shot in averages.n_shots:
             if with_shots := [item for item in of_metric if item.n_shot == n_shot]:
-                tables.append(_differences_table(with_shots, style))
+                tables.append(_differences_table(with_shots, style, over))
         if of_metric:
             tables.append(_crossings_table(comparison.crossings(of_metric), model, metric, averages, style))
     if not items:
@@ -109,7 +117,7 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
     return View(tuple(tables), _DIFFERENCE_COLUMNS, tuple(map(_difference_record, items)))
 
 
-def _differences_table(items: Sequence[Difference], style: TableStyle) -> Table:
+def _differences_table(items: Sequence[Difference], style: TableStyle, over: str) -> Table:
     d = style.points
     first = items[0]
     sources = {source for item in items for source in (item.source, item.baseline_source)}
@@ -130,20 +138,29 @@ def _differences_table(items: Sequence[Difference], style: TableStyle) -> Table:
             deviation,
             str(len(item.seeds)) if item.paired else "unpaired",
             "not told"
-            if item.unknown and item.low is None
+            if item.unknown and item.p is None
             else item.reading,  # a note says why; there is little room
         )
         label = "" if row == previous else style.label(row, sources=sources)
         rows.append((label, tuple(map(TableEntry, texts))))
         previous = row
     baseline = printable(style.label(Row(first.baseline, first.baseline_source), sources=sources))
-    notes = [_INTERVAL, _HOLM] if any(item.low is not None for item in items) else []
+    notes = [_INTERVAL[over]] if any(item.low is not None for item in items) else []
+    notes += [_HOLM] if any(item.p is not None for item in items) else []
     notes += [_DEVIATION] if any(item.deviation is not None for item in items) else []
-    notes += [_UNKNOWN] if any(item.unknown and item.low is None for item in items) else []
+    notes += [_UNKNOWN] if any(item.unknown and item.p is None for item in items) else []
     title = f"{METRIC_LABELS[first.metric]} accuracy minus that of {baseline} (points)"
     return Table(
         f"{title}, {shots_label(first.n_shot)}{only_source(sources)}",
-        ("data set", "difference", "95 % interval", "p (Holm)", "std over seeds", "seeds", "reading"),
+        (
+            "data set",
+            "difference",
+            f"95 % over {over}" if over == uncertainty.IMAGES else "95 % interval",
+            "p (Holm)",
+            "std over seeds",
+            "seeds",
+            "reading",
+        ),
         tuple(rows),
         tuple(notes),
         words=frozenset({0, 2, 3, 4, 5, 6}),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from cog.reporting.tables.layout import Row, TableStyle, format_number, only_source, order_rows, seeds_there
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
-from cog.results import metric_info, official
+from cog.results import metric_info, official, uncertainty
 from cog.results.scores import SeedAverage, dataset_key
 
 #: Fields that identify an average.
@@ -63,6 +63,8 @@ class Averages:
         datasets: those shown; None: all there are. In the order of :func:`cog.results.scores.dataset_key`.
         n_shots: those shown; None: all there are. All images first, then rising.
         others: further averages that a view may refer to (of a baseline), not shown.
+        interval_over: what varies in intervals of accuracies and differences, one of
+            :data:`cog.results.uncertainty.OVER`.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Averages:
         datasets: Iterable[str] | None = None,
         n_shots: Iterable[int] | None = None,
         others: Iterable[SeedAverage] = (),
+        interval_over: str = uncertainty.CONCEPTS,
     ) -> None:
+        self.interval_over = interval_over
         wanted = [
             (operator.attrgetter(name), frozenset(values))
             for name, values in (("model", models), ("dataset", datasets), ("n_shot", n_shots))
