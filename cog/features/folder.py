@@ -158,10 +158,6 @@ class FeatureFolder(OutputFolder):
         """Whether features were kept that lack failed images."""
         return (self.path / INCOMPLETE_FILE).is_file() and not self.is_complete()
 
-    def is_finished(self) -> bool:
-        """Whether an extraction has ended here: it is complete, or says which images failed."""
-        return self.is_complete() or (self.metadata() or {}).get("status") == "incomplete"
-
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         """Return one difference per entry named in ``IDENTITY``; of other images their numbers, where known."""
         before = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}

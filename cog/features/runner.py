@@ -268,15 +268,7 @@ def _compute(
     *,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Compute the rows that no other process has claimed, and save them.
-
-    Args:
-        job: data set and split.
-        extractor: the network.
-        plan: settings.
-        work: the shards.
-        progress: counts the images.
-        may_go_on: asked before each claim.
+    """Compute the rows that no other process has claimed, and save them; ``may_go_on`` is asked before each claim.
 
     Raises:
         Interrupted: when a signal asked to end; the rows that were computed are saved.

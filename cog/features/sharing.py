@@ -173,7 +173,8 @@ def _is_published(job: ExtractJob, plan: ExtractionPlan) -> bool:
     if folder.is_complete() and not folder.overwrite:
         return True
     # give or take a minute between the clocks of two machines
-    return folder.is_finished() and _is_recent(stored.get("finished"), plan, tolerance=60)
+    has_ended = folder.is_complete() or stored.get("status") == "incomplete"
+    return has_ended and _is_recent(stored.get("finished"), plan, tolerance=60)
 
 
 def _require_no_failure(job: ExtractJob, plan: ExtractionPlan) -> None:
