@@ -36,7 +36,7 @@ _LEAST_UNIT_ROWS = 64
 _UNITS = 64
 
 
-def unit_rows(n_rows: int, *, shard_rows: int, rows_per_pass: int) -> int:
+def rows_per_unit(n_rows: int, *, shard_rows: int, rows_per_pass: int) -> int:
     """Return the rows of a unit: a multiple of those of a forward pass."""
     rows = min(shard_rows, max(_LEAST_UNIT_ROWS, n_rows // _UNITS))
     return -(-rows // rows_per_pass) * rows_per_pass
