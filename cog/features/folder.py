@@ -27,7 +27,7 @@ from cog.errors import CogError, FailedImagesError, os_errors_explained
 from cog.features.shards import Shards
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
-from cog.runtime.output_folder import OutputFolder
+from cog.runtime.output_folder import FolderClaim, OutputFolder
 
 if TYPE_CHECKING:
     from cog.features.feature_files import FeatureSet
@@ -158,10 +158,6 @@ class FeatureFolder(OutputFolder):
         """Whether features were kept that lack failed images."""
         return (self.path / INCOMPLETE_FILE).is_file() and not self.is_complete()
 
-    def is_finished(self) -> bool:
-        """Whether an extraction has ended here: it is complete, or says which images failed."""
-        return self.is_complete() or (self.metadata() or {}).get("status") == "incomplete"
-
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         """Return one difference per entry named in ``IDENTITY``; of other images their numbers, where known."""
         before = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
@@ -274,40 +270,44 @@ class FeatureFolder(OutputFolder):
             return []
         return [os.fsdecode(line.split(b"\t")[0]) for line in lines]
 
-    def write(
+    def publish(
         self,
-        stage: Path,
+        claim: FolderClaim,
         feature_set: FeatureSet,
         *,
         metadata: dict[str, Any],
         image_paths: list[str],
         failures: list[tuple[str, str]],
     ) -> None:
-        """Put everything into ``stage``, to be published together.
+        """Put the features in place, and how they were made.
 
         Args:
-            stage: see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
+            claim: of this folder.
             feature_set: the features, one row per decoded image.
             metadata: goes into features.json, after the identity.
             image_paths: path of each row, relative to the images' root.
             failures: ``(path, reason)`` of the images that are missing from the features; with more than are
                 acceptable, these are called ``X_Y.incomplete.pth``.
+
+        Raises:
+            LockedError: when someone else has the folder by now.
+            CogError: when it cannot be written to.
         """
         from cog.features import feature_files  # imports torch, which --help must not wait for
 
         # no image at all is no result
         accepted = len(failures) <= self.allow_failures and bool(image_paths)
-        if failures:
-            lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
-            files.write_text(stage / FAILURES_FILE, lines)
-        files.write_text(stage / PATHS_FILE, "".join(f"{path}\n" for path in image_paths))
-        if image_paths:
-            feature_files.save(
-                feature_set, stage / (constants.FEATURES_FILE if accepted else INCOMPLETE_FILE)
-            )
         status = "complete" if accepted else "incomplete"
         counts = {"status": status, "n_failed": len(failures), "allow_failures": self.allow_failures}
-        files.write_json(stage / METADATA_FILE, counts | self.identity | metadata)
+        with claim.publish() as stage:
+            if failures:
+                lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
+                files.write_text(stage / FAILURES_FILE, lines)
+            files.write_text(stage / PATHS_FILE, "".join(f"{path}\n" for path in image_paths))
+            if image_paths:
+                name = constants.FEATURES_FILE if accepted else INCOMPLETE_FILE
+                feature_files.save(feature_set, stage / name)
+            files.write_json(stage / METADATA_FILE, counts | self.identity | metadata)
 
     def require_complete(self) -> None:
         """Refuse features that lack more images than allowed, with the ways out.

@@ -261,10 +261,8 @@ def _publish(
             return
         made = FeatureSet(_take(features, torch.from_numpy(rows)), y, name)
         metadata = {"n_images": len(rows), "n_rows": len(rows)} | facts
-        with claim.publish() as stage:
-            folder.write(
-                stage, made, metadata=metadata, image_paths=[names[row] for row in rows], failures=[]
-            )
+        paths = [names[row] for row in rows]
+        folder.publish(claim, made, metadata=metadata, image_paths=paths, failures=[])
 
 
 def _take(features: Sequence[FeatureSet], rows: torch.Tensor) -> torch.Tensor:

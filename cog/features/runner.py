@@ -217,7 +217,7 @@ def _manifest(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, le
         identity={key: value for key, value in job.folder.identity.items() if key in IDENTITY}
         | _work_versions(plan, extractor.device, per_pass),
         n_rows=len(job.images),
-        unit_rows=sharing.unit_rows(len(job.images), shard_rows=shard_rows, rows_per_pass=per_pass),
+        unit_rows=sharing.rows_per_unit(len(job.images), shard_rows=shard_rows, rows_per_pass=per_pass),
         n_threads=torch.get_num_threads() if extractor.device.type == "cpu" else 0,
         overwrites=plan.overwrite,
         group=plan.rank.group,
@@ -268,15 +268,7 @@ def _compute(
     *,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Compute the rows that no other process has claimed, and save them.
-
-    Args:
-        job: data set and split.
-        extractor: the network.
-        plan: settings.
-        work: the shards.
-        progress: counts the images.
-        may_go_on: asked before each claim.
+    """Compute the rows that no other process has claimed, and save them; ``may_go_on`` is asked before each claim.
 
     Raises:
         Interrupted: when a signal asked to end; the rows that were computed are saved.
@@ -353,23 +345,22 @@ def _publish(
     seconds = sum(shard.seconds for shard in shards)
     rate = len(images) / max(seconds, 1e-9)
     name = f"{plan.model.model}_{images.dataset}_{images.split}"
-    with claim.publish() as stage:
-        job.folder.write(
-            stage,
-            FeatureSet(x, torch.from_numpy(images.labels[rows]), name),
-            metadata={
-                "n_rows": len(rows),
-                "feature_dim": x.shape[1],
-                "device": ", ".join(dict.fromkeys(shard.device for shard in shards)),
-                "compiled": plan.cfg.FT_EXTRACT.COMPILE,
-                "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
-                "seconds": round(seconds, 3),
-                "images_per_second": round(rate, 1),
-                "finished": provenance.now(),
-            },
-            image_paths=[images.file(row) for row in rows],
-            failures=[(images.file(row), reason) for row, reason in failures],
-        )
+    job.folder.publish(
+        claim,
+        FeatureSet(x, torch.from_numpy(images.labels[rows]), name),
+        metadata={
+            "n_rows": len(rows),
+            "feature_dim": x.shape[1],
+            "device": ", ".join(dict.fromkeys(shard.device for shard in shards)),
+            "compiled": plan.cfg.FT_EXTRACT.COMPILE,
+            "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
+            "seconds": round(seconds, 3),
+            "images_per_second": round(rate, 1),
+            "finished": provenance.now(),
+        },
+        image_paths=[images.file(row) for row in rows],
+        failures=[(images.file(row), reason) for row, reason in failures],
+    )
     logger.info(
         "%s: %d x %d features, %d failed images, %.1f images/s",
         job.folder.path, *x.shape, len(failures), rate,

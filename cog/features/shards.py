@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import re
@@ -26,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ MANIFEST_FILE = "manifest.json"
 
 _MARKER = re.compile(r"rows-([0-9]{9})-([0-9]{9})\.json")
 
-# Types of the arrays in files, where NumPy lacks the type of the features.
+# Types of the arrays in files: NumPy has no bfloat16, whose bits are stored as int16.
 _STORED = {"bfloat16": "int16"}
 
 # Finished ranges that are read at the same time in the end: hashing takes a processor, and lets go of Python's lock.
@@ -116,19 +115,7 @@ class Shard:
 
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest of the work in an output folder; None when there is none, or a damaged one."""
-    return _read(folder / FOLDER / MANIFEST_FILE, Manifest)
-
-
-def _read(path: Path, kind: type) -> Any:
-    """Read a dataclass from JSON; None when it is missing, damaged or of another form."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
-        entry = kind(**{field.name: data[field.name] for field in fields(kind)})
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    types: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": int | float}
-    fits = (isinstance(getattr(entry, item.name), types.get(str(item.type), object)) for item in fields(kind))
-    return entry if all(fits) else None
+    return files.read_record(folder / FOLDER / MANIFEST_FILE, Manifest)
 
 
 class Shards(ResumeFolder):
@@ -194,7 +181,7 @@ class Shards(ResumeFolder):
         self._known = {name: shard for name in names if (shard := self._known.get(name) or self._shard(name))}
 
     def _shard(self, name: str) -> Shard | None:
-        shard: Shard | None = _read(self.path / name, Shard)
+        shard = files.read_record(self.path / name, Shard)
         if shard is None or shard.work != self.manifest.work or f"{shard.name}.json" != name:
             return None
         if not 0 <= shard.first < shard.stop <= self.manifest.n_rows:

@@ -36,7 +36,7 @@ _LEAST_UNIT_ROWS = 64
 _UNITS = 64
 
 
-def unit_rows(n_rows: int, *, shard_rows: int, rows_per_pass: int) -> int:
+def rows_per_unit(n_rows: int, *, shard_rows: int, rows_per_pass: int) -> int:
     """Return the rows of a unit: a multiple of those of a forward pass."""
     rows = min(shard_rows, max(_LEAST_UNIT_ROWS, n_rows // _UNITS))
     return -(-rows // rows_per_pass) * rows_per_pass
@@ -173,7 +173,8 @@ def _is_published(job: ExtractJob, plan: ExtractionPlan) -> bool:
     if folder.is_complete() and not folder.overwrite:
         return True
     # give or take a minute between the clocks of two machines
-    return folder.is_finished() and _is_recent(stored.get("finished"), plan, tolerance=60)
+    has_ended = folder.is_complete() or stored.get("status") == "incomplete"
+    return has_ended and _is_recent(stored.get("finished"), plan, tolerance=60)
 
 
 def _require_no_failure(job: ExtractJob, plan: ExtractionPlan) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -74,7 +74,7 @@ def train(
         FailedImagesError: more images than allowed cannot be decoded.
         CogError: out of memory, not finite, an unusable state.
     """
-    n_steps, per_process = recipe.steps_per_epoch(len(train_images)), recipe.passes_per_process(group.size)
+    n_steps = recipe.steps_per_epoch(len(train_images))
     trainer = _Trainer(network, recipe, group)
     saved = None if resume is None else group.agree(lambda: resume.existing(state.STATE_FILE))
     if saved:
@@ -105,22 +105,11 @@ def train(
     ):
         while position.epoch < recipe.n_epochs:
             begun = time.monotonic()
-            decoder = TrainingDecoder(train_images, recipe, position.epoch)
-            stream = batches(
-                decoder,
-                batch_size=recipe.per_pass,
-                n_workers=n_workers,
-                pin_memory=group.device.type == "cuda",
-                ranges=_passes(recipe, group, range(position.step, n_steps)),
-            )
-            with contextlib.closing(stream):
-                while position.step < n_steps:
-                    parts = [next(stream) for _ in range(per_process)]
-                    for place, reason in (failure for part in parts for failure in part.failures):
-                        failed.add(int(decoder.order[place]), reason)
+            steps = _steps(train_images, recipe, group, position, failed, n_workers=n_workers)
+            with contextlib.closing(steps):
+                for parts in steps:
                     lr = recipe.lr_at(position.epoch * n_steps + position.step, n_steps)
-                    labeled = [(part, decoder.labels(part)) for part in parts]
-                    sums, stop = trainer.step(labeled, lr, position.epoch, position.step)
+                    sums, stop = trainer.step(parts, lr, position.epoch, position.step)
                     position.sums += sums
                     position.step += 1
                     n_trained += recipe.batch_size
@@ -151,6 +140,33 @@ def train(
     position.seconds = seconds_before + time.monotonic() - start
     position.images_per_second = n_trained / training_seconds if n_trained else 0.0
     return position
+
+
+def _steps(
+    images: ImageList,
+    recipe: FineTuneRecipe,
+    group: Group,
+    position: state.Position,
+    failed: _FailedImages,
+    *,
+    n_workers: int,
+) -> Generator[list[tuple[Batch, torch.Tensor]], None, None]:
+    """Yield images and labels of the passes of this process, for each step that is left of an epoch."""
+    decoder = TrainingDecoder(images, recipe, position.epoch)
+    steps = range(position.step, recipe.steps_per_epoch(len(images)))
+    stream = batches(
+        decoder,
+        batch_size=recipe.per_pass,
+        n_workers=n_workers,
+        pin_memory=group.device.type == "cuda",
+        ranges=_passes(recipe, group, steps),
+    )
+    with contextlib.closing(stream):
+        for _ in steps:
+            parts = [next(stream) for _ in range(recipe.passes_per_process(group.size))]
+            for place, reason in (failure for part in parts for failure in part.failures):
+                failed.add(int(decoder.order[place]), reason)
+            yield [(part, decoder.labels(part)) for part in parts]
 
 
 def _passes(recipe: FineTuneRecipe, group: Group, steps: Iterable[int]) -> Iterator[tuple[int, int]]:

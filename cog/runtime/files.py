@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
@@ -13,10 +14,12 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from cog.errors import CogError, os_errors_explained
 from cog.paths import parse_limit_folder
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -165,6 +168,24 @@ def read_json(path: str | os.PathLike[str]) -> Any:
             return json.loads(Path(path).read_text(encoding="utf-8", errors="surrogateescape"))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{path} is not valid JSON ({error})") from error
+
+
+def read_record(path: str | os.PathLike[str], kind: type[T]) -> T | None:
+    """Return a dataclass from the JSON file of its fields; None when that is missing, damaged or of another form.
+
+    Args:
+        path: the file.
+        kind: the dataclass; of its fields, texts, numbers and truth values are checked.
+    """
+    entries: Any = dataclasses.fields(kind)  # type: ignore[arg-type]
+    try:
+        data = read_json(path)
+        record = kind(**{entry.name: data[entry.name] for entry in entries})
+    except (CogError, TypeError, KeyError):
+        return None
+    types: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": int | float}
+    fits = (isinstance(getattr(record, entry.name), types.get(str(entry.type), object)) for entry in entries)
+    return record if all(fits) else None
 
 
 def sha256(*paths: str | os.PathLike[str]) -> str:

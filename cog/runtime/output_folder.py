@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -71,12 +70,7 @@ class Failure:
 
 def read_failure(folder: str | os.PathLike[str]) -> Failure | None:
     """Return how the last attempt at ``folder`` failed; None when it did not."""
-    try:
-        data = json.loads((Path(folder) / FAILURE_FILE).read_text(encoding="utf-8"))
-        failure = Failure(**{key: data[key] for key in Failure.__dataclass_fields__})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return failure if all(isinstance(value, str) for value in asdict(failure).values()) else None
+    return files.read_record(Path(folder) / FAILURE_FILE, Failure)
 
 
 @dataclass(frozen=True)
