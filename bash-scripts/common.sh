@@ -144,7 +144,7 @@ name_datasets() {
     [[ "${!1}" == *[A-Z-]* && "${!1}" != "None" && "${images_root:-None}" == "None" ]] || return 0
     printf -v "$1" '%s' "$(PYTHONPATH="${repository}" "${python}" -c '
 import sys
-from cog.commands.names import find_dataset
+from cog.models.names import find_dataset
 
 root = None if sys.argv[1] == "None" else sys.argv[1]
 print(*(find_dataset(name, root=root) for name in sys.argv[2].split()))
@@ -212,6 +212,7 @@ run_step() {
     if [[ ${status} -ne 0 ]]; then
         local todo="run the same command again to continue"
         [[ ${status} -ne 2 ]] || todo="fix it, then run the same command again"
+        [[ ${status} -ne 3 ]] || todo="fix these images or accept the loss (--allow_failures N), then run the same command again"
         echo "error: stopped at step ${step_number} of ${n_steps} (${description}), exit code ${status}; what is" \
             "complete is kept, ${todo}" >&2
         exit "${status}"

@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from cog import constants
 from cog.commands import limits
-from cog.data import datasets
-from cog.models.names import find_model, matching
+from cog.models.names import find_dataset, find_model
 
 #: Flags that name models, and those that name data sets.
 _MODELS = ("model", "models", "relative_to", "baseline", "compare", "against")
@@ -26,21 +23,6 @@ def add_models_file(group: argparse._ArgumentGroup) -> None:
         help="models of your own, one entry per name: source or loader, checkpoint, preprocess, pooling, pretraining, "
         "label, group (docs/own-models.md)",
     )
-
-
-def find_dataset(text: str, *, root: str | None = None) -> str:
-    """Return the name of a data set from its name or label (``L5``, ``IN-1K``); others come back as they are.
-
-    Args:
-        text: as it was given.
-        root: folder of all models: a name that has a folder there is a data set of the user's own.
-    """
-    if datasets.find(text) is not None or not constants.is_plain_name(text):
-        return text
-    found = matching(text, {name: (datasets.label(name) or "",) for name in datasets.names()})
-    if not found or (root is not None and next(Path(root).glob(f"*/*/{text}"), None) is not None):
-        return text
-    return found[0]
 
 
 def understood(args: argparse.Namespace) -> argparse.Namespace:

@@ -13,7 +13,11 @@ from typing import NoReturn
 
 from cog.commands import names, study_flags
 from cog.errors import CogError
+from cog.models.names import labels_of
+from cog.models.sources import did_you_mean_model
+from cog.models.zoo import MODELS
 from cog.reporting.tables import writers
+from cog.results import find
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
 from cog.runtime.memory import without_garbage_collection
@@ -38,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Show the state of every unit; returns the exit code."""
     args = names.understood(parse_args(argv))
     study = study_flags.select(args, args.opts)
+    known = [*find.list_models(study.root), *(labels_of(args.models_file).keys() - MODELS)]
+    for model in study.models:
+        if hint := did_you_mean_model(model, known):
+            logger.warning("%s: no such model under %s%s", model, study.root, hint)
     with without_garbage_collection():
         sys.stdout.write(_as_text(args, study))
     return 0

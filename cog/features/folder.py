@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import constants, paths
-from cog.data import root_layout
-from cog.errors import CogError, FailedImagesError, os_errors_explained
+from cog.data import datasets, root_layout
+from cog.errors import CogError, FailedImagesError, did_you_mean, os_errors_explained
 from cog.features.shards import Shards
+from cog.models.sources import did_you_mean_model
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import FolderClaim, OutputFolder
@@ -69,8 +70,21 @@ def no_features(file: Path, split: str = "") -> CogError:
     if (file.parent / DELETED_FILE).is_file():
         why = f", deleted by --delete_features of a study ({DELETED_FILE}); run extract_features.py again"
     else:
-        why = "; run extract_features.py first, or check the path"
+        why = f"; run extract_features.py first, or check the path{_did_you_mean(file)}"
     return CogError(f"there are no {split} features {file}{why}")  # which makes one space of two
+
+
+def _did_you_mean(file: Path) -> str:
+    """Return the model or data set that was probably meant by features in the layout, of which there is no folder."""
+    folder = file if file.name.startswith("features_") else file.parent
+    model, dataset = folder.parent.parent, folder.parent
+    if model.is_dir():
+        known = {path.name for path in model.iterdir() if path.is_dir()} | {*datasets.names()}
+        return "" if dataset.name in known else did_you_mean(dataset.name, known)
+    title, architecture = model.parent.name, model.name
+    root = model.parent.parent
+    others = [f"{path.parent.name}_{path.name}" for path in root.glob("*/*") if path.is_dir()]
+    return did_you_mean_model(f"{title}_{architecture}", others) if root.is_dir() else ""
 
 
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:

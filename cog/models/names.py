@@ -1,12 +1,16 @@
-"""Names of models as people write them: ``DINO`` of the paper's tables, ``sup_ResNet50``, the label of an own model."""
+"""Names of models and data sets as people write them: ``DINO`` and ``L5`` of the paper's tables, ``sup_ResNet50``, the
+label of an own model.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
-from cog.constants import is_model_name
+from cog.constants import is_model_name, is_plain_name
+from cog.data import datasets
 from cog.errors import CogError, did_you_mean, some
 from cog.models import models_file as own_models
 from cog.models.zoo import MODELS
@@ -94,3 +98,18 @@ def find_model(
             f"(letters, digits and ._+- only), or a label of the paper's such as DINO{did_you_mean(text, words)}"
         )
     return text
+
+
+def find_dataset(text: str, *, root: str | os.PathLike[str] | None = None) -> str:
+    """Return the name of a data set from its name or label (``L5``, ``IN-1K``); others come back as they are.
+
+    Args:
+        text: as it was given.
+        root: folder of all models: a name that has a folder there is a data set of the user's own.
+    """
+    if datasets.find(text) is not None or not is_plain_name(text):
+        return text
+    found = matching(text, {name: (datasets.label(name) or "",) for name in datasets.names()})
+    if not found or (root is not None and next(Path(root).glob(f"*/*/{text}"), None) is not None):
+        return text
+    return found[0]

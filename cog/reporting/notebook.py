@@ -18,13 +18,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from cog.errors import CogError
+from cog.data import datasets as data_sets
+from cog.errors import CogError, did_you_mean
+from cog.models.names import find_dataset, find_model
+from cog.models.zoo import MODELS
 from cog.reporting.tables.pivot import Number, own_number
 from cog.reporting.tables.writers import DRAWN, Table, draw
-from cog.results import query, scores, uncertainty
+from cog.results import find, query, scores, uncertainty
 from cog.results.labels import shots_label
 from cog.results.run_records import Problem
 from cog.results.scores import RUNS, Score, SeedAverage
@@ -46,8 +50,8 @@ def read_results(
 
     Args:
         root: folder of all models; None: nothing is read from folders.
-        models: names, or patterns such as ``deit_*``; None: all.
-        datasets: names; None: all.
+        models: names, labels such as ``DINO``, or patterns such as ``deit_*``; None: all.
+        datasets: names, or labels such as ``L5``; None: all.
         imports: files of ``print_results.py --export``.
         published: ``"v2"`` or ``"v1"``: the numbers of that version of the paper as well.
 
@@ -55,11 +59,22 @@ def read_results(
         Scores, in the order of tables; folders that hold no result are in ``problems``.
 
     Raises:
-        CogError: a folder or file that cannot be read.
+        CogError: a folder or file that cannot be read, a model or data set that is not known.
     """
-    return Results(
+    if models is not None:
+        models = [find_model(name, root=root, flag="model") for name in models]
+    if datasets is not None:
+        datasets = [find_dataset(name, root=root) for name in datasets]
+    results = Results(
         *query.read_scores(root, models=models, datasets=datasets, imports=imports, paper=published)
     )
+    folders = () if root is None else find.list_models(root)
+    for name in models or ():
+        _require_known("model", name, {*folders, *results.names("model")})
+    for name in datasets or ():
+        if root is None or next(Path(root).glob(f"*/*/{name}"), None) is None:
+            _require_known("dataset", name, results.names("dataset"))
+    return results
 
 
 class Results(Sequence[Score]):
@@ -88,8 +103,23 @@ class Results(Sequence[Score]):
     def __repr__(self) -> str:
         return f"<{len(self)} scores of {len({score.model for score in self})} models>"
 
+    def names(self, field: str) -> set[Any]:
+        """Return the different values of a field, such as ``model``."""
+        return {getattr(score, field) for score in self}
+
     def select(self, **wanted: Any) -> Results:
-        """Return the scores whose fields have the values given; see :func:`cog.results.scores.select`."""
+        """Return the scores whose fields have the values given: one value, or a list of several.
+
+        Models and data sets are named as everywhere: ``model="DINO"`` or ``"deit_*"``, ``dataset="L5"``.
+
+        Raises:
+            CogError: a model or data set that is not known; the message names the nearest.
+            ValueError: a field that scores do not have.
+        """
+        for field in wanted.keys() & {"model", "dataset"}:
+            texts, known = wanted[field], self.names(field)
+            texts = [texts] if isinstance(texts, str) else texts
+            wanted[field] = {name for text in texts for name in _understood(field, text, known)}
         return Results(scores.select(self._scores, **wanted), self.problems)
 
     def average(self) -> list[SeedAverage]:
@@ -146,6 +176,33 @@ class Results(Sequence[Score]):
             tuple(None if average is None else _number(average).entry() for average in line) for line in grid
         )
         return draw([Table(title, header, tuple(zip(labels, entries, strict=True)), corner=rows)], format)
+
+
+def _understood(field: str, text: str, known: Collection[str]) -> Collection[str]:
+    """Return the models or data sets that are meant by a name, label or pattern.
+
+    Raises:
+        CogError: see :meth:`Results.select`.
+    """
+    if text in known:
+        return {text}
+    if field == "model" and find.is_pattern(text):
+        return {name for name in known if query.matches(name, text)}
+    name = find_model(text, flag="model") if field == "model" else find_dataset(text)
+    _require_known(field, name, known)
+    return {name}
+
+
+def _require_known(field: str, name: str, known: Collection[str]) -> None:
+    """Refuse a model or data set that is neither among those read nor declared.
+
+    Raises:
+        CogError: when it is not.
+    """
+    declared = MODELS if field == "model" else data_sets.names()
+    if name not in known and name not in declared and not find.is_pattern(name):
+        hint = did_you_mean(name, [*known, *declared])
+        raise CogError(f"{field} {name}: no result of it among those read{hint}")
 
 
 def _number(average: SeedAverage) -> Number:

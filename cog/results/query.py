@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cog import constants, paths
+from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean
+from cog.models.sources import did_you_mean_model
 from cog.results import (
     analysis_records,
     exchange,
@@ -405,15 +407,28 @@ def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
         n_shot = selection.n_shots[0] if selection.n_shots else 0
         folder = model_dir.evaluation(selection.datasets[0], name=selection.eval_name, n_shot=n_shot)
         other = _evaluations_beside(folder)
-        hint = f"; there is {other}: set EVAL.NAME and CLF.N_SHOT accordingly" if other else ""
+        hint = f"; there is {other}: set EVAL.NAME and CLF.N_SHOT accordingly" if other else _meant(selection)
         return f"{text}: expected {folder}/seed-<seed>/final-*/{LOGS_FILE}{refused}{hint}"
-    known = find.list_models(selection.models_root_dir)
-    for model in selection.models or ():
-        if not any(matches(name, model) for name in known):
-            text += did_you_mean(model, known)
-            break
     layout = f"<title>/<architecture>/<dataset>/eval_{selection.eval_name}[_N<shots>]/seed-<seed>"
-    return f"{text} under --models_root_dir {selection.models_root_dir}{refused}; expected {layout} there"
+    place = f"--models_root_dir {selection.models_root_dir}{refused}"
+    return f"{text} under {place}; expected {layout} there{_meant(selection)}"
+
+
+def _meant(selection: ResultQuery) -> str:
+    """Return the model, else the data set, that was probably meant by one that is not known."""
+    assert selection.models_root_dir is not None
+    models = find.list_models(selection.models_root_dir)
+    hints = [
+        did_you_mean_model(model, models) for model in selection.models or () if not find.is_pattern(model)
+    ]
+    known = {
+        name
+        for model in models
+        for name in find.list_folders(paths.ModelDir(selection.models_root_dir, model).path)
+    }
+    known |= {*data_sets.names()}
+    hints += [did_you_mean(name, known) for name in selection.datasets or () if name not in known]
+    return next(filter(None, hints), "")
 
 
 def _misplaced(folder: Path) -> str:

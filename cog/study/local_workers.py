@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from cog.errors import CogError
+from cog.errors import CogError, FailedImagesError
 from cog.runtime.progress import duration
 from cog.runtime.ranks import n_processors
 from cog.runtime.signals import EXIT_CODE
@@ -158,9 +158,11 @@ def run_plan(
         return summary.exit_code
     n_failed = sum(code != 0 for code in summary.codes.values())
     if n_failed:
+        images = FailedImagesError.exit_code in summary.codes.values()
         logger.error(
-            "%d of %d tasks failed, %d were not begun, for the reasons above; the same command repeats only these",
+            "%d of %d tasks failed, %d were not begun, for the reasons above; the same command repeats only these%s",
             n_failed, len(tasks), len(summary.skipped),
+            ": fix the images that cannot be decoded before (exit code 3), or accept the loss" if images else "",
         )  # fmt: skip
     if show_results is not None:
         try:

@@ -6,7 +6,16 @@ import argparse
 
 import pytest
 
-from cog.commands import doctor, logreg, names, other_levels, pack, resplit_features
+from cog.commands import (
+    doctor,
+    logreg,
+    names,
+    other_levels,
+    pack,
+    print_results,
+    resplit_features,
+    status,
+)
 from cog.data import datasets
 from cog.errors import CogError
 from cog.models.names import find_model
@@ -89,6 +98,32 @@ def test_a_command_takes_labels(workshop):
         file.write_text("tiny_net: {label: Tiny}\n")
         words = ["--model", "tiny", "--dataset", "l5", "--models_root_dir", str(workshop.models)]
         logreg.main([*words, "--models_file", str(file)])
+
+
+def test_a_name_that_is_not_known_is_answered_by_the_nearest_wherever_it_is_looked_up(workshop, caplog):
+    root = ["--models_root_dir", str(workshop.models)]
+    for argv, meant in (
+        (["--model", "dino_resnet5", "--dataset", "in1k"], "dino_resnet50"),
+        (["--model", "tiny_nett", "--dataset", "in1k"], "tiny_net"),
+        (["--model", "tiny_net", "--dataset", "cog_l6"], "cog_l"),
+        (["--model", "tiny_net", "--dataset", "birdz"], "birds"),
+    ):
+        with pytest.raises(CogError, match=rf"there are no train features .*; did you mean {meant}\S*\?"):
+            logreg.main([*root, *argv])
+        with pytest.raises(CogError, match=rf"no finished run of .*; did you mean {meant}\S*\?"):
+            print_results.main([*root, *argv])
+    for argv in (
+        ["--model", "dino_resnet50", "--dataset", "in1k"],
+        ["--model", "tiny_net", "--dataset", "cog_l5"],
+    ):
+        for command in (logreg, print_results):
+            with pytest.raises(CogError) as raised:
+                command.main([*root, *argv])
+            assert "did you mean" not in str(raised.value)
+    assert status.main([*root, "--models", "dino_resnet5", "tiny_net", "sup_resnet50", "timm_resnet5"]) == 0
+    assert caplog.messages == [
+        f"dino_resnet5: no such model under {workshop.models}; did you mean dino_resnet50?"
+    ]
 
 
 def test_commands_beside_the_drivers_take_labels(tmp_path, capsys, caplog):

@@ -61,6 +61,41 @@ def test_a_score_for_every_number_that_is_there(root):
     assert len(results) == 2 * (3 + 1 + 1) + 2 and results[:2][0] == results[0]
 
 
+def test_names_are_understood_as_everywhere(root):
+    results = cog.read_results(root, published="v2")
+    assert {one.dataset for one in results.select(dataset="L5")} == {"cog_l5"}
+    assert {one.dataset for one in results.select(dataset=["IN-1K", "cog_l5"])} == {"in1k", "cog_l5"}
+    assert {one.model for one in results.select(model="DINO")} == {"dino_resnet50"}
+    assert {one.model for one in results.select(model=["my_*", "DINO"])} == {"my_net", "dino_resnet50"}
+    assert [*results.select(dataset="L5")] == [*results.select(dataset="cog_l5")] and results.select(
+        dataset="L5"
+    )
+    read = cog.read_results(root, models=["DINO", "my_net"], datasets=["L1"], published="v2")
+    assert read.names("model") == {"my_net", "dino_resnet50"} and read.names("dataset") == {"cog_l1"}
+    # A known name of which there is nothing is no mistake.
+    assert not cog.read_results(root).select(dataset="L3") and not cog.read_results(root).select(model="DINO")
+    assert not results.select(model="none*") and not results.select(model=[])
+
+
+@pytest.mark.parametrize(
+    "wanted, message",
+    [
+        ({"dataset": "cog_l6"}, "dataset cog_l6: no result of it among those read; did you mean cog_l"),
+        ({"model": "dino_resnet5"}, "no result of it among those read; did you mean dino_resnet50?"),
+        ({"model": ["my_net", "my_nets"]}, "model my_nets: no result of it among those read; did you mean my_net?"),
+        ({"model": "Dinosaur"}, "is not a model name"),
+    ],
+)  # fmt: skip
+def test_unknown_names_end_with_the_nearest(root, wanted, message):
+    with pytest.raises(CogError) as error:
+        cog.read_results(root).select(**wanted)
+    assert message in str(error.value)
+    names = {f"{field}s": [value] if isinstance(value, str) else value for field, value in wanted.items()}
+    with pytest.raises(CogError) as error:
+        cog.read_results(root, **names)
+    assert message in str(error.value)
+
+
 def test_numbers_are_those_of_the_command(root, capsys):
     assert print_results.main(["--models_root_dir", str(root), "--format", "csv", "--decimals", "15"]) == 0
     rows = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row["n_shot"] == "0"]
@@ -101,7 +136,7 @@ def test_an_exported_file_gives_the_same_scores(root, tmp_path):
     [
         ({}, ("model", "dataset"), r"differ in metric; select one, such as metric='ami'"),
         ({}, ("model", "color"), "no color, expected one of model"),
-        ({"model": "no_net"}, ("model", "dataset"), "there is no score"),
+        ({"seed": 99}, ("model", "dataset"), "there is no score"),
     ],
 )
 def test_what_a_table_cannot_show(wanted, fields, message):

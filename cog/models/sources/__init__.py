@@ -6,16 +6,16 @@ import contextlib
 import importlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog.constants import CHECKPOINT_FILE
-from cog.errors import CogError, first_line, nearest
+from cog.errors import CogError, did_you_mean, first_line, nearest
 from cog.models.names import find_model
 from cog.models.spec import ModelSpec, Preprocess, Unwrap
-from cog.models.zoo import get_spec
+from cog.models.zoo import MODELS, get_spec
 from cog.paths import split_model_name
 
 if TYPE_CHECKING:
@@ -268,6 +268,19 @@ def _without(
 def is_library_model(name: str) -> bool:
     """Return whether the name's title is that of a source."""
     return name.partition("_")[0] in SOURCES
+
+
+def did_you_mean_model(name: str, others: Iterable[str] = ()) -> str:
+    """Return ``; did you mean dino_resnet50?`` for a model that is none of the zoo, nor of ``others``, else "".
+
+    >>> did_you_mean_model("dino_resnet5"), did_you_mean_model("dino_resnet50")
+    ('; did you mean dino_resnet50?', '')
+    """
+    if is_library_model(name):
+        known = list(filter(is_library_model, others))
+    else:
+        known = [*others, *MODELS]
+    return "" if name in known else did_you_mean(name, known)
 
 
 def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel:
