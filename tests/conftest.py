@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib.util
 import logging
 import os
 import shutil
@@ -33,9 +34,11 @@ def pytest_configure(config):
     # Where bytecode is not written, each of the hundreds of processes that tests start would compile the package again.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    sys.pycache_prefix = os.environ.setdefault(
-        "PYTHONPYCACHEPREFIX", str(REPOSITORY / ".pytest_cache/bytecode")
-    )
+    if not os.path.exists(importlib.util.cache_from_source(pytest.__file__)):
+        # Libraries without bytecode, which may lie where none can be written. Compiling all of them takes 15 seconds.
+        sys.pycache_prefix = os.environ.setdefault(
+            "PYTHONPYCACHEPREFIX", str(REPOSITORY / ".pytest_cache/bytecode")
+        )
     # Child processes of tests inherit it; torch in this process is told below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Thousands of tests and all of PyTorch are made once and stay: nothing to look through for garbage, now and later.
@@ -230,3 +233,30 @@ def feature_folders(tmp_path) -> tuple[Path, Path]:
 def seen_in1k_alone(monkeypatch):
     """No model may have seen the levels in pretraining, so that tables and figures have neither mark nor footnote."""
     monkeypatch.setattr("cog.results.model_facts.pretraining", lambda *_: "IN-1K")
+
+
+@pytest.fixture
+def show(capsys):
+    """A function that runs print_results.py in this process, and returns what it prints."""
+    from result_folders import print_results_as_user
+
+    def show_(*argv):
+        capsys.readouterr()
+        print_results_as_user(*argv)
+        return capsys.readouterr().out
+
+    return show_
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A real browser, headless: CI has Debian's Chromium, elsewhere tests that need it are skipped without."""
+    from browser import Browser, find_chromium
+
+    program = find_chromium()
+    if program is None:
+        in_ci = os.environ.get("CI", "").lower() in ("true", "1")
+        assert not in_ci, "CI must have chromium: apt-get install chromium"
+        pytest.skip("chromium is not installed")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as running:
+        yield running

@@ -10,13 +10,13 @@ import subprocess
 
 import numpy as np
 import pytest
+import tiny
 
 from cog import constants, paths
 from cog.analysis import registry
 from cog.commands import analyze_features, extract_features, finetune, image_flags, logreg, study
 from cog.data import datasets, image_sources
 from cog.data.datasets import Dataset, OfficialCounts
-from cog.data.image_lists import ImageList
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
 from cog.models import model_docs
@@ -84,17 +84,6 @@ def write_images(name: str, root) -> dict[str, str]:
     return {flag: str(path) for flag, path in values.items()}
 
 
-def fake_list(name: str, split: str, counts: list[int]) -> ImageList:
-    return ImageList(
-        dataset=name,
-        split=split,
-        store=None,
-        files=np.zeros(sum(counts), dtype="S1"),
-        labels=np.repeat(np.arange(len(counts)), counts),
-        classes=tuple(map(str, range(len(counts)))),
-    )
-
-
 def test_the_declared_data_sets_are_those_with_a_label_here(declared):
     assert datasets.names() == list(LABELS)
     assert set(constants.DATASETS) < set(datasets.names())
@@ -156,10 +145,10 @@ class TestEveryDataset:
             counts = [low] * (official.n_classes - 1) + [high]
             if official.n_images is not None:
                 counts[0] += official.n_images - sum(counts)
-            assert image_sources.count_differences(fake_list(name, split, counts)) == []
-            (line,) = image_sources.count_differences(fake_list(name, split, [*counts[:-1], high + 1]))
+            assert image_sources.count_differences(tiny.empty_list(name, split, counts)) == []
+            (line,) = image_sources.count_differences(tiny.empty_list(name, split, [*counts[:-1], high + 1]))
             assert line.startswith(f"{name} {split}: expected ")
-            fewer = image_sources.count_differences(fake_list(name, split, counts[1:]))
+            fewer = image_sources.count_differences(tiny.empty_list(name, split, counts[1:]))
             assert (
                 f"expected {official.n_classes} " in fewer[0]
                 and f"found {official.n_classes - 1}" in fewer[0]

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import tiny
 from torchvision.datasets import ImageFolder
 
 from cog.data import datasets, image_lists, image_sources
@@ -105,25 +106,18 @@ def test_concept_without_folder(level_files):
         image_lists.cog_level("cog_l1", "test", **level_files)
 
 
-def fake(dataset, split, counts):
-    return image_lists.ImageList(
-        dataset=dataset,
-        split=split,
-        store=None,
-        files=np.zeros(sum(counts), dtype="S1"),
-        labels=np.repeat(np.arange(len(counts)), counts),
-        classes=tuple(map(str, range(len(counts)))),
-    )
-
-
 def test_official_counts():
-    assert image_sources.count_differences(fake("in1k", "test", [50] * 1000)) == []
-    assert image_sources.count_differences(fake("cog_l3", "test", [50] * 1000)) == []
-    assert image_sources.count_differences(fake("cog_l3", "train", [732] * 500 + [1300] * 500)) == []
-    assert image_sources.count_differences(fake("own", "train", [1, 2])) == []
-    (line,) = image_sources.count_differences(fake("cog_l3", "train", [731] + [1301] + [800] * 998))
+    assert image_sources.count_differences(tiny.empty_list("in1k", "test", [50] * 1000)) == []
+    assert image_sources.count_differences(tiny.empty_list("cog_l3", "test", [50] * 1000)) == []
+    assert (
+        image_sources.count_differences(tiny.empty_list("cog_l3", "train", [732] * 500 + [1300] * 500)) == []
+    )
+    assert image_sources.count_differences(tiny.empty_list("own", "train", [1, 2])) == []
+    (line,) = image_sources.count_differences(
+        tiny.empty_list("cog_l3", "train", [731] + [1301] + [800] * 998)
+    )
     assert "expected 732 to 1300 images per concept, found 731 to 1301 (2 of 1000" in line
-    classes, total = image_sources.count_differences(fake("in1k", "train", [10] * 999))
+    classes, total = image_sources.count_differences(tiny.empty_list("in1k", "train", [10] * 999))
     assert "expected 1000 classes, found 999" in classes
     assert "expected 1281167 images, found 9990" in total
 
@@ -132,8 +126,10 @@ def test_official_counts():
 def test_official_counts_of_blurred_images(split, n, repository):
     """Of the paper's Table 4."""
     counts = [n // 1000 + (i < n % 1000) for i in range(1000)]
-    assert image_sources.count_differences(fake("in1k_blurred", split, counts)) == []
-    (line,) = image_sources.count_differences(fake("in1k_blurred", split, [*counts[1:], counts[0] + 1]))
+    assert image_sources.count_differences(tiny.empty_list("in1k_blurred", split, counts)) == []
+    (line,) = image_sources.count_differences(
+        tiny.empty_list("in1k_blurred", split, [*counts[1:], counts[0] + 1])
+    )
     assert f"in1k_blurred {split}: expected {n} images, found {n + 1}" in line
     published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
     if published.is_file():

@@ -51,3 +51,31 @@ def make_record(path, *, seed=22, n_shot=0, status="complete", **final):
         "final": {**entry, "diverged": False, **final},
     }
     (Path(path) / "results.json").write_text(json.dumps(record))
+
+
+def command_line(argv):
+    """Return the words of a command; strings that begin with a flag may hold several."""
+    lists = (argument.split() if str(argument).startswith("--") else [str(argument)] for argument in argv)
+    return [word for words in lists for word in words]
+
+
+def print_results_as_user(*argv):
+    """Run print_results.py in this process with :func:`command_line`, logging as it does."""
+    from cog.commands import print_results
+    from cog.runtime import cli
+
+    cli.set_up_logging()
+    assert print_results.main(command_line(argv)) == 0
+
+
+def small_study(root, **changes):
+    """Return a study of two models, data sets, seeds and numbers of shots; ``changes`` replace its settings."""
+    from cog.study.units import Study
+
+    settings = {
+        "models": ("a_net", "b_net"),
+        "datasets": ("in1k", "cog_l1"),
+        "seeds": (1, 2),
+        "n_shots": (0, 8),
+    }
+    return Study(root=root, **(settings | changes))

@@ -105,6 +105,20 @@ def write_features(folder: Path, x=None, y=None, *, name: str = "tiny_net_birds_
     return folder
 
 
+def empty_list(dataset: str, split: str, counts: Sequence[int]):
+    """Return an image list of classes with these counts, of files without names in no store."""
+    from cog.data.image_lists import ImageList
+
+    return ImageList(
+        dataset=dataset,
+        split=split,
+        store=None,
+        files=np.zeros(sum(counts), dtype="S1"),
+        labels=np.repeat(np.arange(len(counts)), counts),
+        classes=tuple(map(str, range(len(counts)))),
+    )
+
+
 @dataclass(frozen=True)
 class Workshop:
     """One folder with everything a script may ask for.
@@ -166,10 +180,15 @@ def build_workshop(root: Path) -> Workshop:
 
 
 def snapshot(root: Path) -> dict[str, tuple[str, str]]:
-    """Return kind and content digest of everything below ``root``: equal before and after means untouched."""
+    """Return kind and content digest of everything below ``root``: equal before and after means untouched.
+
+    Bytecode does not count: Python may have compiled a loader.
+    """
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
+        if "__pycache__" in path.parts:
+            continue
         if path.is_symlink():
             found[name] = ("link", str(path.readlink()))
         elif path.is_dir():

@@ -43,17 +43,6 @@ pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
 SEEDS = (22, 37, 45)
 
 
-@pytest.fixture
-def show(capsys):
-    def show_(*argv):
-        capsys.readouterr()
-        cli.set_up_logging()
-        assert print_results.main([str(argument) for argument in argv]) == 0
-        return capsys.readouterr().out
-
-    return show_
-
-
 # --- the first version's tables
 
 
@@ -569,39 +558,39 @@ def test_requests_that_cannot_be_met(root, argv, message, capsys):
 # --- records that are no good, runs that are not finished
 
 DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def a_record(**changes):
+    return json.dumps({"status": "complete", "analysis": "kmeans"} | changes).encode()
+
+
+def with_value(text):
+    return a_record(values={"ami": 0.125}).replace(b"0.125", text)
+
+
 BAD = {
     "empty": b"",
     "not JSON": b"{",
     "a list": b"[]",
-    "no status": json.dumps({"analysis": "kmeans"}).encode(),
-    "status partial": json.dumps({"status": "partial", "analysis": "kmeans"}).encode(),
-    "no name": json.dumps({"status": "complete"}).encode(),
-    "name of a path": json.dumps({"status": "complete", "analysis": "../x"}).encode(),
-    "another name": json.dumps({"status": "complete", "analysis": "ncm"}).encode(),
-    "values a list": json.dumps({"status": "complete", "analysis": "kmeans", "values": [1]}).encode(),
-    "values of text": json.dumps(
-        {"status": "complete", "analysis": "kmeans", "values": {"ami": "x"}}
-    ).encode(),
-    "values nested": json.dumps(
-        {"status": "complete", "analysis": "kmeans", "values": {"ami": {"x": 1}}}
-    ).encode(),
-    "values NaN": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": NaN}}',
-    "values infinite": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": 1e999}}',
-    "a huge integer": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": 1'
-    + b"0" * 400
-    + b"}}",
-    "more digits than Python reads": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": 1'
-    + b"0" * 5000
-    + b"}}",
-    "truth values": b'{"status": "complete", "analysis": "kmeans", "values": {"ami": true}}',
-    "seeds of text": json.dumps({"status": "complete", "analysis": "kmeans", "seeds": ["a"]}).encode(),
-    "seeds a number": json.dumps({"status": "complete", "analysis": "kmeans", "seeds": 3}).encode(),
-    "per_seed a list": json.dumps({"status": "complete", "analysis": "kmeans", "per_seed": []}).encode(),
-    "per_seed of numbers": json.dumps(
-        {"status": "complete", "analysis": "kmeans", "per_seed": {"0": 1}}
-    ).encode(),
-    "identity a text": json.dumps({"status": "complete", "analysis": "kmeans", "identity": "x"}).encode(),
-    "details null": json.dumps({"status": "complete", "analysis": "kmeans", "details": None}).encode(),
+    "no status": b'{"analysis": "kmeans"}',
+    "status partial": a_record(status="partial"),
+    "no name": b'{"status": "complete"}',
+    "name of a path": a_record(analysis="../x"),
+    "another name": a_record(analysis="ncm"),
+    "values a list": a_record(values=[1]),
+    "values of text": with_value(b'"x"'),
+    "values nested": with_value(b'{"x": 1}'),
+    "values NaN": with_value(b"NaN"),
+    "values infinite": with_value(b"1e999"),
+    "a huge integer": with_value(b"1" + b"0" * 400),
+    "more digits than Python reads": with_value(b"1" + b"0" * 5000),
+    "truth values": with_value(b"true"),
+    "seeds of text": a_record(seeds=["a"]),
+    "seeds a number": a_record(seeds=3),
+    "per_seed a list": a_record(per_seed=[]),
+    "per_seed of numbers": a_record(per_seed={"0": 1}),
+    "identity a text": a_record(identity="x"),
+    "details null": a_record(details=None),
     "too deep": DEEP.encode(),
     "latin-1": '{"status": "ä"}'.encode("latin-1"),
     "NUL": b"\0" * 100,

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from result_folders import make_record, make_seed_folder
+from result_folders import print_results_as_user as run
 
-from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting.tables import accuracies, layout, writers
 from cog.reporting.tables.pivot import Averages
 from cog.results import run_records
 from cog.results.scores import SeedAverage
-from cog.runtime import cli
 
 pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
 
@@ -46,11 +45,6 @@ def study(tmp_path):
     return root
 
 
-def run(*argv):
-    cli.set_up_logging()
-    assert print_results.main([str(argument) for argument in argv]) == 0
-
-
 def test_one_folder_seed_by_seed(study, capsys):
     run("--logreg_root_dir", study / "net/big/cog_l1/eval_logreg")
     out, err = capsys.readouterr()
@@ -74,19 +68,7 @@ def test_one_folder_names_missing_seeds(study, capsys):
         "top-5: 80 +- 0 (test/top5, 2 seeds)",
         "missing seeds: 37, 45, 77",
     ]
-    run(
-        "--models_root_dir",
-        study,
-        "--model",
-        "net_small_v2",
-        "--dataset",
-        "cog_l1",
-        "--seeds",
-        22,
-        5,
-        "--metric",
-        "top5",
-    )
+    run("--models_root_dir", study, "--model net_small_v2 --dataset cog_l1 --seeds 22 5 --metric top5")
     assert capsys.readouterr().out.splitlines() == [
         "seed 22: top-5 80.00",
         "top-5: 80.00 +- 0.00 (test/top5, 1 seed)",
@@ -213,18 +195,7 @@ def test_csv_of_both_metrics_against_numpy(study, capsys):
 
 
 def test_selections_make_smaller_tables(study, capsys):
-    run(
-        "--models_root_dir",
-        study,
-        "--model",
-        "net_small_v2",
-        "net_big",
-        "--dataset",
-        "cog_l1",
-        "in1k",
-        "--n_shot",
-        "all",
-    )
+    run("--models_root_dir", study, "--model net_small_v2 net_big --dataset cog_l1 in1k --n_shot all")
     assert capsys.readouterr().out == (
         "top-1 accuracy (%), all training images, mean ± std over seeds\n\n"
         "              in1k        cog_l1\n"
@@ -236,39 +207,14 @@ def test_selections_make_smaller_tables(study, capsys):
     assert capsys.readouterr().out.splitlines()[2:] == ["         my_birds", "net_big  91.000 ± 0.000"]
     run("--models_root_dir", study, "CLF.N_SHOT", 8)
     assert capsys.readouterr().out.splitlines()[2:] == ["              in1k", "net_small_v2  40.0 ± 0.1"]
-    run(
-        "--models_root_dir",
-        study,
-        "--model",
-        "net_small_v2",
-        "--dataset",
-        "in1k",
-        "--n_shot",
-        8,
-        "all",
-        "--format",
-        "csv",
-    )
+    run("--models_root_dir", study, "--model net_small_v2 --dataset in1k --n_shot 8 all --format csv")
     assert [line.split(",")[2] for line in capsys.readouterr().out.splitlines()] == ["n_shot", "0", "8"]
     run("--logreg_root_dir", study / "net/big/cog_l1/eval_logreg", "CLF.N_SHOT", 4, "--format", "csv")
     assert capsys.readouterr().out.splitlines()[1:] == ["net_big,cog_l1,0,top1,9.5000,0.1414,5,"]
 
 
 def test_seeds_select_and_are_expected(study, capsys):
-    run(
-        "--models_root_dir",
-        study,
-        "--seeds",
-        22,
-        93,
-        7,
-        "--format",
-        "csv",
-        "--n_shot",
-        0,
-        "--dataset",
-        "cog_l1",
-    )
+    run("--models_root_dir", study, "--seeds 22 93 7 --format csv --n_shot 0 --dataset cog_l1")
     assert capsys.readouterr().out.splitlines()[1:] == [
         "net_big,cog_l1,0,top1,9.5000,0.2000,2,7",
         "net_small_v2,cog_l1,0,top1,28.7500,17.7500,2,7",

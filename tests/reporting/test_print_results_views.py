@@ -53,25 +53,12 @@ def study(tmp_path):
     return root
 
 
-@pytest.fixture
-def run(capsys):
-    def run_(*argv):
-        capsys.readouterr()
-        cli.set_up_logging()
-        assert print_results.main([str(argument) for argument in argv]) == 0
-        return capsys.readouterr().out
-
-    return run_
-
-
 def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_runs_beside_the_published(study, run):
-    out = run(
-        "--models_root_dir", study, "--with_published", "--n_shot", "all", "--model", "sup_*", "mine_net"
-    )
+def test_runs_beside_the_published(study, show):
+    out = show("--models_root_dir", study, "--with_published --n_shot all --model sup_* mine_net")
     table, beside = out.split("\n\ntop-1 accuracy (%) beside")
     assert table.splitlines()[:5] == [
         "top-1 accuracy (%), all training images, mean ± std over seeds",
@@ -87,9 +74,9 @@ def test_runs_beside_the_published(study, run):
     assert lines[5] == ["sup_resnet50", "cog_l5", "45.0", "±", "0.1", "52.0", "±", "0.0", "-7.0", "0.1", "no"]
 
 
-def test_records_beside_the_published(study, run):
+def test_records_beside_the_published(study, show):
     argv = ("--models_root_dir", study, "--with_published", "--format", "json")
-    records = json.loads(run(*argv))
+    records = json.loads(show(*argv))
     paper = {(cell.model, cell.dataset, cell.n_shot): cell for cell in published.accuracies()}
     assert len(records) == 7 + 1674
     own = [row for row in records if row["source"] == "runs" and row["model"] == "sup_resnet50"]
@@ -109,51 +96,40 @@ def test_records_beside_the_published(study, run):
         assert row["within"] is (abs(row["mean"] - other.value) <= deviation + 0.05)
     assert {row["dataset"]: row["within"] for row in own} == {"in1k": True, "cog_l1": True, "cog_l5": False}
     assert {row["within"] for row in records if row["source"] == "paper v2"} == {None}
-    found = rows_of(run(*argv[:-1], "csv", "--decimals", 6))
+    found = rows_of(show(*argv[:-1], "csv", "--decimals", 6))
     assert [row["within"] for row in found if row["source"] == "runs" and row["model"] == "sup_resnet50"] == [
         "yes", "yes", "no",
     ]  # fmt: skip
 
 
-def test_one_evaluation_beside_the_published(study, run):
+def test_one_evaluation_beside_the_published(study, show):
     select = ("--models_root_dir", study, "--dataset", "cog_l1", "--with_published", "--model")
-    assert run(*select, "sup_resnet50").splitlines()[-1] == (
+    assert show(*select, "sup_resnet50").splitlines()[-1] == (
         "paper v2: 67.9 +- 0.1; difference -0.04, within the combined deviation of 0.17"
     )
-    assert run(*select, "mine_net").splitlines()[-1] == (
+    assert show(*select, "mine_net").splitlines()[-1] == (
         "paper v2: no number of this model, data set and number of shots"
     )
-    out = run(
-        "--logreg_root_dir", study / "sup/resnet50/in1k/eval_logreg", "--with_published", "--paper", "v1"
-    )
+    out = show("--logreg_root_dir", study / "sup/resnet50/in1k/eval_logreg", "--with_published --paper v1")
     assert out.splitlines()[-1].startswith(
         "paper v1: 75.8; difference +0.11 (the deviation was not published)"
     )
 
 
-def test_a_drop_needs_no_table_of_in1k(study, run):
+def test_a_drop_needs_no_table_of_in1k(study, show):
     argv = ("--models_root_dir", study, "--drop", "--n_shot", "all", "--format", "json")
-    everything = json.loads(run(*argv))
+    everything = json.loads(show(*argv))
     assert {row["dataset"] for row in everything} == {"in1k", "cog_l1", "cog_l5"}
-    only = json.loads(run(*argv, "--dataset", "cog_l5", "--model", "mine_*"))
+    only = json.loads(show(*argv, "--dataset", "cog_l5", "--model", "mine_*"))
     assert only == [row for row in everything if (row["dataset"], row["model"]) == ("cog_l5", "mine_net")]
     baseline = ("--relative_to", "sup_resnet50", "--model", "mine_net", "--dataset", "cog_l5")
-    (row,) = json.loads(run(*argv[:2], *baseline, *argv[3:]))
+    (row,) = json.loads(show(*argv[:2], *baseline, *argv[3:]))
     assert row["difference"] == pytest.approx(5 - 0.028) and row["baseline_source"] == "runs"
 
 
-def test_own_models_are_ranked_among_the_published(study, run):
-    argv = (
-        "--models_root_dir",
-        study,
-        "--with_published",
-        "--rank",
-        "--n_shot",
-        "all",
-        "--dataset",
-        "cog_l5",
-    )
-    records = json.loads(run(*argv, "--format", "json"))
+def test_own_models_are_ranked_among_the_published(study, show):
+    argv = ("--models_root_dir", study, "--with_published --rank --n_shot all --dataset cog_l5")
+    records = json.loads(show(*argv, "--format", "json"))
     means = {
         (c.model, "paper v2"): c.value
         for c in published.accuracies()
@@ -220,9 +196,9 @@ def counted(study):
     return study
 
 
-def test_differences_paired_over_seeds_and_concepts(counted, run):
+def test_differences_paired_over_seeds_and_concepts(counted, show):
     argv = ("--models_root_dir", counted, "--compare", "mine_net", "sup_resnet50")
-    records = {row["dataset"]: row for row in json.loads(run(*argv, "--format", "json"))}
+    records = {row["dataset"]: row for row in json.loads(show(*argv, "--format", "json"))}
     assert list(records) == ["in1k", "cog_l1", "cog_l5"]
     of: dict[tuple[str, str], list[object]] = {}
     for one in find.find_all(counted, n_shots=[0]).runs["logreg"]:
@@ -234,46 +210,37 @@ def test_differences_paired_over_seeds_and_concepts(counted, run):
         )
         assert row["p_holm"] == p and row["paired"] is True and row["common_seeds"] == list(constants.SEEDS)
     assert [row["reading"] for row in records.values()] == ["lower", "not told apart", "higher"]
-    out = run(*argv)
+    out = show(*argv)
     assert "std over seeds" in out and "95 % interval over concepts" in out and "unpaired" not in out
     assert "ahead  after in1k, before cog_l5" in out
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_imported_numbers_have_the_intervals_and_verdicts_of_the_runs(counted, run, tmp_path):
+def test_imported_numbers_have_the_intervals_and_verdicts_of_the_runs(counted, show, tmp_path):
     file = tmp_path / "theirs.json"
-    run("--models_root_dir", counted, "--export", file)
+    show("--models_root_dir", counted, "--export", file)
 
     def place(row):
         return row["dataset"], row.get("model"), row["n_shot"]
 
     for view in (("--compare", "mine_net", "sup_resnet50"), ("--drop",), ("--n_shot", "all"), ("--power",)):
         ours, theirs = (
-            sorted(json.loads(run(*source, *view, "--format", "json")), key=place)
+            sorted(json.loads(show(*source, *view, "--format", "json")), key=place)
             for source in (("--models_root_dir", counted), ("--import", file))
         )
         for one, other in zip(ours, theirs, strict=True):
             names = [name for name in one if "source" not in name]
             assert [one[name] for name in names] == [other[name] for name in names]
     # A model of the file against one's own runs.
-    own = (
-        "--models_root_dir",
-        counted,
-        "--import",
-        file,
-        "--baseline",
-        "sup_resnet50",
-        "--model",
-        "mine_net",
-    )
-    rows = json.loads(run(*own, "--format", "json"))
+    own = ("--models_root_dir", counted, "--import", file, "--baseline sup_resnet50 --model mine_net")
+    rows = json.loads(show(*own, "--format", "json"))
     readings = {(row["dataset"], row["reading"]) for row in rows if row["source"] == "theirs"}
     assert readings == {("in1k", "lower"), ("cog_l1", "not told apart"), ("cog_l5", "higher")}
 
 
 @pytest.mark.parametrize("fmt", writers.FORMATS)
-def test_accuracies_with_intervals(counted, run, fmt):
-    out = run("--models_root_dir", counted, "--format", fmt, "--n_shot", "all")
+def test_accuracies_with_intervals(counted, show, fmt):
+    out = show("--models_root_dir", counted, "--format", fmt, "--n_shot", "all")
     if fmt in writers.DRAWN:
         assert "[" in out and "interval over concepts" in " ".join(out.split())
         return
@@ -281,19 +248,19 @@ def test_accuracies_with_intervals(counted, run, fmt):
     assert len(rows) == 6 and all(float(r["low"]) < float(r["mean"]) < float(r["high"]) for r in rows)
 
 
-def test_differences_in_a_table_have_intervals(counted, run):
-    rows = json.loads(run("--models_root_dir", counted, "--relative_to", "sup_resnet50", "--format", "json"))
+def test_differences_in_a_table_have_intervals(counted, show):
+    rows = json.loads(show("--models_root_dir", counted, "--relative_to", "sup_resnet50", "--format", "json"))
     there = {
         row["dataset"]: (row["low"], row["difference"], row["high"]) for row in rows if row["low"] is not None
     }
     assert list(there) == ["in1k", "cog_l1", "cog_l5"] and all(a < b < c for a, b, c in there.values())
-    out = run("--models_root_dir", counted, "--relative_to", "sup_resnet50", "--n_shot", "all")
+    out = show("--models_root_dir", counted, "--relative_to", "sup_resnet50", "--n_shot", "all")
     words = " ".join(out.split())
     assert "± combined deviation over seeds" in words and "paired over both" in words
 
 
-def test_drops_have_intervals_over_the_concepts_of_both(counted, run):
-    rows = json.loads(run("--models_root_dir", counted, "--drop", "--n_shot", "all", "--format", "json"))
+def test_drops_have_intervals_over_the_concepts_of_both(counted, show):
+    rows = json.loads(show("--models_root_dir", counted, "--drop", "--n_shot", "all", "--format", "json"))
     of: dict[tuple[str, str], list[object]] = {}
     for one in find.find_all(counted, n_shots=[0]).runs["logreg"]:
         of.setdefault((one.model, one.dataset), []).append(one.concepts)
@@ -306,94 +273,80 @@ def test_drops_have_intervals_over_the_concepts_of_both(counted, run):
         assert (row["drop"], row["low"], row["high"]) == pytest.approx(
             (expected.mean, expected.low, expected.high)
         )
-    out = " ".join(run("--models_root_dir", counted, "--drop", "--n_shot", "all").split())
+    out = " ".join(show("--models_root_dir", counted, "--drop", "--n_shot", "all").split())
     assert "over concepts (with their images) of both data sets" in out and "[" in out
 
 
-def test_differences_of_seeds_alone_tell_nothing(study, run):
+def test_differences_of_seeds_alone_tell_nothing(study, show):
     argv = ("--models_root_dir", study, "--compare", "mine_net", "sup_resnet50")
-    records = json.loads(run(*argv, "--format", "json"))
+    records = json.loads(show(*argv, "--format", "json"))
     assert {row["reading"] for row in records} == {"not told: counts per concept are not known"}
     assert {(row["low"], row["p_holm"], row["paired"]) for row in records} == {(None, None, True)}
-    out = run(*argv)
+    out = show(*argv)
     assert "mine_net  all     in1k -> cog_l1  ahead  no\n" in out and "logreg.py --overwrite" in out
 
 
-def test_differences_to_published_are_unpaired(study, run):
-    argv = (
-        "--models_root_dir",
-        study,
-        "--with_published",
-        "--baseline",
-        "clip_resnet50",
-        "--model",
-        "mine_net",
-    )
-    out = run(*argv, "--n_shot", "all")
+def test_differences_to_published_are_unpaired(study, show):
+    argv = ("--models_root_dir", study, "--with_published --baseline clip_resnet50 --model mine_net")
+    out = show(*argv, "--n_shot", "all")
     assert "minus that of clip_resnet50 [paper v2] (points)" in out
     assert "combined deviation" in " ".join(out.split()) and "interval over" not in out
-    records = json.loads(run(*argv, "--n_shot", "all", "--format", "json"))
+    records = json.loads(show(*argv, "--n_shot", "all", "--format", "json"))
     assert [row["dataset"] for row in records] == ["in1k", "cog_l1", "cog_l5"]
     for row in records:
         assert (row["paired"], row["low"], row["common_seeds"]) == (False, None, [])
 
 
-def test_export_and_import(study, tmp_path, run):
+def test_export_and_import(study, tmp_path, show):
     target = tmp_path / "ours.json"
     argv = ("--models_root_dir", study, "--view", "table")
-    expected = run(*argv, "--n_shot", "all")
-    assert run("--models_root_dir", study, "--export", target) == "", "instead of the tables"
+    expected = show(*argv, "--n_shot", "all")
+    assert show("--models_root_dir", study, "--export", target) == "", "instead of the tables"
     assert len(exchange.load(target)) == 2 * 7
-    imported = run(
-        "--import", target, "--view", "table", "--n_shot", "all", "--model", "mine_net", "sup_resnet50"
-    )
+    imported = show("--import", target, "--view table --n_shot all --model mine_net sup_resnet50")
     flat = " ".join(imported.replace("[ours]", "").split())
     assert flat == " ".join(expected.split())
     # Paired comparisons survive, also between their runs and ours.
-    ours = run("--models_root_dir", study, "--baseline", "sup_resnet50", "--format", "csv")
-    theirs = run("--import", target, "--baseline", "sup_resnet50", "--format", "csv")
+    ours = show("--models_root_dir", study, "--baseline", "sup_resnet50", "--format", "csv")
+    theirs = show("--import", target, "--baseline", "sup_resnet50", "--format", "csv")
     drop = ("source", "baseline_source")
     assert [{k: v for k, v in row.items() if k not in drop} for row in rows_of(ours)] == [
         {k: v for k, v in row.items() if k not in drop} for row in rows_of(theirs)
     ]
-    merged = run(
-        "--models_root_dir", study, "--import", target, "--baseline", "sup_resnet50", "--format", "json"
-    )
+    merged = show("--models_root_dir", study, "--import", target, "--baseline sup_resnet50 --format json")
     both = json.loads(merged)
     assert {row["paired"] for row in both} == {True}
     assert {(row["source"], row["baseline_source"]) for row in both} == {("runs", "runs"), ("ours", "ours")}
 
 
-def test_published_numbers_through_a_file_are_the_published_numbers(tmp_path, run):
+def test_published_numbers_through_a_file_are_the_published_numbers(tmp_path, show):
     target = tmp_path / "f.json"
-    run("--published_only", "--export", target)
-    assert run("--import", target, "--view", "table") == run("--published_only", "--view", "table")
+    show("--published_only", "--export", target)
+    assert show("--import", target, "--view", "table") == show("--published_only", "--view", "table")
     # Once, not twice.
-    assert run("--import", target, "--with_published", "--rank") == run("--published_only", "--rank")
+    assert show("--import", target, "--with_published", "--rank") == show("--published_only", "--rank")
 
 
-def test_several_files_and_labels(study, tmp_path, run):
+def test_several_files_and_labels(study, tmp_path, show):
     for label in ("one", "two"):
-        run("--models_root_dir", study, "--export", tmp_path / f"{label}.json", "--label", f"lab {label}")
-    out = run(
-        "--import", tmp_path / "one.json", tmp_path / "two.json", "--dataset", "in1k", "--n_shot", "all"
-    )
+        show("--models_root_dir", study, "--export", tmp_path / f"{label}.json", "--label", f"lab {label}")
+    out = show("--import", tmp_path / "one.json", tmp_path / "two.json", "--dataset in1k --n_shot all")
     assert [" ".join(line.split()[:3]) for line in out.splitlines()[3:7]] == [
         "sup_resnet50 [lab one]", "sup_resnet50 [lab two]", "mine_net [lab one]", "mine_net [lab two]",
     ]  # fmt: skip
     assert json.loads((tmp_path / "one.json").read_text())["label"] == "lab one"
 
 
-def test_an_imported_cell_that_is_incomplete_is_marked(study, tmp_path, run):
-    run("--models_root_dir", study, "--export", tmp_path / "f.json")
-    out = run("--import", tmp_path / "f.json", "--n_shot", 8)
+def test_an_imported_cell_that_is_incomplete_is_marked(study, tmp_path, show):
+    show("--models_root_dir", study, "--export", tmp_path / "f.json")
+    out = show("--import", tmp_path / "f.json", "--n_shot", 8)
     assert "mine_net  55.0 ± 0.0 (2/5)" in out and "mine_net, in1k: 45, 77, 93" in out
 
 
-def test_filters_of_runs(study, run):
+def test_filters_of_runs(study, show):
     def models(*argv):
         rows = rows_of(
-            run("--models_root_dir", study, "--n_shot", 0, "--dataset", "in1k", "--format", "csv", *argv)
+            show("--models_root_dir", study, "--n_shot", 0, "--dataset", "in1k", "--format", "csv", *argv)
         )
         return [row["model"] for row in rows]
 
@@ -403,9 +356,9 @@ def test_filters_of_runs(study, run):
     assert models("--model", "s?p_*", "mine_n[aeiou]t") == ["mine_net", "sup_resnet50"]
 
 
-def test_tables_go_to_a_file_beside_other_outputs(study, tmp_path, run):
+def test_tables_go_to_a_file_beside_other_outputs(study, tmp_path, show):
     both = ("--export", tmp_path / "x.json", "--output", tmp_path / "t.md")
-    out = run("--models_root_dir", study, *both, "--format", "markdown")
+    out = show("--models_root_dir", study, *both, "--format", "markdown")
     assert out == "" and (tmp_path / "t.md").read_text().startswith("top-1 accuracy (%)")
     assert (tmp_path / "x.json").exists()
 
@@ -413,7 +366,7 @@ def test_tables_go_to_a_file_beside_other_outputs(study, tmp_path, run):
 @pytest.mark.parametrize(
     "more", [(), ("--with_published", "--model", "mine_*"), ("--relative_to", "mine_net")]
 )
-def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, run, monkeypatch, more):
+def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, show, monkeypatch, more):
     import cog.reporting.figures
     import cog.reporting.figures.search
     import cog.reporting.html
@@ -434,17 +387,7 @@ def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, ru
     record(cog.reporting.html, "report")
     places = {name: tmp_path / f"new_{name}" for name in ("figures", "diagnostics", "report")}
     flags = [word for name, path in places.items() for word in (f"--{name}", path)]
-    out = run(
-        "--models_root_dir",
-        study,
-        *flags,
-        *more,
-        "--figure_formats",
-        "svg",
-        "--overwrite",
-        "--dataset",
-        "in1k",
-    )
+    out = show("--models_root_dir", study, *flags, *more, "--figure_formats svg --overwrite --dataset in1k")
     assert out == ""
     models = {"mine_net"} if "--model" in more else {"mine_net", "sup_resnet50"}
     figures, diagnostics, report = (calls[name] for name in places)
@@ -463,7 +406,7 @@ def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, ru
     assert {call["overwrite"] for call in calls.values()} == {True} and report["root"] == study
 
 
-def test_runs_with_different_settings_are_averaged_with_a_warning(tmp_path, run, capsys):
+def test_runs_with_different_settings_are_averaged_with_a_warning(tmp_path, show, capsys):
     for dataset in ("in1k", "cog_l1"):
         for seed, n_trials in ((22, 30), (37, 30), (45, 5 if dataset == "in1k" else 30)):
             folder = make_seed_folder(tmp_path / f"models/a/b/{dataset}/eval_logreg/seed-{seed}")
@@ -494,9 +437,9 @@ def test_unwritable_folder_without_relying_on_permissions(study, tmp_path, monke
     assert not (tmp_path / "new").exists()
 
 
-def test_power(counted, run):
+def test_power(counted, show):
     argv = ("--models_root_dir", counted, "--power")
-    rows = json.loads(run(*argv, "--format", "json"))
+    rows = json.loads(show(*argv, "--format", "json"))
     assert [row["dataset"] for row in rows] == ["in1k", "cog_l1", "cog_l5"]
     by_model: dict[str, list[object]] = {}
     for one in find.find_all(counted, n_shots=[0], datasets=["in1k"]).runs["logreg"]:
@@ -508,7 +451,7 @@ def test_power(counted, run):
     assert first["smallest_difference_20_seeds"] == uncertainty.smallest_difference(spread, 20)
     assert first["smallest_difference_20_seeds"] < first["smallest_difference"]
     assert first["seeds_for_one_point"] == uncertainty.seeds_needed(spread, 1.0)
-    out = run(*argv)
+    out = show(*argv)
     assert "seeds for 1 point" in out and max(map(len, out.splitlines())) <= 100
 
 
@@ -540,8 +483,8 @@ def test_power_of_models_on_different_images():
     assert alone == records[1]
 
 
-def test_power_needs_counts(study, run):
+def test_power_needs_counts(study, show):
     with pytest.raises(CogError, match="right answers per concept"):
-        run("--models_root_dir", study, "--power")
+        show("--models_root_dir", study, "--power")
     with pytest.raises(CogError, match="--power and --overview"):
-        run("--models_root_dir", study, "--power", "--overview")
+        show("--models_root_dir", study, "--power", "--overview")

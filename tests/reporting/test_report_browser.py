@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
 
 import pytest
-from browser import Browser, find_chromium
 from report_runs import forty_models, make_found, make_run
 from result_folders import make_logs
 
@@ -21,18 +19,6 @@ pytestmark = pytest.mark.slow
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=2>\"'&"
 VIEW = "document.querySelector('.view:not([hidden])')"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = find_chromium()
-    if program is None:
-        assert os.environ.get("CI", "").lower() not in ("true", "1"), (
-            "CI must have chromium: apt-get install chromium"
-        )
-        pytest.skip("chromium is not installed")
-    with Browser(program, tmp_path_factory.mktemp("profile")) as running:
-        yield running
 
 
 def runs_of(root, model, shift, **changes):

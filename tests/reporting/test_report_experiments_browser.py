@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from browser import Browser, find_chromium
 from experiment_records import write_record, write_runs
 
 from cog import constants
@@ -44,16 +41,6 @@ def page(tmp_path_factory):
     target = folder / "report.html"
     assert print_results.main(["--models_root_dir", str(root), "--report", str(target)]) == 0
     return target
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = find_chromium()
-    if program is None:
-        assert os.environ.get("CI", "").lower() not in ("true", "1"), "CI must have chromium"
-        pytest.skip("chromium is not installed")
-    with Browser(program, tmp_path_factory.mktemp("profile")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -10,17 +10,15 @@ import json
 
 import pytest
 import report_runs
-from result_folders import make_record, make_seed_folder
+from result_folders import make_record, make_seed_folder, print_results_as_user
 
 from cog import constants
-from cog.commands import print_results
 from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.errors import CogError
 from cog.reporting import figures
 from cog.results import exchange, find, official, published, run_records
 from cog.results.official import Match
 from cog.results.scores import Counts, SeedAverage
-from cog.runtime import cli
 
 SEEDS = (22, 37)
 REASON = "17 classes where the benchmark has 1,000"
@@ -53,8 +51,7 @@ def root(tmp_path):
 def run(capsys):
     def run_(*argv):
         capsys.readouterr()
-        cli.set_up_logging()
-        assert print_results.main([str(argument) for argument in argv]) == 0
+        print_results_as_user(*argv)
         return capsys.readouterr()
 
     return run_

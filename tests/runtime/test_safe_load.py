@@ -7,6 +7,7 @@ import functools
 import io
 import os
 import pickle
+import select
 import signal
 import struct
 import subprocess
@@ -460,6 +461,52 @@ def test_small_files_do_not_need_much_time(read, time_limit):
     read(b"]" * depth + b"a" * (depth - 1) + b".")
 
 
+#: Reads the files named on standard input, each in a process of its own: its memory is measured, and hashing cannot be
+#: interrupted. Prints exit codes; what a reading prints lies beside the file.
+READER = """
+import os, resource, sys, time
+from cog.runtime import cli, safe_load
+
+def read(argv):
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    try:
+        safe_load.load_pickle(argv[0])
+    finally:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        print(time.process_time() - start, peak // 1024)
+
+for line in sys.stdin:
+    path = line.rstrip("\\n")
+    child = os.fork()
+    if not child:
+        for number, end in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{path}.{end}", os.O_WRONLY | os.O_CREAT), number)
+        cli.run(read, [path])
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def load_apart(python, repository):
+    """Return a function that loads a pickle in another process; it returns exit code, output and errors."""
+    with subprocess.Popen(
+        [python, "-c", READER], cwd=repository, text=True, start_new_session=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as reader:  # fmt: skip
+
+        def load(path):
+            reader.stdin.write(f"{path}\n")
+            reader.stdin.flush()
+            if not select.select([reader.stdout], [], [], 60)[0]:
+                os.killpg(reader.pid, signal.SIGKILL)
+                pytest.fail("it did not end within a minute")
+            code = int(reader.stdout.readline())
+            return code, *(path.with_name(f"{path.name}.{end}").read_text() for end in ("out", "err"))
+
+        yield load
+        reader.stdin.close()
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -468,19 +515,10 @@ def test_small_files_do_not_need_much_time(read, time_limit):
         b"\x80\x04(K\x01\x85" + b"2\x86" * 60 + b"\x91.",  # frozenset({t})
     ],
 )
-def test_keys_are_cheap_to_hash(tmp_path, python, repository, content):
-    # in a process of its own: hashing cannot be interrupted
+def test_keys_are_cheap_to_hash(tmp_path, load_apart, content):
     (tmp_path / "bomb.pkl").write_bytes(content)
-    code = (
-        "import sys; from cog.runtime import cli, safe_load\n"
-        "cli.run(lambda argv: safe_load.load_pickle(sys.argv[1]))"
-    )
-    process = subprocess.run(
-        [python, "-c", code, str(tmp_path / "bomb.pkl")],
-        cwd=repository, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    assert process.returncode == 2
-    assert "dict key or set element" in process.stderr
+    code, _, errors = load_apart(tmp_path / "bomb.pkl")
+    assert code == 2 and "dict key or set element" in errors
 
 
 @pytest.mark.parametrize(
@@ -588,28 +626,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", first_quick(12, HOSTILE))
-def test_hostile_files_end_soon_in_one_line(tmp_path, python, repository, name):
-    # in a process of its own: its memory is measured, and hashing cannot be interrupted
+def test_hostile_files_end_soon_in_one_line(tmp_path, load_apart, name):
     path = tmp_path / "data.pkl"
     path.write_bytes(HOSTILE[name])
-    code = (
-        "import sys, resource, time; from cog.runtime import cli, safe_load\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "start = time.process_time()\n"
-        "def main(argv):\n"
-        "    try:\n"
-        "        safe_load.load_pickle(sys.argv[1])\n"
-        "    finally:\n"
-        "        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
-        "        print(time.process_time() - start, peak // 1024)\n"
-        "cli.run(main)"
-    )
-    process = subprocess.run(
-        [python, "-c", code, str(path)],
-        cwd=repository, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert process.returncode == 2 and len(process.stderr.splitlines()) == 1, process.stderr[-400:]
-    seconds, megabytes = map(float, process.stdout.split())
+    code, output, errors = load_apart(path)
+    assert code == 2 and len(errors.splitlines()) == 1, errors[-400:]
+    seconds, megabytes = map(float, output.split())
     assert seconds < 5
     assert megabytes < 300 + len(HOSTILE[name]) / 2**20
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from result_folders import small_study
 
 from cog import constants
 from cog.commands import study as command
@@ -42,22 +43,12 @@ def make_plan(study, statuses, ahead=NOTHING_AHEAD, **options):
     )  # fmt: skip
 
 
-def make_study(tmp_path, **changes) -> Study:
-    settings = {
-        "models": ("a_net", "b_net"),
-        "datasets": ("in1k", "cog_l1"),
-        "seeds": (1, 2),
-        "n_shots": (0, 8),
-    }
-    return Study(root=tmp_path, **(settings | changes))
-
-
 def all_missing(study: Study) -> dict:
     return {unit: Status(MISSING) for unit in study.units()}
 
 
 def test_everything_is_missing(tmp_path):
-    study = make_study(tmp_path)
+    study = small_study(tmp_path)
     plan = make_plan(study, all_missing(study))
     extract, logreg = plan.arrays
     assert (extract.name, logreg.name, logreg.after) == ("extract", "logreg", ("extract",))
@@ -77,7 +68,7 @@ def test_everything_is_missing(tmp_path):
 
 def test_numbers_correspond_and_what_is_done_is_left_out(tmp_path):
     """Classifiers whose features are there wait for nothing; the others for the task of their own number."""
-    study = make_study(tmp_path)
+    study = small_study(tmp_path)
     statuses = all_missing(study)
     for split in constants.SPLITS:
         statuses[ExtractionUnit("a_net", "cog_l1", split)] = Status(DONE)
@@ -98,13 +89,13 @@ def test_numbers_correspond_and_what_is_done_is_left_out(tmp_path):
 
 @pytest.mark.parametrize("state", [FAILED, INTERRUPTED])
 def test_failed_and_interrupted_are_repeated(tmp_path, state):
-    study = make_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    study = small_study(tmp_path, models=("a_net",), datasets=("in1k",))
     plan = make_plan(study, {unit: Status(state) for unit in study.units()})
     assert [len(array.commands) for array in plan.arrays] == [1, 1]
 
 
 def test_split_by_split(tmp_path):
-    study = make_study(tmp_path)
+    study = small_study(tmp_path)
     statuses = all_missing(study)
     statuses[ExtractionUnit("a_net", "in1k", "train")] = Status(DONE)
     plan = make_plan(study, statuses, extract_task="split")
@@ -124,7 +115,7 @@ def test_split_by_split(tmp_path):
 ])  # fmt: skip
 def test_smaller_classifier_tasks(tmp_path, per, n_arrays, first):
     """One array per part; each aligned with the extractions, and the throttle shared."""
-    study = make_study(tmp_path)
+    study = small_study(tmp_path)
     plan = make_plan(study, all_missing(study), logreg_task=per, throttle=9)
     extract, *trainings = plan.arrays
     assert len(trainings) == n_arrays
@@ -136,7 +127,7 @@ def test_smaller_classifier_tasks(tmp_path, per, n_arrays, first):
 
 
 def test_what_is_queued_or_running_is_not_submitted_again(tmp_path):
-    study = make_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    study = small_study(tmp_path, models=("a_net",), datasets=("in1k",))
     train, test = study.extractions("a_net", "in1k")
     queued = TrainingUnit("a_net", "in1k", "logreg", 0, 1)
     ahead = QueuedJobs(
@@ -163,7 +154,7 @@ def test_what_is_queued_or_running_is_not_submitted_again(tmp_path):
 
 def test_nobody_waits_for_an_unknown_process(tmp_path):
     """Features that something outside the scheduler extracts now: no dependency can say so."""
-    study = make_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    study = small_study(tmp_path, models=("a_net",), datasets=("in1k",))
     statuses = all_missing(study)
     statuses[ExtractionUnit("a_net", "in1k", "test")] = Status(
         RUNNING, "extract_features.py on host, process 5"
@@ -178,18 +169,18 @@ def test_nobody_waits_for_an_unknown_process(tmp_path):
 
 
 def test_stages(tmp_path):
-    study = make_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    study = small_study(tmp_path, models=("a_net",), datasets=("in1k",))
     assert [a.kind for a in make_plan(study, all_missing(study), stages=["extract"]).arrays] == ["extract"]
     plan = make_plan(study, all_missing(study), stages=["logreg"])
     assert not plan.arrays and "missing" in plan.held_back[0]
-    only_train = make_study(tmp_path, models=("a_net",), datasets=("in1k",), splits=("train",))
+    only_train = small_study(tmp_path, models=("a_net",), datasets=("in1k",), splits=("train",))
     plan = make_plan(only_train, all_missing(only_train))
     assert [array.kind for array in plan.arrays] == ["extract"]
     assert "test is not among the splits" in plan.held_back[0]
 
 
 def test_arrays_of_limited_size(tmp_path):
-    study = make_study(tmp_path)
+    study = small_study(tmp_path)
     plan = make_plan(study, all_missing(study), max_array_size=3)
     assert [(array.name, list(array.commands), array.after) for array in plan.arrays] == [
         ("extract", [0, 1, 2], ()),
@@ -402,7 +393,7 @@ def test_unknown_model_without_a_loader(workshop, tmp_path):
 
 
 def test_order_of_units_does_not_depend_on_the_file_system(tmp_path):
-    study = make_study(tmp_path)
+    study = small_study(tmp_path)
     statuses = list(all_missing(study).items())
     random.Random(0).shuffle(statuses)
     assert make_plan(study, dict(statuses)) == make_plan(study, all_missing(study))

@@ -12,6 +12,7 @@ import time
 
 import pytest
 import result_folders
+from result_folders import small_study
 
 from cog import constants, paths
 from cog.commands import status
@@ -40,16 +41,6 @@ def finish(folder) -> None:
     """Write what tells that a run is complete."""
     folder.mkdir(parents=True)
     (folder / "results.json").write_text('{"status": "complete"}')
-
-
-def small_study(root, **changes) -> units.Study:
-    settings = {
-        "models": ("a_net", "b_net"),
-        "datasets": ("in1k", "cog_l1"),
-        "seeds": (1, 2),
-        "n_shots": (0, 8),
-    }
-    return units.Study(root=root, **(settings | changes))
 
 
 def run_of(seed: int, n_shot: int = 0, model: str = "a_net", dataset: str = "in1k") -> units.TrainingUnit:
