@@ -7,7 +7,7 @@ import math
 import operator
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cog import constants, paths
@@ -44,23 +44,23 @@ _FEATURES = "_features"
 _LONGEST_SETTING = 40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelResults:
-    """What is known of one model of the user's.
+    """What is known of one model.
 
     Attributes:
         name: as everywhere in the toolkit.
-        runs: those of the protocol's classifier; empty for imported results.
         cells: its top-1 accuracies.
-        counts: verdict on the data, by data set.
+        runs: those of the protocol's classifier; empty for imported and published results.
+        counts: verdict on the data, by data set; empty for published results.
         features: how its features were made, by data set and split.
     """
 
     name: str
-    runs: Sequence[Run]
     cells: Sequence[SeedAverage]
-    counts: Mapping[str, Verdict]
-    features: Mapping[tuple[str, str], FeatureDescription]
+    runs: Sequence[Run] = ()
+    counts: Mapping[str, Verdict] = field(default_factory=dict)
+    features: Mapping[tuple[str, str], FeatureDescription] = field(default_factory=dict)
 
 
 def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) -> list[Notice]:

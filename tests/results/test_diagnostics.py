@@ -19,11 +19,10 @@ def collect(runs, *, problems=(), features=None):
     results = make_found(runs, problems=problems)
     models = [
         ModelResults(
-            name,
-            [run for run in runs if run.model == name],
-            [cell for cell in of_metric(results.cells, "top1") if cell.model == name],
-            {},
-            {place[1:]: made for place, made in (features or {}).items() if place[0] == name},
+            name=name,
+            cells=[cell for cell in of_metric(results.cells, "top1") if cell.model == name],
+            runs=[run for run in runs if run.model == name],
+            features={place[1:]: made for place, made in (features or {}).items() if place[0] == name},
         )
         for name in dict.fromkeys(run.model for run in runs)
     ]

@@ -28,27 +28,28 @@ _FIRST_VERSION = (
 )
 
 
-@dataclass(frozen=True)
-class PageModel:
-    """A model on the page: the paper's, or one of the user's (:class:`OwnModel`).
+@dataclass(frozen=True, kw_only=True)
+class PageModel(ModelResults):
+    """A model on the page: one of the user's, or the paper's.
 
     Attributes:
         key: identifies it on the page.
-        name: as everywhere in the toolkit.
         source: ``"runs"``, the label of the file the results were imported from, or the version of the paper.
         label: how the page calls it.
         kind: ``own``, or its category in the paper.
         mark: follows the name of a model that may have seen the levels it is tested on; or "".
-        cells: its top-1 accuracies.
+        top5: top-5 accuracies of one of the user's.
+        places: of one of the user's among the published results, by data set and number of shots; only where the data
+            allow it.
     """
 
     key: str
-    name: str
     source: str
     label: str
     kind: str
     mark: str
-    cells: tuple[SeedAverage, ...]
+    top5: Sequence[SeedAverage] = ()
+    places: Mapping[tuple[str, int], Place] = dataclasses.field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -68,19 +69,6 @@ class PageModel:
     def cell(self, dataset: str, n_shot: int) -> SeedAverage | None:
         """Return its top-1 accuracy on a data set."""
         return next((c for c in self.cells if (c.dataset, c.n_shot) == (dataset, n_shot)), None)
-
-
-@dataclass(frozen=True)
-class OwnModel(PageModel, ModelResults):
-    """One model with results that are not the paper's.
-
-    Attributes:
-        top5: its top-5 accuracies.
-        places: among the published results, by data set and number of shots; only where the data allow it.
-    """
-
-    top5: tuple[SeedAverage, ...]
-    places: Mapping[tuple[str, int], Place]
 
     @property
     def has_all_images(self) -> bool:
@@ -121,7 +109,7 @@ class Standing:
     """
 
     index: int
-    model: OwnModel
+    model: PageModel
     mean: float | None
     rank: int | None
     of: int
@@ -147,7 +135,7 @@ class Facts:
         results: as they were read; numbers of other experiments are those that the page shows.
     """
 
-    own: tuple[OwnModel, ...]
+    own: tuple[PageModel, ...]
     papers: tuple[PageModel, ...]
     published: tuple[SeedAverage, ...]
     compared: bool
@@ -271,7 +259,7 @@ def _own_models(
     results: QueryResult,
     features: Mapping[tuple[str, str, str], FeatureDescription],
     published: Sequence[SeedAverage],
-) -> list[OwnModel]:
+) -> list[PageModel]:
     cells = sorted(results.cells, key=lambda cell: (dataset_key(cell.dataset), cell.n_shot))
     groups = grouped(cells, lambda cell: (cell.model, cell.source))
     n_sources = collections.Counter(model for model, _ in groups)
@@ -288,7 +276,7 @@ def _own_models(
             label += f" ({'own runs' if source == RUNS else source})"
         here = model if source == RUNS else None  # imported results come without their runs
         models.append(
-            OwnModel(
+            PageModel(
                 key=f"own-{i}",
                 name=model,
                 source=source,
@@ -318,11 +306,14 @@ def _papers(published: Sequence[SeedAverage], model_facts: ModelFacts) -> list[P
         known, cells = MODELS.get(name), tuple(groups[name, source])
         label, kind = (name, "published") if known is None else (known.label, known.category)
         mark = model_facts.mark(name, source)
-        papers.append(PageModel(f"paper-{name}", name, source, label, kind, mark, cells))
+        key = f"paper-{name}"
+        papers.append(
+            PageModel(key=key, name=name, source=source, label=label, kind=kind, mark=mark, cells=cells)
+        )
     return papers
 
 
-def _standings(own: Sequence[OwnModel], papers: Sequence[PageModel]) -> tuple[Standing, ...]:
+def _standings(own: Sequence[PageModel], papers: Sequence[PageModel]) -> tuple[Standing, ...]:
     """Rank compared models among all on the page: on each data set, and by their means over the levels."""
     compared = [(i, model) for i, model in enumerate(own) if model.places]
     allowed = {
@@ -359,7 +350,7 @@ def _standings(own: Sequence[OwnModel], papers: Sequence[PageModel]) -> tuple[St
 
 
 def _choose_baseline(
-    own: Sequence[OwnModel], papers: Sequence[PageModel], wanted: str | None
+    own: Sequence[PageModel], papers: Sequence[PageModel], wanted: str | None
 ) -> PageModel | None:
     """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
 
@@ -386,7 +377,7 @@ def _choose_baseline(
     return chosen
 
 
-def _differences(own: Sequence[OwnModel], baseline: PageModel | None) -> dict[tuple[int, str], Difference]:
+def _differences(own: Sequence[PageModel], baseline: PageModel | None) -> dict[tuple[int, str], Difference]:
     return {
         (index, cell.dataset): comparison.difference(cell, base)
         for index, model in enumerate(own)
@@ -397,7 +388,7 @@ def _differences(own: Sequence[OwnModel], baseline: PageModel | None) -> dict[tu
     }
 
 
-def _sentences(model: OwnModel) -> list[str]:
+def _sentences(model: PageModel) -> list[str]:
     if not model.places:
         return [*ranking.describe_own(model.cells), *_certainty(model.cells)]
     labels = {name: published.label for name, published in MODELS.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 import cog.reporting.figures.search as search
-from cog.reporting.html.facts import Facts, OwnModel
+from cog.reporting.html.facts import Facts, PageModel
 from cog.reporting.html.templating import date, duration
 from cog.reporting.tables.writers import Table, printable, words_table
 from cog.results.diagnostics import run_settings
@@ -57,7 +57,7 @@ class Searches:
     cut: bool
 
 
-def describe(model: OwnModel) -> Provenance:
+def describe(model: PageModel) -> Provenance:
     """Return settings, features and runs of a model."""
     keys = sorted(model.features, key=lambda key: (dataset_key(key[0]), key[1] != "train"))
     columns = [_feature_columns(model.features[key]) for key in keys]
@@ -73,7 +73,7 @@ def describe(model: OwnModel) -> Provenance:
     return Provenance(_terms(model), common, features, _runs(model))
 
 
-def _terms(model: OwnModel) -> list[tuple[str, str]]:
+def _terms(model: PageModel) -> list[tuple[str, str]]:
     details = [run.details for run in model.runs]
     seconds = sum(detail.seconds for detail in details)
     dates = sorted(detail.finished for detail in details if detail.finished)
@@ -123,7 +123,7 @@ def _feature_columns(made: FeatureDescription) -> dict[str, str]:
     }
 
 
-def _runs(model: OwnModel) -> Table:
+def _runs(model: PageModel) -> Table:
     """Return the table of runs."""
     groups = grouped(model.runs, lambda run: (run.dataset, run.n_shot))
 
