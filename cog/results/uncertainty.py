@@ -168,9 +168,9 @@ def _share(
     t_squared = _t_squared(n_concepts - 1, 1 - confidence)
     k = t_squared / total
     if 0 < share < 1:
-        of_one = 1e4 * share * (1 - share)
-        k = k if least is None else t_squared * least / of_one
-        k = max(k, _half_squared(parts, _degrees(shape), 1 - confidence) / of_one)
+        of_one = share * (1 - share)
+        k = k if least is None else t_squared * least / 1e4 / of_one
+        k = max(k, _half_squared(parts, _degrees(shape), 1 - confidence) / 1e4 / of_one)
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
