@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "power", "analysis", "variants", "overview")
 
 #: Flags that show differences, or hand them on: of these, runs without counts per concept are worth a file more.
-_WITH_INTERVALS = ("relative_to", "drop", "baseline", "power", "export", "report")
+_WITH_INTERVALS = ("relative_to", "drop", "baseline", "claims", "power", "export", "report")
 
 
 #: Views with intervals over images by choice, beside the accuracies themselves.

@@ -1,20 +1,25 @@
 """Statements of the paper, each decided by numbers: published ones, or somebody's own.
 
 A statement is one declaration (:class:`Claim`): its cases are the places where it could fail (a model on a data set, a
-pair of models), and it holds when it does in all of them. Uncertainty takes no part: published means are of five seeds
-and printed to 0.1 point. The words are ours; sections are those of the final version (ICCV 2021) unless "v1" says that
-it is the first one (January 2021), whose levels differ.
+pair of models), and it holds when it does in all of them. Published means, which have no counts per concept, decide as
+they are printed. With counts, a case is told where its interval over concepts and seeds
+(:mod:`cog.results.uncertainty`) excludes the bound that decides it (mostly 0) also after Holm's correction for all
+cases of all statements, and a statement is where those that are not told could not change it. Deviations, and the mean
+change by blurred faces, are compared as they are. The words are ours; sections are those of the final version (ICCV
+2021) unless "v1" says that it is the first one (January 2021), whose levels differ.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cog import constants
-from cog.results import official, published
+from cog.results import comparison, official, published, uncertainty
 from cog.results.labels import dataset_label
 from cog.results.scores import LOGREG, SeedAverage
 
@@ -38,6 +43,12 @@ _TOP = "deit_base_distilled_384"
 # Half a unit of the last printed digit: what was rounded alike counts as equal.
 _ROUNDING = 0.05
 
+# Decimal fractions are not exact in binary.
+_BINARY = 1e-9
+
+#: A weight, and the difference of the first average to the second, or the first alone.
+Term = tuple[float, SeedAverage, SeedAverage | None]
+
 
 class Numbers:
     """Accuracies and other averages of one source, by place.
@@ -60,12 +71,14 @@ class Numbers:
         """Return the top-1 average of a place, or None."""
         return self._at.get((model, dataset, evaluation, "top1", n_shot))
 
-    def gap(self, model: str, other: str, dataset: str, n_shot: int = 0) -> float | None:
-        """Return by how many points a model is above another one; None where one is not known."""
+    def pair(
+        self, model: str, other: str, dataset: str, n_shot: int = 0
+    ) -> tuple[SeedAverage, SeedAverage] | None:
+        """Return the averages of two models; None where one is not known, or they cannot be compared."""
         one, two = (self.average(name, dataset, n_shot) for name in (model, other))
         if one is None or two is None or not self._comparable.allows(one, two):
             return None
-        return one.value - two.value
+        return one, two
 
     def category(self, name: str) -> list[str]:
         """Return the models of a category of the paper, in its order."""
@@ -80,12 +93,14 @@ class Case:
     Attributes:
         label: which model, data set, number of images.
         value: the number that decides.
-        holds: whether the statement holds there.
+        holds: whether the statement holds there, by the means.
+        p: two-sided p-value of the value being at the bound that decides; None where there are means alone.
     """
 
     label: str
     value: float
     holds: bool
+    p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,9 +130,11 @@ class Finding:
 
     Attributes:
         claim: the statement.
-        verdict: one of ``HOLDS``, ``EXCEPTIONS`` (at most half of the cases), ``FAILS`` (more), ``OPEN`` (no case).
+        verdict: one of ``HOLDS``, ``EXCEPTIONS`` (at most half of the cases), ``FAILS`` (more), ``OPEN`` (no case, or
+            those that are not told could change it).
         n_holds: cases in which it holds.
         n_cases: all cases.
+        n_not_told: cases that are not told; None where means decide them all.
         span: lowest and highest value; None without cases.
         exceptions: labels and values of the other cases, the clearest first.
     """
@@ -126,6 +143,7 @@ class Finding:
     verdict: str
     n_holds: int = 0
     n_cases: int = 0
+    n_not_told: int | None = None
     span: tuple[float, float] | None = None
     exceptions: tuple[str, ...] = ()
 
@@ -135,51 +153,106 @@ class Finding:
         if self.span is None:
             return "no such numbers"
         ends = " to ".join(f"{end:+.1f}" for end in dict.fromkeys(self.span))
-        return f"{self.n_holds} of {self.n_cases}; {ends} {self.claim.unit}"
+        untold = f", {self.n_not_told} not told" if self.n_not_told else ""
+        return f"{self.n_holds} of {self.n_cases}{untold}; {ends} {self.claim.unit}"
 
 
-def judge(claim: Claim, numbers: Numbers) -> Finding:
-    """Decide a statement."""
-    cases = list(claim.cases(numbers))
+def _judge(claim: Claim, cases: Sequence[Case]) -> Finding:
+    """Decide a statement by its cases, whose p-values are corrected."""
     if not cases:
         return Finding(claim, OPEN)
     values = [case.value for case in cases]
-    against = sorted((case for case in cases if not case.holds), key=lambda case: case.value)
-    verdict = HOLDS if not against else EXCEPTIONS if 2 * len(against) <= len(cases) else FAILS
-    exceptions = tuple(f"{case.label} {case.value:+.1f}" for case in against)
+    told = [case for case in cases if case.p is None or case.p < comparison.ERROR_RATE]
+    against = sorted((case for case in told if not case.holds), key=lambda case: case.value)
+    n_untold = len(cases) - len(told)
+    # If all others hold, and if none of them does.
+    verdicts = {_verdict(n, len(cases)) for n in (len(against), len(against) + n_untold)}
     return Finding(
-        claim, verdict, len(cases) - len(against), len(cases), (min(values), max(values)), exceptions
+        claim,
+        verdicts.pop() if len(verdicts) == 1 else OPEN,
+        len(told) - len(against),
+        len(cases),
+        n_untold if any(case.p is not None for case in cases) else None,
+        (min(values), max(values)),
+        tuple(f"{case.label} {case.value:+.1f}" for case in against),
     )
+
+
+def _verdict(n_against: int, n_cases: int) -> str:
+    return HOLDS if not n_against else EXCEPTIONS if 2 * n_against <= n_cases else FAILS
 
 
 def judge_all(numbers: Numbers) -> list[Finding]:
     """Decide all statements by the numbers of one source."""
-    return [judge(claim, numbers) for claim in CLAIMS]
+    cases = [(claim, case) for claim in CLAIMS for case in claim.cases(numbers)]
+    adjusted = iter(uncertainty.holm([case.p for _, case in cases if case.p is not None]))
+    by_claim: dict[str, list[Case]] = {}
+    for claim, case in cases:
+        p = None if case.p is None else next(adjusted)
+        by_claim.setdefault(claim.name, []).append(dataclasses.replace(case, p=p))
+    return [_judge(claim, by_claim.get(claim.name, [])) for claim in CLAIMS]
 
 
 def judge_published() -> list[Finding]:
     """Decide all statements by the published numbers of the version that makes them."""
     numbers = {version: Numbers(published.averages(version)) for version in published.SOURCES}
-    return [judge(claim, numbers[claim.version]) for claim in CLAIMS]
+    return [_judge(claim, list(claim.cases(numbers[claim.version]))) for claim in CLAIMS]
 
 
 # --- cases
+
+
+def _case(label: str, terms: Sequence[Term], *, low: float = -math.inf, high: float = math.inf) -> Case:
+    """Return a case that holds where a weighted sum of accuracies or differences is between two bounds."""
+    value = sum(weight * (one.value - (two.value if two else 0.0)) for weight, one, two in terms)
+    nearest = min((low, high), key=lambda bound: abs(value - bound))
+    return Case(label, value, low + _BINARY < value < high - _BINARY, _p(value - nearest, terms))
+
+
+def _p(distance: float, terms: Sequence[Term]) -> float | None:
+    """Return the p-value of a sum being this far from a bound; None without counts, 1 where these do not tell."""
+    paired = []
+    for weight, one, two in terms:
+        if not one.concepts or (two is not None and not two.concepts):
+            return None
+        runs = [dict(zip(a.seeds, a.concepts, strict=True)) for a in (one, two) if a is not None]
+        seeds = [seed for seed in runs[0] if seed in runs[-1]]
+        if len(seeds) < 2:  # another seed may say otherwise
+            return 1.0
+        counts = [[by_seed[seed] for seed in seeds] for by_seed in runs]
+        paired.append((weight, counts[0], counts[1] if two is not None else []))
+    found = uncertainty.p_of_sum(distance, paired)
+    return 1.0 if found is None else found
+
+
+def _extreme(cases: Sequence[Case], place: str, *, of: Callable[..., Case]) -> Case:
+    """Return the case of the lowest (``of`` min) or highest value (max) among several models.
+
+    That the lowest is high enough is told when it is told of all; that it is not, when it is told of that one, for
+    which there were as many chances.
+    """
+    chosen = of(cases, key=lambda case: case.value)
+    p = chosen.p
+    known = [case.p for case in cases if case.p is not None]
+    if p is not None:
+        p = max(known) if chosen.holds == (of is min) else min(1.0, len(known) * p)
+    if len(known) < len(cases):
+        p = None
+    return dataclasses.replace(chosen, label=f"{place} ({chosen.label})", p=p)
 
 
 def _above(
     pairs: Callable[[Numbers], Iterable[tuple[str, str]]],
     datasets: Sequence[str],
     shots: Sequence[int] = (0,),
-    *,
-    sign: int = 1,
-    by: float = 0.0,
+    **bounds: float,
 ) -> Callable[[Numbers], Iterator[Case]]:
-    """Return cases: the first model of each pair is above the second by more than ``by`` (``sign`` -1: below)."""
+    """Return cases: the first model of each pair is above the second (or as ``low`` and ``high`` of the gap say)."""
 
     def cases(numbers: Numbers) -> Iterator[Case]:
         for (model, other), dataset, n_shot in itertools.product(pairs(numbers), datasets, shots):
-            if (gap := numbers.gap(model, other, dataset, n_shot)) is not None:
-                yield Case(_place(model, dataset, n_shot), gap, sign * gap > by + 1e-9)
+            if pair := numbers.pair(model, other, dataset, n_shot):
+                yield _case(_place(model, dataset, n_shot), [(1, *pair)], **(bounds or {"low": 0.0}))
 
     return cases
 
@@ -192,14 +265,14 @@ def _category_to_base(name: str) -> Callable[[Numbers], Iterable[tuple[str, str]
     return lambda numbers: [(model, BASE) for model in numbers.category(name)]
 
 
-def _gain(models: Callable[[Numbers], Iterable[str]], sign: int) -> Callable[[Numbers], Iterator[Case]]:
-    """Return cases: from IN-1K to the farthest level, models gain (``sign`` -1: lose) against the base."""
+def _gain(models: Callable[[Numbers], Iterable[str]], **bounds: float) -> Callable[[Numbers], Iterator[Case]]:
+    """Return cases: from IN-1K to the farthest level, models gain against the base (or as the bounds say)."""
 
     def cases(numbers: Numbers) -> Iterator[Case]:
         for model in models(numbers):
-            near, far = (numbers.gap(model, BASE, dataset) for dataset in (IN1K, FARTHEST))
-            if near is not None and far is not None:
-                yield Case(model, far - near, sign * (far - near) > 1e-9)
+            near, far = (numbers.pair(model, BASE, dataset) for dataset in (IN1K, FARTHEST))
+            if near and far:
+                yield _case(model, [(1, *far), (-1, *near)], **(bounds or {"low": 0.0}))
 
     return cases
 
@@ -211,22 +284,19 @@ def _first(
 
     def cases(numbers: Numbers) -> Iterator[Case]:
         for dataset, n_shot in itertools.product(datasets, shots):
-            others = (other for other in numbers.models if other != model)
-            leads = {m: g for m in others if (g := numbers.gap(model, m, dataset, n_shot)) is not None}
-            if leads:
-                rival = min(leads, key=leads.__getitem__)
-                yield Case(f"{_place('', dataset, n_shot)} ({rival})", leads[rival], leads[rival] > 1e-9)
+            pairs = {m: numbers.pair(model, m, dataset, n_shot) for m in numbers.models if m != model}
+            if leads := [_case(m, [(1, *pair)], low=0.0) for m, pair in pairs.items() if pair]:
+                yield _extreme(leads, _place("", dataset, n_shot), of=min)
 
     return cases
 
 
 def _above_all_in_the_mean(numbers: Numbers) -> Iterator[Case]:
     for model in numbers.models:
-        gaps = [numbers.gap(_TOP, model, dataset) for dataset in constants.DATASETS]
-        known = [gap for gap in gaps if gap is not None]
-        if model != _TOP and len(known) == len(gaps):
-            lead = statistics.fmean(known)
-            yield Case(model, lead, lead > 1e-9)
+        pairs = [numbers.pair(_TOP, model, dataset) for dataset in constants.DATASETS]
+        terms = [(1 / len(pairs), *pair) for pair in pairs if pair]
+        if model != _TOP and len(terms) == len(pairs):
+            yield _case(model, terms, low=0.0)
 
 
 def _falls(numbers: Numbers) -> Iterator[Case]:
@@ -235,13 +305,7 @@ def _falls(numbers: Numbers) -> Iterator[Case]:
             one, two = numbers.average(model, near), numbers.average(model, far)
             if one is not None and two is not None:
                 step = f"{model}, {dataset_label(near)} to {dataset_label(far)}"
-                yield Case(step, two.value - one.value, two.value < one.value)
-
-
-def _transformers_by_3_to_4(numbers: Numbers) -> Iterator[Case]:
-    for model, n_shot in itertools.product(_TRANSFORMERS, SHOTS):
-        if (gap := numbers.gap(model, BASE, FARTHEST, n_shot)) is not None:
-            yield Case(_place(model, FARTHEST, n_shot), gap, 3 - _ROUNDING <= gap <= 4 + _ROUNDING)
+                yield _case(step, [(1, two, None), (-1, one, None)], high=0.0)
 
 
 def _deviations(numbers: Numbers) -> Iterator[Case]:
@@ -253,23 +317,23 @@ def _deviations(numbers: Numbers) -> Iterator[Case]:
 
 
 def _loses_25_to_35(numbers: Numbers) -> Iterator[Case]:
+    bounds = 25 - _ROUNDING, 35 + _ROUNDING
     for model in numbers.models:
         near, far = (numbers.average(model, dataset) for dataset in (IN1K, FARTHEST))
         if near is not None and far is not None and near.value > 0:
             loss = 100 * (1 - far.value / near.value)
-            yield Case(model, loss, 25 - _ROUNDING <= loss <= 35 + _ROUNDING)
+            # At a bound, the level has this share of IN-1K.
+            share = 1 - min(bounds, key=lambda bound: abs(loss - bound)) / 100
+            p = _p(far.value - share * near.value, [(1, far, None), (-share, near, None)])
+            yield Case(model, loss, bounds[0] <= loss <= bounds[1], p)
 
 
 def _best_without_labels(numbers: Numbers) -> Iterator[Case]:
     for n_shot in (*SHOTS, 0):
-        gaps = {
-            model: gap
-            for model in numbers.category("self-supervision")
-            if (gap := numbers.gap(model, BASE, FARTHEST, n_shot)) is not None
-        }
-        if gaps:
-            best = max(gaps, key=gaps.__getitem__)
-            yield Case(_place(best, FARTHEST, n_shot), gaps[best], gaps[best] > -1e-9)
+        pairs = {m: numbers.pair(m, BASE, FARTHEST, n_shot) for m in numbers.category("self-supervision")}
+        # As good is no worse.
+        if gaps := [_case(m, [(1, *pair)], low=-2 * _BINARY) for m, pair in pairs.items() if pair]:
+            yield _extreme(gaps, _place("", FARTHEST, n_shot), of=max)
 
 
 def _half_of_the_components(numbers: Numbers) -> Iterator[Case]:
@@ -277,8 +341,7 @@ def _half_of_the_components(numbers: Numbers) -> Iterator[Case]:
         half = numbers.average(BASE, dataset, evaluation=f"{LOGREG}_pca1024")
         whole = numbers.average(BASE, dataset)
         if half is not None and whole is not None:
-            gap = half.value - whole.value
-            yield Case(_place(BASE, dataset, 0), gap, abs(gap) < _ROUNDING)
+            yield _case(_place(BASE, dataset, 0), [(1, half, whole)], low=-_ROUNDING, high=_ROUNDING)
 
 
 def _blurred(numbers: Numbers) -> Iterator[Case]:
@@ -306,11 +369,11 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "self-supervised gain", "4.2.1", "self-supervised models gain on ResNet-50 from IN-1K to L5",
-        _gain(lambda numbers: numbers.category("self-supervision"), 1),
+        _gain(lambda numbers: numbers.category("self-supervision")),
     ),
     Claim(
         "transformers lose", "4.2.1", "visual transformers lose to ResNet-50 from IN-1K to L5",
-        _gain(lambda numbers: _TRANSFORMERS, -1),
+        _gain(lambda numbers: _TRANSFORMERS, high=0.0),
     ),
     Claim(
         "web data", "4.2.1", "models with web data are above ResNet-50 on every level",
@@ -330,7 +393,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "label mixing hurts far", "4.2.1", "ReLabel, CutMix and MixUps are below ResNet-50 on every level",
-        _above(_to_base(*_LABEL_MIXING), LEVELS, sign=-1),
+        _above(_to_base(*_LABEL_MIXING), LEVELS, high=0.0),
     ),
     Claim(
         "top overall", "4.2.1", "DeiT-B-distilled is above every other model there, in the mean over the six data sets",
@@ -341,7 +404,8 @@ CLAIMS: tuple[Claim, ...] = (
         _above(_to_base(*_TRANSFORMERS), [FARTHEST], SHOTS),
     ),
     Claim(
-        "few-shot transformers by", "4.2.2", "... by 3 to 4 points", _transformers_by_3_to_4,
+        "few-shot transformers by", "4.2.2", "... by 3 to 4 points",
+        _above(_to_base(*_TRANSFORMERS), [FARTHEST], SHOTS, low=3 - _ROUNDING, high=4 + _ROUNDING),
     ),
     Claim(
         "few-shot distillation", "4.2.2", "with few images, distilled models are above undistilled on every level",

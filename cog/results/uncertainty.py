@@ -168,9 +168,9 @@ def _share(
     t_squared = _t_squared(n_concepts - 1, 1 - confidence)
     k = t_squared / total
     if 0 < share < 1:
-        of_one = 1e4 * share * (1 - share)
-        k = k if least is None else t_squared * least / of_one
-        k = max(k, _half_squared(parts, shape, 1 - confidence) / of_one)
+        of_one = share * (1 - share)
+        k = k if least is None else t_squared * least / 1e4 / of_one
+        k = max(k, _half_squared(parts, _degrees(shape), 1 - confidence) / 1e4 / of_one)
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
@@ -459,9 +459,10 @@ def _around(
 ) -> Estimate:
     """Return a mean over ``shape`` with its interval; ``few_images``: variance that is added for differences of few."""
     parts = parts[0] + few_images, parts[1]
-    half = math.sqrt(_half_squared(parts, shape, 1 - confidence))
+    degrees = _degrees(shape)
+    half = math.sqrt(_half_squared(parts, degrees, 1 - confidence))
     n_seeds, n_concepts = shape
-    return Estimate(mean, mean - half, mean + half, _p_value(mean, parts, shape), n_concepts, n_seeds)
+    return Estimate(mean, mean - half, mean + half, _p_value(mean, parts, degrees), n_concepts, n_seeds)
 
 
 def _two_images(total: float) -> float:
@@ -476,33 +477,62 @@ def _t_squared(degrees: int, p: float) -> float:
     return float(stdtrit(degrees, p / 2)) ** 2
 
 
-def _half_squared(parts: tuple[float, float], shape: tuple[int, ...], p: float) -> float:
-    """Return the square of half the interval of confidence ``1 - p`` of a mean over ``shape``: S seeds, C concepts."""
+def _degrees(shape: tuple[int, int]) -> tuple[int, int]:
+    """Return the degrees of freedom of the parts concepts and seeds of a mean over ``shape``: S seeds, C concepts."""
     n_seeds, n_concepts = shape
-    half = _t_squared(n_concepts - 1, p) * parts[0]
-    return half + _t_squared(n_seeds - 1, p) * parts[1] if n_seeds > 1 else half
+    return n_concepts - 1, n_seeds - 1
 
 
-def _p_value(mean: float, parts: tuple[float, float], shape: tuple[int, ...]) -> float:
+def _half_squared(parts: Sequence[float], degrees: Sequence[int], p: float) -> float:
+    """Return the square of half the interval of confidence ``1 - p``; a part without degrees of freedom is left out."""
+    return sum(_t_squared(d, p) * part for part, d in zip(parts, degrees, strict=True) if d)
+
+
+def _p_value(mean: float, parts: Sequence[float], degrees: Sequence[int]) -> float:
     """Return 1 minus the confidence at which the interval ends at 0."""
     from scipy.special import stdtr
 
-    n_seeds, n_concepts = shape
     if not mean:
         return 1.0
     t = -abs(mean) / math.sqrt(sum(parts))
-    by_concepts = 2 * float(stdtr(n_concepts - 1, t))
-    if not parts[1]:
-        return by_concepts
-    # Between those of the degrees of freedom of either part; by bisection, since there is no closed form.
-    low, high = sorted(math.log(max(p, 1e-300)) for p in (by_concepts, 2 * float(stdtr(n_seeds - 1, t))))
+    # Between those of the degrees of freedom of single parts; by bisection, since there is no closed form.
+    of_each = {2 * float(stdtr(d, t)) for part, d in zip(parts, degrees, strict=True) if part and d}
+    if len(of_each) == 1:
+        return of_each.pop()
+    low, high = (math.log(max(end(of_each), 1e-300)) for end in (min, max))
     for _ in range(50):
         middle = (low + high) / 2
-        if _half_squared(parts, shape, math.exp(middle)) > mean * mean:
+        if _half_squared(parts, degrees, math.exp(middle)) > mean * mean:
             low = middle
         else:
             high = middle
     return math.exp(high)
+
+
+def p_of_sum(
+    value: float, terms: Sequence[tuple[float, Sequence[ConceptCounts], Sequence[ConceptCounts]]]
+) -> float | None:
+    """Return the two-sided p-value of a weighted sum of accuracies or differences, on independent concepts, being 0.
+
+    Args:
+        value: the sum, in points, or how far it is from another number than 0.
+        terms: weight, runs of a model and those of a baseline with the same seeds, or none for the accuracy itself.
+
+    Returns:
+        That of :func:`difference` for a single one; None where the runs of a term are not of the same images.
+    """
+    parts: list[float] = []
+    degrees: list[int] = []
+    for weight, runs, baseline in terms:
+        if (baseline and len(runs) != len(baseline)) or not same_images([*runs, *baseline]):
+            return None
+        images, counts = _images(runs[0]), _correct(runs)
+        if baseline:
+            counts = counts - _correct(baseline)
+        concepts, seeds = _parts(_scaled(counts, images))
+        parts += [weight**2 * (concepts + _two_images(float(images.sum()))), weight**2 * seeds]
+        degrees += _degrees((len(runs), len(images)))
+    return _p_value(value, parts, degrees)
 
 
 # --- how many seeds it takes
@@ -553,7 +583,7 @@ def smallest_difference(spread: Spread, n_seeds: int, *, confidence: float = CON
 
     concepts = spread.concepts / spread.n_concepts + _two_images(spread.n_images)
     parts = concepts, (spread.seeds + spread.rest / spread.n_concepts) / n_seeds
-    half = math.sqrt(_half_squared(parts, (n_seeds, spread.n_concepts), 1 - confidence))
+    half = math.sqrt(_half_squared(parts, _degrees((n_seeds, spread.n_concepts)), 1 - confidence))
     return half + float(ndtri(POWER)) * math.sqrt(sum(parts))
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import json
+from array import array
 
+import numpy as np
 import pytest
 from experiment_records import write_runs
 
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.results import claims
-from cog.results.claims import EXCEPTIONS, FAILS, HOLDS, OPEN, Numbers
+from cog.results.claims import EXCEPTIONS, FAILS, HOLDS, OPEN, Case, Numbers
+from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import Counts, SeedAverage
 
 DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
@@ -153,6 +157,98 @@ def test_models_on_other_data_are_not_compared():
 def test_a_single_seed_has_no_deviation(seeds, verdict):
     numbers = Numbers(own((70, 60), std=0.0, seeds=seeds))
     assert {f.claim.name: f.verdict for f in claims.judge_all(numbers)}["deviation"] == verdict
+
+
+def counted(generator, model, dataset, shares, n_seeds=3):
+    """An average of runs that are right on shares of 50 images of each concept, as often as chance says."""
+    correct = generator.binomial(50, shares, (n_seeds, len(shares)))
+    runs = tuple(ConceptCounts(array("B", row.tolist()), 50) for row in correct)
+    values = tuple((2 * correct.mean(axis=1)).tolist())
+    place = (model, dataset, "logreg", "top1", 0)
+    return SeedAverage(
+        *place, float(np.mean(values)), 0.1, (22, 37, 45)[:n_seeds], by_seed=values, concepts=runs
+    )
+
+
+def findings(averages):
+    return {finding.claim.name: finding for finding in claims.judge_all(Numbers(averages))}
+
+
+ABOVE, GAIN = "self-supervised above", "self-supervised gain"
+
+
+@pytest.mark.parametrize(
+    ("gap", "n_seeds", "verdict"),
+    [(0.1, 3, HOLDS), (-0.1, 3, FAILS), (0.002, 3, OPEN), (-0.002, 3, OPEN), (0.1, 1, OPEN)],
+)
+def test_differences_with_counts_are_decided_by_intervals(gap, n_seeds, verdict):
+    """The same means without counts decide as they are."""
+    generator = np.random.default_rng(1)
+    shares = np.clip(generator.normal(0.6, 0.15, 200), 0.1, 0.85)
+    averages = [
+        counted(generator, model, "cog_l5", shares + by, n_seeds)
+        for model, by in ((claims.BASE, 0.0), ("dino_resnet50", gap))
+    ]
+    found = findings(averages)[ABOVE]
+    assert found.verdict == verdict and found.n_not_told == (verdict == OPEN)
+    assert ("1 not told" in found.evidence) == (verdict == OPEN)
+    means = findings([dataclasses.replace(a, concepts=()) for a in averages])[ABOVE]
+    ahead = averages[1].value > averages[0].value
+    assert means.verdict == (HOLDS if ahead else FAILS) and means.n_not_told is None
+
+
+def test_no_statement_is_decided_where_models_are_the_same():
+    """Three models on IN-1K and L5, 100 studies; means alone decide in all of them."""
+    generator = np.random.default_rng(2)
+    n_told = 0
+    for _ in range(100):
+        averages = []
+        for dataset in ("in1k", "cog_l5"):
+            shares = np.clip(generator.normal(0.6, 0.15, 60), 0, 1)
+            names = (claims.BASE, "dino_resnet50", "relabel_resnet50")
+            averages += [counted(generator, name, dataset, shares) for name in names]
+        found = findings(averages)
+        told = {found[name].n_not_told for name in (ABOVE, GAIN, "label mixing helps near")}
+        n_told += told != {1}
+    assert n_told <= 5 + 2 * (100 * 0.05 * 0.95) ** 0.5
+
+
+def test_cases_that_are_not_told_decide_no_statement():
+    def verdict(n_for, n_against, n_untold):
+        cases = [Case("", 1.0, True, 0.01)] * n_for + [Case("", -1.0, False, 0.01)] * n_against
+        cases += [Case("", 0.1, True, 0.2)] * n_untold
+        return claims._judge(claims.CLAIMS[0], cases).verdict
+
+    assert [verdict(5, 0, 0), verdict(5, 1, 0), verdict(1, 5, 0)] == [HOLDS, EXCEPTIONS, FAILS]
+    assert [verdict(5, 0, 1), verdict(5, 1, 1), verdict(0, 5, 4)] == [OPEN, EXCEPTIONS, FAILS]
+    assert [verdict(2, 1, 3), verdict(0, 0, 3)] == [OPEN, OPEN]
+
+
+@pytest.mark.parametrize(
+    ("values", "of", "p", "value"),
+    [
+        ((2.0, 3.0), min, 0.03, 2.0),  # both are high enough
+        ((-1.0, 3.0), min, 0.02, -1.0),  # of two chances
+        ((2.0, -3.0), max, 0.02, 2.0),
+        ((-1.0, -3.0), max, 0.03, -1.0),
+    ],
+)
+def test_p_values_of_the_best_of_several(values, of, p, value):
+    cases = [Case(str(v), v, v > 0, p) for v, p in zip(values, (0.01, 0.03), strict=True)]
+    found = claims._extreme(cases, "L5", of=of)
+    assert (found.p, found.value, found.label) == (pytest.approx(p), value, f"L5 ({value})")
+    unknown = [cases[0], dataclasses.replace(cases[1], p=None)]
+    assert claims._extreme(unknown, "L5", of=of).p is None
+
+
+def test_losses_are_told_by_their_nearest_bound():
+    generator = np.random.default_rng(3)
+    for far, verdict in ((0.56, HOLDS), (0.40, FAILS), (0.75, FAILS), (0.523, OPEN)):
+        averages = [
+            counted(generator, "my_net", dataset, np.clip(generator.normal(mean, 0.05, 1000), 0, 1))
+            for dataset, mean in (("in1k", 0.8), ("cog_l5", far))
+        ]
+        assert findings(averages)["loss"].verdict == verdict, far
 
 
 def test_the_command(tmp_path, capsys):

@@ -385,6 +385,26 @@ def test_a_handful_of_images_is_as_telling_as_in_a_sign_test(n_concepts):
         assert (found.p < 0.05) == (exact < 0.05), (n, found.p, exact)
 
 
+def test_p_values_of_sums():
+    """Of a single difference its own, whatever the weight; of two equal ones at most as often small as it says."""
+    generator = np.random.default_rng(22)
+    one, other = (runs(x) for x in generator.binomial(50, 0.6, (2, 3, 30)))
+    found = uncertainty.difference(one, other)
+    for weight in (1, -1, 0.5):
+        p = uncertainty.p_of_sum(weight * found.mean, [(weight, one, other)])
+        assert p == pytest.approx(found.p)
+    assert uncertainty.p_of_sum(1, [(1, one, other), (1, one, other[:2])]) is None
+    assert uncertainty.p_of_sum(1, [(1, one, []), (1, runs([[1, 2]]), [])]) is not None
+    p_values = []
+    for _ in range(400):
+        rates = accuracies(generator, 40)
+        near, far = ([runs(generator.binomial(50, rates, (3, 40))) for _ in range(2)] for _ in range(2))
+        gaps = [uncertainty.difference(*pair).mean for pair in (far, near)]
+        p_values.append(uncertainty.p_of_sum(gaps[0] - gaps[1], [(1, *far), (-1, *near)]))
+    assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 2 * (0.05 * 0.95 / 400) ** 0.5
+    assert 0.3 < np.median(p_values) < 0.7
+
+
 def test_what_cannot_be_paired():
     three = runs([[1, 2, 3]])
     assert uncertainty.difference(three, runs([[1, 2]])) is None
@@ -434,7 +454,9 @@ def test_coverage_of_differences(n_concepts, n_seeds):
         for _ in range(n_studies):
             x = generator.normal(0, concepts, n_concepts) + generator.normal(0, rest, (n_seeds, n_concepts))
             x += (n_seeds > 1) * generator.normal(0, seeds, (n_seeds, 1))
-            half = np.sqrt(uncertainty._half_squared(uncertainty._parts(x), x.shape, 0.05))
+            half = np.sqrt(
+                uncertainty._half_squared(uncertainty._parts(x), (n_concepts - 1, n_seeds - 1), 0.05)
+            )
             n_covered += abs(x.mean()) <= half
         covered.append(n_covered / n_studies)
     # Binomial noise at two deviations: 3.1 points of each kind of study, 1.3 of all together.
@@ -503,7 +525,7 @@ def test_five_thousand_studies_of_24_comparisons(n_concepts, n_seeds, spread):
     """Of equal models; the mean and the three variances of normal studies are drawn, and not every number."""
     generator = np.random.default_rng(17)
     concepts, seeds, rest = (std**2 for std in SPREADS[spread])
-    shape = n_seeds, n_concepts
+    degrees = n_concepts - 1, n_seeds - 1
 
     def variances(expected, degrees):
         return expected * generator.chisquare(degrees, (5000, 24)) / degrees
@@ -516,10 +538,10 @@ def test_five_thousand_studies_of_24_comparisons(n_concepts, n_seeds, spread):
     # As of differences of counts: the parts, and two images.
     of_concepts = np.maximum(0, of_concepts - of_rest / n_seeds) / n_concepts
     parts = of_concepts + uncertainty._two_images(50 * n_concepts), of_seeds / n_seeds
-    covered = np.mean(means**2 <= uncertainty._half_squared(parts, shape, 0.05))
+    covered = np.mean(means**2 <= uncertainty._half_squared(parts, degrees, 0.05))
     assert 0.949 <= covered <= (0.99 if n_seeds == 2 else 0.98)
     # Holm's correction calls one of them different when the smallest p-value is below 0.05 / 24.
-    false = (means**2 > uncertainty._half_squared(parts, shape, 0.05 / 24)).any(axis=1).mean()
+    false = (means**2 > uncertainty._half_squared(parts, degrees, 0.05 / 24)).any(axis=1).mean()
     assert false <= 0.05 + 2 * (0.05 * 0.95 / 5000) ** 0.5
 
 

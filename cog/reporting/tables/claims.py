@@ -13,16 +13,23 @@ from cog.results.scores import RUNS, SeedAverage
 
 #: Columns of flat records.
 COLUMNS = (
-    "claim", "section", "text", "source", "verdict", "n_holds", "n_cases", "lowest", "highest", "unit",
-    "exceptions",
+    "claim", "section", "text", "source", "verdict", "n_holds", "n_cases", "n_not_told", "lowest", "highest",
+    "unit", "exceptions",
 )  # fmt: skip
 
 # Exceptions that are named in tables; records have all.
 _MOST_EXCEPTIONS = 6
 
+_BY_MEANS = "Verdicts compare means; their uncertainty takes no part."
+_BY_INTERVALS = (
+    "A case with right answers per concept is told where the interval over concepts and seeds excludes the bound that "
+    "decides it, such as a difference of 0, also after Holm's correction for all cases of this table; it takes two "
+    "common seeds. cannot be told: cases that are not told could change the verdict. Means alone decide deviations, "
+    "blurred faces, and numbers without counts."
+)
 _NOTE = (
-    "Verdicts compare means; their uncertainty takes no part. holds with exceptions: it does not in at most half of "
-    "the cases; does not hold: in more. Evidence: cases in which it holds; lowest and highest value."
+    "holds with exceptions: it does not in at most half of the cases; does not hold: in more. Evidence: cases in which "
+    "it holds; lowest and highest value."
 )
 
 
@@ -58,7 +65,9 @@ def _table(source: str, findings: Sequence[Finding]) -> Table:
         for finding in findings
         if finding.exceptions
     ]
-    notes = (Note(_NOTE), *([Note("Exceptions", tuple(exceptions))] if exceptions else []))
+    by_intervals = any(finding.n_not_told is not None for finding in findings)
+    verdicts = _BY_INTERVALS if by_intervals else _BY_MEANS
+    notes = (Note(f"{verdicts} {_NOTE}"), *([Note("Exceptions", tuple(exceptions))] if exceptions else []))
     title = f"statements of the paper by {printable(numbers)}"
     return Table(title, ("where", "verdict", "evidence"), rows, notes, "statement", frozenset({0, 1, 2}))
 
@@ -67,6 +76,7 @@ def _record(source: str, finding: Finding) -> dict[str, object]:
     claim, (lowest, highest) = finding.claim, finding.span or (None, None)
     return {
         "claim": claim.name, "section": claim.section, "text": claim.text, "source": source,
-        "verdict": finding.verdict, "n_holds": finding.n_holds, "n_cases": finding.n_cases, "lowest": lowest,
-        "highest": highest, "unit": claim.unit, "exceptions": finding.exceptions,
+        "verdict": finding.verdict, "n_holds": finding.n_holds, "n_cases": finding.n_cases,
+        "n_not_told": finding.n_not_told, "lowest": lowest, "highest": highest, "unit": claim.unit,
+        "exceptions": finding.exceptions,
     }  # fmt: skip
