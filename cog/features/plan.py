@@ -256,7 +256,8 @@ class ExtractionPlan:
 
     def _check_network(self, report: Report, try_network: TryNetwork) -> int | None:
         """Run the network once, on the first image of a data set; returns the number of features, None: not known."""
-        if self.model.library_model is not None and self.model.checkpoint is None:
+        library_model = self.model.library_model
+        if library_model is not None and self.model.checkpoint is None and not library_model.is_cached:
             report.ok("model", "not tried, because its weights would have to be downloaded")
             return None
         if not self._lists:

@@ -82,7 +82,9 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     for job in jobs if plan.rank.leads else ():
         versions = extract_job.work_versions(plan, device=device, rows_per_pass=rows_per_pass)
         job.folder.check_unfinished(job.folder.identity, versions)
-    return _extractor(plan, device, n_workers=n_workers)
+    extractor, summary = _extractor(plan, device, n_workers=n_workers)
+    logger.info("%s", summary)
+    return extractor
 
 
 def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
@@ -94,25 +96,26 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
     Raises:
         CogError: the network cannot be loaded, or fails.
     """
-    extractor = _extractor(plan, torch.device("cpu"), n_workers=0, compiled=False)
+    extractor, summary = _extractor(plan, torch.device("cpu"), n_workers=0, compiled=False)
     with contextlib.closing(extractor.stream(images, [(0, 1)])) as stream:
         features = next(stream)
     dim = features.x.shape[1]
     if features.failures:
-        return dim, f"{dim} features; {images.file(0)} could not be decoded ({features.failures[0][1]})"
+        return dim, f"{summary}; {images.file(0)} could not be decoded ({features.failures[0][1]})"
     rms = float(features.x.float().square().mean().sqrt())
-    return dim, f"{dim} features of {images.file(0)}, root mean square {rms:.3g}"
+    return dim, f"{summary}; those of {images.file(0)} have a root mean square of {rms:.3g}"
 
 
 def _extractor(
     plan: ExtractionPlan, device: torch.device, *, n_workers: int, compiled: bool | None = None
-) -> Extractor:
+) -> tuple[Extractor, str]:
+    """Return what runs the network, and a line about what the network sees and gives."""
     fx = plan.cfg.FT_EXTRACT
     backbone = plan.model.load(device, plan.cfg)
     if backbone.feature_dim is None:
         probe(backbone, fx.IMAGE_CROP_SIZE)
-    logger.info("%s", plan.model.summary(backbone, plan.cfg))
-    return make_extractor(backbone, plan.cfg, device, n_workers=n_workers, compiled=compiled)
+    extractor = make_extractor(backbone, plan.cfg, device, n_workers=n_workers, compiled=compiled)
+    return extractor, plan.model.summary(backbone, plan.cfg)
 
 
 def make_extractor(
