@@ -96,7 +96,8 @@ def _check_checkpoint(report: Report, model: ModelRequest) -> None:
 
 def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | None) -> int | None:
     """Run the network once, on the first image of a data set; returns the number of features, None: not known."""
-    if plan.model.library_model is not None and plan.model.checkpoint is None:
+    library_model = plan.model.library_model
+    if library_model is not None and plan.model.checkpoint is None and not library_model.is_cached:
         report.ok("model", "not tried, because its weights would have to be downloaded")
         return None
     if images is None:

@@ -95,17 +95,20 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     _, rows_per_pass = pass_sizes(device, crop=fx.IMAGE_CROP_SIZE, batch_size=fx.BATCH_SIZE)
     for job in jobs if plan.rank.leads else ():
         job.folder.check_unfinished(job.folder.identity, _work_versions(plan, device, rows_per_pass))
-    return _extractor(plan, device, n_workers=n_workers)
+    extractor, summary = _extractor(plan, device, n_workers=n_workers)
+    logger.info("%s", summary)
+    return extractor
 
 
 def _extractor(
     plan: ExtractionPlan, device: torch.device, *, n_workers: int, compiled: bool | None = None
-) -> Extractor:
+) -> tuple[Extractor, str]:
+    """Return what runs the network, and a line about what the network sees and gives."""
     backbone = plan.model.load(device, plan.cfg)
     if backbone.feature_dim is None:
         probe(backbone, plan.cfg.FT_EXTRACT.IMAGE_CROP_SIZE)
-    logger.info("%s", plan.model.summary(backbone, plan.cfg))
-    return Extractor.from_config(backbone, plan.cfg, device, n_workers=n_workers, compiled=compiled)
+    extractor = Extractor.from_config(backbone, plan.cfg, device, n_workers=n_workers, compiled=compiled)
+    return extractor, plan.model.summary(backbone, plan.cfg)
 
 
 def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
@@ -117,14 +120,14 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
     Raises:
         CogError: the network cannot be loaded, or fails.
     """
-    extractor = _extractor(plan, torch.device("cpu"), n_workers=0, compiled=False)
+    extractor, summary = _extractor(plan, torch.device("cpu"), n_workers=0, compiled=False)
     with contextlib.closing(extractor.stream(images, [(0, 1)])) as stream:
         features = next(stream)
     dim = features.x.shape[1]
     if features.failures:
-        return dim, f"{dim} features; {images.file(0)} could not be decoded ({features.failures[0][1]})"
+        return dim, f"{summary}; {images.file(0)} could not be decoded ({features.failures[0][1]})"
     rms = float(features.x.float().square().mean().sqrt())
-    return dim, f"{dim} features of {images.file(0)}, root mean square {rms:.3g}"
+    return dim, f"{summary}; those of {images.file(0)} have a root mean square of {rms:.3g}"
 
 
 # --- one data set and split

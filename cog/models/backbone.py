@@ -73,7 +73,10 @@ class Backbone(nn.Module):
         Raises:
             CogError: when the network returns anything else than one vector per image.
         """
-        y = self.network(x) if self._forward is None else self._forward(x)
+        try:
+            y = self.network(x) if self._forward is None else self._forward(x)
+        except SystemExit as error:  # it must not end us as if all were well
+            raise CogError(f"model {self.name} called exit() on a batch of shape {tuple(x.shape)}") from error
         n_prefix = getattr(self.network, "num_prefix_tokens", None)
         y = features_of(y, name=self.name, pooling=self._pooling, n_prefix=n_prefix)
         if (

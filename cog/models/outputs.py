@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Mapping
@@ -63,13 +64,18 @@ def _field(output: Any, name: str, pooling: str) -> torch.Tensor:
     for field in names:
         if isinstance(fields.get(field), torch.Tensor):
             if field == "logits":
-                logger.warning("model %s returned logits, class scores: remove its classifier", name)
+                _warn_of_logits(name)
             return fields[field]
     has = f" with {', '.join(map(str, list(fields)[:_SHOWN]))}" if fields else ""
     raise CogError(
         f"model {name} returned {type(output).__name__}{has}, expected a tensor (B, D); return a forward that picks "
         "one, such as lambda x: backbone(x)[0]"
     )
+
+
+@functools.cache  # once, however many batches there are
+def _warn_of_logits(name: str) -> None:
+    logger.warning("model %s returned logits, class scores: remove its classifier", name)
 
 
 def _prefix(n_tokens: int, name: str) -> int:

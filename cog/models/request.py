@@ -17,7 +17,7 @@ from cog.models.formats.detect import SHARDED_SUFFIX, checkpoint_files, require_
 from cog.models.preprocessing import from_mapping, to_mapping
 from cog.models.pretraining import UNKNOWN, pretraining, stated
 from cog.models.sources import LibraryModel, find_spec, is_library_model
-from cog.models.zoo import MODELS, get_spec
+from cog.models.zoo import MODELS
 from cog.paths import ModelDir, split_model_name, without_limit
 from cog.runtime import files
 
@@ -141,7 +141,13 @@ class ModelRequest:
         Raises:
             CogError: an unknown model, or a library that is not installed.
         """
-        return find_spec(self.known_as, self.library_folder)
+        try:
+            return find_spec(self.known_as, self.library_folder)
+        except CogError as error:
+            if self.own is None:
+                raise
+            what = f"source of {self.model}" if self.source else f"{self.model} has no source and no loader"
+            raise CogError(f"{self.own_file}: {what}: {error}") from error
 
     @property
     def library_folder(self) -> Path | None:
@@ -229,8 +235,7 @@ class ModelRequest:
         """Return whether the model, which must be a known one, can do without a checkpoint of the user's."""
         if self.model_loader is not None or is_library_model(self.known_as):
             return True
-        get_spec(self.known_as)
-        return False
+        return isinstance(self.spec, LibraryModel)
 
     @property
     def library_model(self) -> LibraryModel | None:
@@ -362,7 +367,7 @@ class ModelRequest:
         """Return one line that says what the network sees and gives."""
         fx = cfg.FT_EXTRACT
         side = "both sides" if fx.IMAGE_SQUASH else "shortest side"
-        if self.model_loader is not None and backbone.feature_dim == _N_CLASSES_IN1K:
+        if backbone.feature_dim == _N_CLASSES_IN1K:
             logger.warning(
                 "%s gives %d features: if these are the scores of a classifier, remove it (docs/own-models.md)",
                 self.model, _N_CLASSES_IN1K,

@@ -14,7 +14,7 @@ import cog
 from cog import config
 from cog.commands import extract_features, study
 from cog.errors import CogError
-from cog.models import models_file
+from cog.models import models_file, outputs
 from cog.models.request import ModelRequest
 from cog.models.spec import IMAGENET_MEAN
 
@@ -221,8 +221,19 @@ def test_a_forgotten_classifier_is_warned_of(loads, caplog):
         caplog.clear()
         request.summary(backbone, config.get_cfg())
         assert ("remove it" in caplog.text) is warned
-    loads("return torch.nn.Flatten(), lambda x: {'logits': x[:, 0, 0]}")(GRAY)
-    assert "class scores: remove its classifier" in caplog.text
+    caplog.clear()
+    request = ModelRequest("torchvision_resnet18")  # a library's; entry points of torch.hub have classifiers
+    request.summary(backbone, config.get_cfg())
+    assert "remove it" in caplog.text
+    scores = loads("return torch.nn.Flatten(), lambda x: {'logits': x[:, 0, 0]}")
+    outputs._warn_of_logits.cache_clear()
+    scores(GRAY), scores(GRAY)
+    assert caplog.text.count("class scores: remove its classifier") == 1
+
+
+def test_a_network_that_calls_exit_is_an_error(loads):
+    with pytest.raises(CogError, match=r"called exit\(\) on a batch of shape \(2, 3, 8, 8\)"):
+        loads("return torch.nn.Flatten(), lambda x: exit(0)")(GRAY)
 
 
 # ---- models.yaml ----------------------------------------------------------------------------------------
@@ -332,6 +343,17 @@ def test_what_yaml_cannot_read_is_its_own_matter(tmp_path):
 def test_names_that_only_resemble_one_of_the_file(own_file):
     with pytest.raises(CogError, match="did you mean mine_small"):
         ask(own_file, "mine_smal")
+
+
+def test_entries_without_a_network(tmp_path):
+    path = tmp_path / "models.yaml"
+    path.write_text("mine_bare: {label: Mine}\nmine_renamed: {source: torchvision_resnet19}\n")
+    for name, message in (
+        ("mine_bare", "models.yaml: mine_bare has no source and no loader: "),
+        ("mine_renamed", "models.yaml: source of mine_renamed: .*did you mean torchvision_resnet18"),
+    ):
+        with pytest.raises(CogError, match=message):
+            _ = ask(path, name).checkpoint, ask(path, name).spec
 
 
 def test_two_models_of_one_file_are_extracted(image_tree, tmp_path):

@@ -502,15 +502,26 @@ def test_check_runs_the_network_on_a_real_image(image_tree, tmp_path, capsys):
     ]  # fmt: skip
     assert extract_features.main(command) == 0
     output = capsys.readouterr().out
-    assert "1024 features of " in output and "will be written" in output  # the disk is estimated
+    assert "images of 64 pixels (shortest side 64, bicubic), mean [0.485, 0.456, 0.406]" in output
+    assert (
+        "1024 features (pooling default), fp32, " in output and "will be written" in output
+    )  # disk is estimated
     assert not (path.parent / "birds").exists()
 
 
-def test_check_says_which_weights_would_be_loaded(image_tree, tmp_path, capsys):
+def test_check_says_which_weights_would_be_loaded(image_tree, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     command = [
         "--model", "torchvision_resnet18", "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split",
         "test", "--images_root", str(image_tree), "--device", "cpu", "--check",
     ]  # fmt: skip
     assert extract_features.main(command) == 0
-    assert "none; the weights would be those of https://download.pytorch.org/" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "none; the weights would be those of https://download.pytorch.org/" in output
+    assert "not tried, because its weights would have to be downloaded" in output
     assert not (tmp_path / "torchvision").exists()
+    cached = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
+    cached.parent.mkdir(parents=True)
+    torch.save(torchvision.models.resnet18().state_dict(), cached)
+    assert extract_features.main(command) == 0
+    assert "512 features (pooling default)" in capsys.readouterr().out

@@ -113,6 +113,11 @@ def test_bare_towers_and_other_sizes_of_open_clip(small_models, tmp_path):
     with torch.no_grad():
         backbone = cog.load_backbone("openclip_small-ViT", bare, image_size=48)
         assert torch.equal(backbone(x), encode(larger.eval(), x))
+    resnet = open_clip.create_model("small-RN", pretrained=None)  # open_clip does not resize its embedding
+    with pytest.raises(CogError, match="may be for images of 64 pixels alone, not of 96"):
+        cog.load_backbone(
+            "openclip_small-RN", write(tmp_path, "openclip_small-RN", resnet.state_dict()), image_size=96
+        )
 
 
 @needs_open_clip
@@ -208,8 +213,9 @@ def own_features(model, kind: str, x: torch.Tensor) -> torch.Tensor:
 
 @needs_transformers
 @pytest.mark.parametrize("kind", TRANSFORMERS)
-def test_features_are_those_of_transformers(kind, tmp_path):
+def test_features_are_those_of_transformers(kind, tmp_path, capsys):
     model, _ = make_transformer(tmp_path, kind)
+    capsys.readouterr()
     request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
     assert request.checkpoint.name == "model.safetensors"
     cfg = request.config(None, ())
@@ -222,6 +228,7 @@ def test_features_are_those_of_transformers(kind, tmp_path):
         assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
         assert torch.equal(backbone(x), expected)  # nothing is drawn at random
     assert not any("text" in name for name in backbone.state_dict())
+    assert "Loading weights" not in capsys.readouterr().err
 
 
 @needs_transformers
@@ -339,6 +346,7 @@ def test_transformers_without_a_network(file, tmp_path, monkeypatch):
     line = str(error.value)
     assert "\n" not in line and str(folder / file) in line
     assert f"https://huggingface.co/org/net/resolve/main/{file}" in line
+    assert "beside config.json, preprocessor_config.json and model.safetensors" in line
 
 
 @needs_transformers
@@ -425,6 +433,27 @@ def test_torch_hub_loads_weights_only(checkout, tmp_path, monkeypatch):
     with pytest.raises(CogError, match=r"net\(pretrained=True\) .* failed with UnpicklingError"):
         cog.load_backbone("hub_my-net.net", None)
     assert not (tmp_path / "marker").exists() and "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
+def test_torch_hub_without_a_network(checkout, tmp_path, monkeypatch):
+    hubconf = checkout / "hubconf.py"
+    link = "https://example.org/net.pth"
+    call = f"torch.hub.load_state_dict_from_url({link!r}, model_dir={str(tmp_path)!r})"
+    hubconf.write_text(hubconf.read_text().replace('torch.load(__file__ + ".pt", weights_only=False)', call))
+
+    def fail(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
+    monkeypatch.setenv(TRUST, str(checkout))
+    with pytest.raises(CogError) as error:
+        cog.load_backbone("hub_my-net.net", None, model_dir=tmp_path / "hub")
+    assert str(error.value).endswith(
+        f"no route to host; get {link} and put it there as {tmp_path}/hub/model.ckpt"
+    )
+    monkeypatch.setenv(TRUST, f"{checkout}x")
+    with pytest.raises(CogError, match=f"{TRUST} names .*my-netx, which is not a folder"):
+        cog.load_backbone("hub_my-netx.net", None)
 
 
 def test_a_repository_that_is_not_trusted_is_not_asked_for(monkeypatch):

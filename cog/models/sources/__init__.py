@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -190,21 +192,37 @@ class LibraryModel(ABC):
                 f"get {address} and {place}"
             ) from error
 
+    @property
+    def is_cached(self) -> bool:
+        """Whether the library has downloaded the weights already; False where that is not known."""
+        address = self.address or ""
+        if link := re.fullmatch(r"https://huggingface\.co/(.+)/resolve/main/(.+)", address):
+            from huggingface_hub import try_to_load_from_cache
+
+            return isinstance(try_to_load_from_cache(link[1], link[2]), str)
+        from torch.hub import get_dir
+
+        return Path(get_dir(), "checkpoints", os.path.basename(address)).is_file()
+
+    @property
+    def place(self) -> str:
+        """What to do with a file of weights that is there."""
+        if self.folder is None:
+            return "give it as --ckpt_file"
+        return f"put it there as {self.folder / CHECKPOINT_FILE}"
+
     def fetch(self) -> Path:
         """Return the library's file of the weights.
 
         Raises:
             CogError: no such file, or it cannot be downloaded.
         """
-        place = "give it as --ckpt_file"
-        if self.folder is not None:
-            place = f"put it there as {self.folder / CHECKPOINT_FILE}"
         if self.address is None:
             raise CogError(
-                f"there are no weights of {self.architecture} to download, and no checkpoint; {place}"
+                f"there are no weights of {self.architecture} to download, and no checkpoint; {self.place}"
             )
         logger.info("weights of %s: %s", self.name, self.address)
-        return self.obtain("the weights", self.address, place, self.download)
+        return self.obtain("the weights", self.address, self.place, self.download)
 
     def load(
         self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
@@ -243,7 +261,14 @@ class LibraryModel(ABC):
             except Exception as error:
                 # The library's function for original releases meets a file of another model.
                 logger.debug("%s: %s", checkpoint, error)
-        load_strictly(network, state, checkpoint)
+        try:
+            load_strictly(network, state, checkpoint)
+        except CogError as error:
+            if side == self.own_preprocess.crop:
+                raise
+            raise CogError(
+                f"{error}; they may be for images of {self.own_preprocess.crop} pixels alone, not of {side}"
+            ) from error
         return network.eval(), None if pooling == "default" else self._pooled(network, pooling)
 
     def _pooled(self, network: nn.Module, pooling: str) -> Callable[[torch.Tensor], Any]:

@@ -45,7 +45,12 @@ class HuggingFaceModel(LibraryModel):
         if self.folder is not None and (self.folder / file).is_file():
             return self.folder / file
         address = f"https://huggingface.co/{self._repository}/resolve/main/{file}"
-        place = f"put it there as {self.folder / file}" if self.folder else "give --models_root_dir"
+        place = "give --models_root_dir"
+        if self.folder is not None:
+            place = (
+                f"put it there as {self.folder / file}, beside config.json, preprocessor_config.json and "
+                "model.safetensors of the same place"
+            )
         return self.obtain(f"{file}", address, place, lambda: self._cached(file))
 
     def _cached(self, file: str) -> Path:
@@ -110,6 +115,7 @@ class HuggingFaceModel(LibraryModel):
         checkpoint = checkpoint or self.fetch()
         state = read_state_dict(checkpoint, self.layouts)
         state = {name: v.float() if v.is_floating_point() else v for name, v in state.items()}
+        transformers.utils.logging.disable_progress_bar()
         dtype = "dtype" if int(transformers.__version__.partition(".")[0]) > 4 else "torch_dtype"
         try:
             with torch.device("meta"):

@@ -42,30 +42,31 @@ class HubModel(LibraryModel):
                 f"do, set {TRUST}={repository.replace('--', '/', 1)} or {TRUST}=/path/to/{repository} (a checkout)"
             )
         self._repository, self._entry = places[repository], entry
+        if _is_path(self._repository) and not os.path.isdir(self._repository):
+            raise CogError(f"{TRUST} names {self._repository}, which is not a folder; check the path")
 
     @cached_property
     def _made(self) -> Any:
-        """The network that the entry point makes, without weights where it takes ``pretrained``."""
+        """The network that the entry point makes, without weights."""
         return self._call(pretrained=False)
 
     def _call(self, *, pretrained: bool) -> Any:
-        local = os.path.isdir(self._repository)
+        options: dict[str, Any] = {"trust_repo": True, "verbose": False}
+        if os.path.isdir(self._repository):
+            options = {"source": "local"}
+        links: list[str] = []
         try:
-            with _only_weights():
-                if local:
-                    return torch.hub.load(
-                        self._repository, self._entry, source="local", pretrained=pretrained
-                    )
-                return torch.hub.load(
-                    self._repository, self._entry, trust_repo=True, verbose=False, pretrained=pretrained
-                )
+            with _only_weights(), _noting_downloads(links):
+                entry = torch.hub.load(self._repository, self._entry, **options, pretrained=pretrained)
         except CogError:
             raise
         except (Exception, SystemExit) as error:
+            place = f"; get {links[-1]} and {self.place}" if links and isinstance(error, OSError) else ""
             raise CogError(
                 f"model {self.name}: {self._entry}(pretrained={pretrained}) of {self._repository} failed with "
-                f"{type(error).__name__}: {first_line(error)}"
+                f"{type(error).__name__}: {first_line(error)}{place}"
             ) from error
+        return entry
 
     @cached_property
     def own_preprocess(self) -> Preprocess:
@@ -102,9 +103,29 @@ class HubModel(LibraryModel):
 
 def _short(name: str) -> str:
     """Return the name of a trusted repository or folder as it stands in names of models."""
-    if os.path.isabs(name) or name.startswith("."):
+    if _is_path(name):
         return os.path.basename(os.path.abspath(name))
     return name.partition(":")[0].replace("/", "--", 1)
+
+
+def _is_path(name: str) -> bool:
+    return os.path.isabs(name) or name.startswith(".")
+
+
+@contextmanager
+def _noting_downloads(links: list[str]) -> Iterator[None]:
+    """Append to ``links`` what torch.hub is asked to download, which the errors of a network do not name."""
+    download = torch.hub.download_url_to_file
+
+    def noting(url: str, *args: Any, **options: Any) -> None:
+        links.append(url)
+        download(url, *args, **options)
+
+    torch.hub.download_url_to_file = noting
+    try:
+        yield
+    finally:
+        torch.hub.download_url_to_file = download
 
 
 @contextmanager
