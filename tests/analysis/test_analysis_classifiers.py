@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import math
 import pickle
 from array import array
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from result_folders import make_logs
+from result_folders import make_logs, write_classifier
 
 from cog import analysis, constants
 from cog.analysis import accuracy_vs_similarity, concepts, confidences, model_comparison, saved_runs
@@ -60,35 +59,15 @@ def write_run(
     state=None,
 ):
     """A complete run with random weights; ``predicted`` classes of the test images."""
-    path = models / model / dataset / folder / f"seed-{seed}"
-    final = path / "final-lr-1.0_wd-1e-06"
-    final.mkdir(parents=True)
     rng = torch.Generator().manual_seed(seed)
     weight = scale * torch.randn(n_classes, DIM, generator=rng)
     bias = torch.randn(n_classes, generator=rng)
-    torch.save({"model": state or {"weight": weight, "bias": bias}}, final / "model.pth")
-    top1 = 0.0
     if predicted is not None:
-        predicted = np.asarray(predicted)
-        top1 = 100 * float((predicted == np.asarray(labels)).mean())
-        (final / "preds.pkl").write_bytes(pickle.dumps([predicted]))
-    (final / "logs.pkl").write_bytes(pickle.dumps(make_logs(top1, 100.0)))
-    content = {
-        "status": "complete",
-        "seed": seed,
-        "n_shot": 0,
-        "labels": None,
-        "configuration": {"CLF.NORM_FTS": True, "CLF.TYPE": "logreg"},
-        "final": {
-            "folder": final.name,
-            "test_top1": top1,
-            "test_top5": 100.0,
-            "lr": 1.0,
-            "wd": 1e-6,
-            "diverged": False,
-        },
-    }
-    (path / "results.json").write_text(json.dumps(content | (record or {})))
+        predicted, labels = np.asarray(predicted), np.asarray(labels)
+    write_classifier(
+        models / model / dataset / folder / f"seed-{seed}", state or {"weight": weight, "bias": bias}, seed=seed,
+        predicted=predicted, labels=labels, record=record,
+    )  # fmt: skip
     return weight, bias
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import pkgutil
 import shutil
 import signal
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from result_folders import make_logs
+from result_folders import write_classifier
 
 from cog.analysis import registry, subtrees
 from cog.commands import analyze_features
@@ -44,26 +43,11 @@ CONTINUED = {"kmeans": "cog.analysis.lloyd._Lloyd.iterate", "knn": "cog.analysis
 
 def write_run(folder: Path, labels: np.ndarray, *, seed: int) -> None:
     """Write a complete run of a random classifier of tiny features whose predictions are right at random."""
-    final = folder / f"seed-{seed}/final-lr-1.0_wd-1e-06"
-    final.mkdir(parents=True)
     rng = np.random.default_rng([seed, len(folder.parts[-3])])
     predicted = np.where(rng.random(len(labels)) < 0.7, labels, (labels + 1) % 3)
     generator = torch.Generator().manual_seed(seed)
     state = {"weight": torch.randn(3, 8, generator=generator), "bias": torch.zeros(3)}
-    torch.save({"model": state}, final / "model.pth")
-    top1 = 100 * float((predicted == labels).mean())
-    (final / "preds.pkl").write_bytes(pickle.dumps([predicted]))
-    (final / "logs.pkl").write_bytes(pickle.dumps(make_logs(top1, 100.0)))
-    results = {
-        "folder": final.name,
-        "test_top1": top1,
-        "test_top5": 100.0,
-        "lr": 1.0,
-        "wd": 1e-6,
-        "diverged": False,
-    }
-    record = {"status": "complete", "seed": seed, "n_shot": 0, "labels": None, "final": results}
-    (final.parent / "results.json").write_text(json.dumps(record | {"configuration": {"CLF.NORM_FTS": True}}))
+    write_classifier(folder / f"seed-{seed}", state, seed=seed, predicted=predicted, labels=labels)
 
 
 @pytest.fixture(scope="module")

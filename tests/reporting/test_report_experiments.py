@@ -12,6 +12,7 @@ from test_report_page import Page
 from cog import constants
 from cog.commands import print_results
 from cog.reporting import html
+from cog.reporting.figures import search
 from cog.reporting.html import facts, pictures
 from cog.results import published, scores
 from cog.results.run_records import Problem
@@ -24,6 +25,7 @@ HOSTILE = "</script><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 @pytest.fixture
 def no_figures(monkeypatch):
     monkeypatch.setattr(pictures, "draw", lambda *args, **kwargs: ([], ""))
+    monkeypatch.setattr(search, "strips", lambda pages, most: [])
 
 
 @pytest.fixture
