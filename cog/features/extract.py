@@ -201,6 +201,18 @@ class Extractor:
         if self._compiled:
             self._run = torch.compile(self._backbone, dynamic=False)
 
+    def extract(self, images: ImageList, ranges: Iterable[tuple[int, int]] | None = None) -> FeatureBatch:
+        """Return the features of rows together, for lists that are small; see :meth:`stream`."""
+        with contextlib.closing(self.stream(images, ranges)) as stream:
+            parts = list(stream)
+        return FeatureBatch(
+            parts[0].first,
+            sum(part.n for part in parts),
+            torch.cat([part.x for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+            [failure for part in parts for failure in part.failures],
+        )
+
     def stream(
         self,
         images: ImageList,

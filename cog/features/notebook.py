@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,14 +73,13 @@ def extract_features(
     place = resolve_device(device)
     require_precision(place, "FT_EXTRACT.PRECISION", cfg.FT_EXTRACT.PRECISION)
     extractor = Extractor.from_config(move(backbone, place), cfg, place, n_workers=n_workers)
-    with contextlib.closing(extractor.stream(images, [(0, len(images))])) as stream:
-        batches = list(stream)
-    failures = [failure for batch in batches for failure in batch.failures]
-    if failures:
-        row, reason = failures[0]
+    extracted = extractor.extract(images)
+    if extracted.failures:
+        row, reason = extracted.failures[0]
         raise FailedImagesError(
-            f"{len(failures)} of {len(images)} images could not be decoded, such as {images.file(row)} ({reason})"
+            f"{len(extracted.failures)} of {len(images)} images could not be decoded, such as {images.file(row)} "
+            f"({reason})"
         )
-    x = torch.cat([batch.x.float() for batch in batches])
+    x = extracted.x.float()
     feature_files.check_and_normalize_(x, name, normalize=normalize)
     return FeatureSet(x, torch.from_numpy(images.labels).long(), f"{name}_{images.dataset}_{images.split}")

@@ -121,8 +121,7 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
         CogError: the network cannot be loaded, or fails.
     """
     extractor, summary = _extractor(plan, torch.device("cpu"), n_workers=0, compiled=False)
-    with contextlib.closing(extractor.stream(images, [(0, 1)])) as stream:
-        features = next(stream)
+    features = extractor.extract(images, [(0, 1)])
     dim = features.x.shape[1]
     if features.failures:
         return dim, f"{summary}; {images.file(0)} could not be decoded ({features.failures[0][1]})"

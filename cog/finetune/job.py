@@ -15,7 +15,7 @@ from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan, FineTuneRequest, make_plan
 from cog.logreg.run_folder import print_accuracies
 from cog.runtime import provenance, signals
-from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
+from cog.runtime.device import full_float32, require_precision, resolve_device
 from cog.runtime.output_folder import FolderClaim
 from cog.runtime.ranks import Rank
 
@@ -135,14 +135,7 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
                 resume=resume,
                 save_seconds=60 * request.cfg.FINETUNE.SAVE_MINUTES,
             )
-    if group.rank:
-        return
-    metadata = {
-        "n_processes": group.size,
-        "device": device_name(device),
-        "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
-        "finished": provenance.now(),
-    }
-    with held[0].publish() as stage:
-        final = output.write(stage, trained, model, plan, metadata)
-    print_accuracies(final, plan.folder.path)
+    if group.rank == 0:
+        with held[0].publish() as stage:
+            final = output.write(stage, trained, model, plan, group)
+        print_accuracies(final, plan.folder.path)

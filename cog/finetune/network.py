@@ -25,24 +25,16 @@ class FineTuned(nn.Module):
         feature_dim: D.
         n_classes: C.
         seed: of the classifier's initial weights.
-        memory_format: layout of images that the backbone works with best.
 
     Attributes:
         name: of the backbone.
-        memory_format: as given.
+        memory_format: layout of images that the backbone works with best.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        feature_dim: int,
-        n_classes: int,
-        seed: int,
-        memory_format: torch.memory_format = torch.contiguous_format,
-    ) -> None:
+    def __init__(self, backbone: Backbone, *, feature_dim: int, n_classes: int, seed: int) -> None:
         super().__init__()
-        self.name, self.memory_format = backbone.name, memory_format
+        self.name = backbone.name
+        self.memory_format = torch.contiguous_format
         self.backbone = backbone
         self.head = nn.Linear(feature_dim, n_classes)
         rng = torch.Generator().manual_seed(seed)
@@ -116,11 +108,6 @@ def build(backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device:
     with torch.no_grad():
         for name, buffer in backbone.named_buffers():
             buffer.copy_(buffers[name])
-    network = FineTuned(
-        backbone,
-        feature_dim=y.shape[1],
-        n_classes=n_classes,
-        seed=recipe.torch_seed("head"),
-        memory_format=memory_format,
-    )
+    network = FineTuned(backbone, feature_dim=y.shape[1], n_classes=n_classes, seed=recipe.torch_seed("head"))
+    network.memory_format = memory_format
     return network.to(device).eval()

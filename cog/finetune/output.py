@@ -14,18 +14,19 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from cog import config
+from cog.finetune.network import FineTuned
+from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan
+from cog.finetune.state import Position
 from cog.logreg.run_folder import RESULTS_FILE, write_final
-from cog.runtime import files
-
-if TYPE_CHECKING:
-    from cog.finetune.network import FineTuned
-    from cog.finetune.state import Position
+from cog.runtime import files, provenance
+from cog.runtime.device import device_name
 
 BACKBONE_FILE = "backbone.pth"
 
@@ -35,7 +36,7 @@ def write(
     position: Position,
     network: FineTuned,
     plan: FineTunePlan,
-    metadata: Mapping[str, Any],
+    group: Group,
 ) -> dict[str, Any]:
     """Write a finished run, and return the entry ``final`` of its ``results.json``.
 
@@ -44,10 +45,8 @@ def write(
         position: of the training at its end.
         network: as trained.
         plan: of the run.
-        metadata: further entries of results.json.
+        group: the processes.
     """
-    import torch
-
     recipe, request, score = plan.recipe, plan.request, position.score
     assert score is not None
     weight, bias = (tensor.detach().cpu() for tensor in (network.head.weight, network.head.bias))
@@ -80,7 +79,10 @@ def write(
             "dataset": request.dataset,
             "configuration": config.flat(request.cfg),
             "precision": recipe.precision,
-            **metadata,
+            "n_processes": group.size,
+            "device": device_name(group.device),
+            "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
+            "finished": provenance.now(),
             "evaluation": "finetune",
             "seed": recipe.seed,
             "n_shot": 0,

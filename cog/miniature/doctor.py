@@ -347,7 +347,7 @@ def _extractor(network: Backbone, device: torch.device, precision: str, n_worker
 def _extract(extractor: Extractor, images: ImageList) -> tuple[torch.Tensor, float]:
     """Return the features ``(n, d)`` as float32, and the seconds they took."""
     start = time.monotonic()
-    x = torch.cat([batch.x.float() for batch in extractor.stream(images)])
+    x = extractor.extract(images).x.float()
     return x, time.monotonic() - start
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import types
 from pathlib import Path
 
-import numpy as np
 import tiny
-import torch
 from PIL import Image
 
 from cog.features.extract import Extractor
@@ -70,13 +67,11 @@ def arguments(
 
 def in_memory(backbone, images, **settings):
     """Extract all images in this process; returns features ``x``, their ``rows`` and ``(file, reason)`` failures."""
-    with contextlib.closing(Extractor(backbone, **settings).stream(images)) as stream:
-        parts = list(stream)
-    decoded = [part for part in parts if len(part.rows)]
+    found = Extractor(backbone, **settings).extract(images)
     return types.SimpleNamespace(
-        x=torch.cat([part.x.float() for part in decoded]) if decoded else torch.empty((0, 0)),
-        rows=np.concatenate([part.rows for part in parts]),
-        failures=[(images.file(row), reason) for part in parts for row, reason in part.failures],
+        x=found.x.float(),
+        rows=found.rows,
+        failures=[(images.file(row), reason) for row, reason in found.failures],
     )
 
 
