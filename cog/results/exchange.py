@@ -76,7 +76,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import cog
@@ -140,6 +140,9 @@ def check_label(label: str) -> str:
         raise ValueError(f"{RUNS!r} is reserved for runs found on disk")
     return label
 
+
+#: A number in a file: evaluation and metric; value, std and by_seed; and what messages call these three.
+_Stated = tuple[tuple[str, str], dict[str, Any], dict[str, str]]
 
 # --- writing
 
@@ -409,35 +412,43 @@ def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -
     seeds = shared["seeds"]
     if not set(seeds).isdisjoint(shared["missing_seeds"]):
         raise _Invalid(f"{dot}missing_seeds names a seed that is there")
-    if not is_cell:
-        named = "a name of letters, digits and ._+-"
-        key = tuple(_name(entry, k, dot, constants.is_plain_name, named) for k in ("experiment", "quantity"))
-        if key[0] == LOGREG and key[1] in _METRICS:
+    if is_cell:
+        shared["epochs"] = epochs = _wholes(entry["epochs"], f"{dot}epochs")
+        if epochs and (len(epochs) != len(seeds) or 0 in epochs):
             raise _Invalid(
-                f"{path or 'the measure'} is an accuracy of logistic regression, expected among cells"
+                f"{dot}epochs has {len(epochs)} values, expected a positive one for each of {len(seeds)} seeds"
             )
-        names = {k: f"{dot}{k}" for k in ("value", "std", "by_seed")}
-        return [_with_concepts(_average(key, entry, names, shared), entry, dot)]
-    shared["epochs"] = epochs = _wholes(entry["epochs"], f"{dot}epochs")
-    if epochs and (len(epochs) != len(seeds) or 0 in epochs):
-        raise _Invalid(
-            f"{dot}epochs has {len(epochs)} values, expected a positive one for each of {len(seeds)} seeds"
-        )
-    averages = []
+    numbers = _numbers_of_cell(entry, dot) if is_cell else iter([_number_of_measure(entry, path, dot)])
+    first, *others = [_average(key, values, names, shared) for key, values, names in numbers]
+    return [_with_concepts(first, entry, dot), *others]
+
+
+def _number_of_measure(entry: dict[str, Any], path: str, dot: str) -> _Stated:
+    """Return the number of a measure; arguments: see :func:`_read_entry`."""
+    named = "a name of letters, digits and ._+-"
+    evaluation, metric = (
+        _name(entry, name, dot, constants.is_plain_name, named) for name in ("experiment", "quantity")
+    )
+    if evaluation == LOGREG and metric in _METRICS:
+        raise _Invalid(f"{path or 'the measure'} is an accuracy of logistic regression, expected among cells")
+    return (evaluation, metric), entry, {name: f"{dot}{name}" for name in ("value", "std", "by_seed")}
+
+
+def _numbers_of_cell(entry: dict[str, Any], dot: str) -> Iterator[_Stated]:
+    """Yield the accuracies of a cell in the form of measures: top-1, and top-5 where it is known."""
     for metric in _METRICS:
         score, name = entry[metric], f"{dot}{metric}"
-        values = {"by_seed": entry[f"{metric}_by_seed"]}
+        by_seed = entry[f"{metric}_by_seed"]
         if score is None and metric == "top5":
-            if values["by_seed"] != []:
+            if by_seed != []:
                 raise _Invalid(f"{name}_by_seed has values, but their mean is null")
             continue
         if not isinstance(score, dict):
             raise _Invalid(f"{name} is {_short(score)}, expected an object with mean and std")
         _check_keys(score, ("mean", "std"), name, needed=("mean", "std"))
-        values |= {"value": score["mean"], "std": score["std"]}
+        values = {"value": score["mean"], "std": score["std"], "by_seed": by_seed}
         names = {"value": f"{name}.mean", "std": f"{name}.std", "by_seed": f"{name}_by_seed"}
-        averages.append(_average((LOGREG, metric), values, names, shared))
-    return [_with_concepts(averages[0], entry, dot), *averages[1:]]
+        yield (LOGREG, metric), values, names
 
 
 def _with_concepts(average: SeedAverage, entry: dict[str, Any], dot: str) -> SeedAverage:
