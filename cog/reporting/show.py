@@ -13,7 +13,7 @@ from cog.reporting.tables import accuracies, claims, comparisons, experiments, p
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
 from cog.results import exchange, labels, official, published, query
-from cog.results.model_facts import MARK, shows_levels
+from cog.results.model_facts import MARK, ModelFacts, shows_levels
 from cog.results.query import QueryResult, ResultQuery
 from cog.results.run_records import Problem, average_runs, average_variants
 from cog.results.scores import LOGREG, RUNS, SeedAverage, as_logreg, is_classifier, of_metric
@@ -110,8 +110,10 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
     comparable = official.compare([*results.cells, *results.others])
     remarks = [writers.printable(remark) for remark in comparable.remarks]
-    if is_table and any(MARK in label for table in view.tables for label, _ in table.rows):
-        remarks.append(writers.printable(results.model_facts.footnote((a.model, a.source) for a in shown)))
+    facts = results.model_facts
+    if is_table and any(MARK in text for table in view.tables for text in (table.title, *dict(table.rows))):
+        bases = [a for a in results.others if a.model in (request.baseline, request.relative_to)]
+        remarks.append(writers.printable(facts.footnote((a.model, a.source) for a in [*shown, *bases])))
     if request.limit:
         remarks.insert(0, LIMITED.format(request.limit))
         view = dataclasses.replace(
@@ -122,10 +124,21 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)
+        if "model" in view.columns:
+            view = _with_pretraining(view, facts)
         return writers.flat(view.records, view.columns, request.format, decimals=decimals)
     *first, last = view.tables
     last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, remarks)))
     return writers.draw([*first, last], request.format, width=request.width)
+
+
+def _with_pretraining(view: View, facts: ModelFacts) -> View:
+    """Return a view whose records say what their models have seen, in the last column."""
+    records = (
+        {**record, "pretraining": facts.of(record["model"], record.get("source") or RUNS)}
+        for record in view.records
+    )
+    return dataclasses.replace(view, records=tuple(records), columns=(*view.columns, "pretraining"))
 
 
 def _experiments(
