@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cog.errors import CogError
 from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
@@ -111,26 +112,32 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
     comparable = official.compare([*results.cells, *results.others])
     remarks = [writers.printable(remark) for remark in comparable.remarks]
-    if is_table and any(MARK in label for table in view.tables for label, _ in table.rows):
-        remarks.append(writers.printable(results.model_facts.footnote((a.model, a.source) for a in shown)))
+    facts = results.model_facts
+    if is_table and any(MARK in text for table in view.tables for text in (table.title, *dict(table.rows))):
+        bases = [a for a in results.others if a.model in (request.baseline, request.relative_to)]
+        remarks.append(writers.printable(facts.footnote((a.model, a.source) for a in [*shown, *bases])))
     if request.interval_over == uncertainty.IMAGES:
         remarks += _without_predictions([*results.cells, *results.others])
-        view = _with_column(view, "interval_over", request.interval_over)
+        view = _with_column(view, "interval_over", lambda _: request.interval_over)
     if request.limit:
         remarks.insert(0, LIMITED.format(request.limit))
-        view = _with_column(view, "limit", request.limit)
+        view = _with_column(view, "limit", lambda _: request.limit)
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)
+        if "model" in view.columns:
+            view = _with_column(
+                view, "pretraining", lambda record: facts.of(record["model"], record.get("source") or RUNS)
+            )
         return writers.flat(view.records, view.columns, request.format, decimals=decimals)
     *first, last = view.tables
     last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, remarks)))
     return writers.draw([*first, last], request.format, width=request.width)
 
 
-def _with_column(view: View, name: str, value: object) -> View:
-    """Return a view whose records have a further column."""
-    records = tuple({**record, name: value} for record in view.records)
+def _with_column(view: View, name: str, value: Callable[[Mapping[str, Any]], object]) -> View:
+    """Return a view whose records have a further column, with a value for each record."""
+    records = tuple({**record, name: value(record)} for record in view.records)
     return dataclasses.replace(view, records=records, columns=(*view.columns, name))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from result_folders import make_seed_folder
 
 from cog import constants
@@ -39,3 +41,17 @@ def test_tables_show_labels_on_request(tmp_path, capsys):
         print_results.main([*argv, *more])
         out = capsys.readouterr().out
         assert name in out and ("My big one" in out) == bool(more)
+
+
+def test_a_marked_baseline_is_explained_and_records_say_what_models_have_seen(capsys):
+    request = ("--published_only", "--compare", "sup_resnet50", "clip_resnet50", "--n_shot", "all")
+    assert print_results.main(request) == 0
+    assert "(web: clip_resnet50)" in " ".join(capsys.readouterr().out.split())
+    assert print_results.main((*request, "--format", "csv")) == 0
+    assert {line.rpartition(",")[2] for line in capsys.readouterr().out.splitlines()} == {
+        "pretraining",
+        "IN-1K",
+    }
+    request = ("--published_only", "--model", "swsup_resnet50", "--dataset", "cog_l5", "--n_shot", "all")
+    assert print_results.main((*request, "--format", "json")) == 0
+    assert {row["pretraining"] for row in json.loads(capsys.readouterr().out)} == {"IN-1K + other"}

@@ -394,6 +394,13 @@ def test_wide_names_do_not_break_the_drawing():
     assert writers.draw([writers.Table("nothing", (), ())], "latex") == "% nothing\n"
 
 
+@pytest.mark.parametrize("form", writers.DRAWN)
+def test_notes_stand_below_a_title_without_a_table(form):
+    assert "not compared" in writers.draw(
+        [writers.Table("nothing", (), (), (writers.Note("not compared"),))], form
+    )
+
+
 def written_cells(cells):
     """Cells without commas and line feeds, as one row is written."""
     return csv_text(["a"], [cells]).split("\n")[1].split(",")

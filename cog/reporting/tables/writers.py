@@ -176,9 +176,15 @@ def _cells(
 
 
 def _text(table: Table, width: int) -> list[str]:
-    lines = _wrap(table.title, width)
-    if not table.columns:
-        return lines
+    return [
+        *_wrap(table.title, width),
+        *(_text_grid(table, width) if table.columns else ()),
+        *_text_notes(table, width),
+    ]
+
+
+def _text_grid(table: Table, width: int) -> list[str]:
+    lines: list[str] = []
     columns = [_text_column(table, index) for index in range(len(table.columns))]
     room = (
         width - len(_GAP) - max(len(text) for column in columns for text in column)
@@ -192,6 +198,11 @@ def _text(table: Table, width: int) -> list[str]:
         lines.append("")
         for cells in zip(labels, *block, strict=True):
             lines.append(_GAP.join(map(str.ljust, cells, sizes)).rstrip())
+    return lines
+
+
+def _text_notes(table: Table, width: int) -> list[str]:
+    lines: list[str] = []
     for note in table.notes:
         text = note.text[:1].lower() + note.text[1:] + ":" if note.items else note.text
         lines += ["", *_wrap(text, width)]
@@ -251,17 +262,25 @@ def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
 
 
 def _markdown(table: Table) -> list[str]:
-    lines = [_markdown_text(table.title)]
-    if not table.columns:
-        return lines
+    return [
+        _markdown_text(table.title),
+        *(_markdown_grid(table) if table.columns else ()),
+        *_markdown_notes(table),
+    ]
 
+
+def _markdown_grid(table: Table) -> list[str]:
     def entry(_: int, cell: TableEntry) -> str:
         deviation = f" ± {cell.deviation}" if cell.deviation else ""
         return f"{_markdown_text(cell.number)}{deviation} {cell.mark}".rstrip()
 
     header, *rows = _cells(table, _markdown_text, entry, "-")
     rules = ["---", *("---" if index in table.words else "---:" for index in range(len(table.columns)))]
-    lines += ["", *("| " + " | ".join(cells) + " |" for cells in (header, rules, *rows))]
+    return ["", *("| " + " | ".join(cells) + " |" for cells in (header, rules, *rows))]
+
+
+def _markdown_notes(table: Table) -> list[str]:
+    lines: list[str] = []
     for note in table.notes:
         text = _markdown_text(note.text)
         items = [f"- {_markdown_text(place)}: {_markdown_text(remark)}" for place, remark in note.items]
@@ -284,9 +303,14 @@ def _markdown_text(text: str) -> str:
 
 def _latex(table: Table) -> list[str]:
     title = _latex_comment(table.title)
-    if not table.columns:
-        return [title]
+    lines = _latex_grid(table, title) if table.columns else [title]
+    for note in table.notes:
+        text = note.text[:1].lower() + note.text[1:] + ":" if note.items else note.text
+        lines += map(_latex_comment, (text, *(f"  {place}: {remark}" for place, remark in note.items)))
+    return lines
 
+
+def _latex_grid(table: Table, title: str) -> list[str]:
     def entry(index: int, cell: TableEntry) -> str:
         if index in table.words:
             return _latex_text(cell.number)
@@ -296,11 +320,7 @@ def _latex(table: Table) -> list[str]:
     header, *rows = (" & ".join(cells) + r" \\" for cells in _cells(table, _latex_text, entry, "--"))
     kinds = "".join("l" if index in table.words else "r" for index in range(len(table.columns)))
     lines = [f"{title}; needs \\usepackage{{booktabs}}", rf"\begin{{tabular}}{{l{kinds}}}", r"\toprule"]
-    lines += [header, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
-    for note in table.notes:
-        text = note.text[:1].lower() + note.text[1:] + ":" if note.items else note.text
-        lines += map(_latex_comment, (text, *(f"  {place}: {remark}" for place, remark in note.items)))
-    return lines
+    return [*lines, header, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
 
 
 def _latex_text(text: str) -> str:
