@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 
 import pytest
+import tiny
 from golden import previous_root
 
 FOLDER = previous_root.FOLDER
@@ -56,11 +57,10 @@ def test_results_are_exported_equally(unpacked, tmp_path):
 
 def test_complete_work_is_skipped(tmp_path):
     root = previous_root.unpack(tmp_path / "root")
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    before = tiny.snapshot(root)
     for command in previous_root.complete_commands(root):
         call(*command)
-    after = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    assert after == before
+    assert tiny.snapshot(root) == before
 
 
 @pytest.mark.parametrize("name", previous_root.INTERRUPTED)
