@@ -13,6 +13,7 @@ from experiment_records import write_record, write_runs
 import cog
 from cog.commands import print_results
 from cog.errors import CogError
+from cog.models import sources
 from cog.reporting import notebook
 from cog.results import (
     analysis_records,
@@ -43,7 +44,18 @@ def root(tmp_path):
 
 @pytest.mark.parametrize(
     "module",
-    [notebook, scores, relative, published, analysis_records, comparison, official, query, metric_info],
+    [
+        notebook,
+        scores,
+        relative,
+        published,
+        analysis_records,
+        comparison,
+        official,
+        query,
+        metric_info,
+        sources,
+    ],
 )
 def test_documented_examples(module):
     failed, attempted = doctest.testmod(module)
