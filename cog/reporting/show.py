@@ -125,7 +125,11 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)
-        if "model" in view.columns:
+        if any(
+            facts.mark(record["model"], record.get("source") or RUNS)
+            for record in view.records
+            if "model" in record
+        ):
             view = _with_column(
                 view, "pretraining", lambda record: facts.of(record["model"], record.get("source") or RUNS)
             )
