@@ -117,8 +117,8 @@ def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
     data = load(sets, engine)
     (trained,) = engine.fit(data, spec, SETTINGS, record=True)
     _, logs = plain(sets, spec)
-    # of 592 test rows, some may change sides when rows and curves are rounded
-    loss, points = (1e-4, 0.005) if precision == "fp32" else (1e-2, 0.9)
+    # of 592 test rows, some may change sides when rows and curves are rounded, and one of few training rows
+    loss, points = (1e-4, 0.005) if precision == "fp32" else (1e-2, max(0.9, 101 / len(spec.rows)))
     for split in ("train", "test"):
         np.testing.assert_allclose(trained.logs[f"{split}/loss"], logs[f"{split}/loss"], rtol=loss, atol=1e-4)
         for key in ("top1", "top5"):
@@ -450,7 +450,7 @@ def test_split_features_lose_nothing(values):
 def test_split_features_take_no_second_copy():
     x = torch.randn(100, 8)
     address = x.data_ptr()
-    assert SplitMatrix(x)._planes.data_ptr() == address
+    assert SplitMatrix(x)._upper.data_ptr() == address
 
 
 def test_features_beyond_bfloat16_are_refused():
