@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg import gram, graphs, matrix, metrics, precision, sgd
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
+from cog.logreg.learners import Learner
 from cog.logreg.matrix import FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
 from cog.logreg.preprocess import prepare
@@ -263,6 +265,17 @@ class TestEveryForm:
         first, second = (engine.fit(data, spec, settings) for _ in range(2))
         assert all(map(equal, first, second))
         assert not any(one.diverged for one in first)
+
+    def test_its_memory_is_free_when_it_ends(self, training):
+        """Not at the next garbage collection only: trials follow one another, each with buffers of its own."""
+        engine, data, spec, settings, single = training
+        gc.collect()
+        gc.disable()
+        try:
+            engine.fit(data, spec, settings, record=single)
+            assert not [one for one in gc.get_objects() if isinstance(one, Learner)]
+        finally:
+            gc.enable()
 
     def test_keeping_a_history_changes_nothing(self, training):
         engine, data, spec, settings, single = training
