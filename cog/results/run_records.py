@@ -34,7 +34,7 @@ from cog.results.scores import (
     natural_key,
     without_single_std,
 )
-from cog.runtime import run_archive, safe_load, safe_pickle
+from cog.runtime import run_archive, safe_load
 from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.json_fields import number, text, whole
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING, read_state
@@ -45,7 +45,6 @@ RESULTS_FILE = "results.json"
 
 #: The logged accuracies (percent, one value per epoch), by the name the tables use.
 METRICS = {"top1": "test/top1", "top5": "test/top5"}
-_LOGGED = frozenset(METRICS.values())
 
 #: Why a hidden folder is not counted.
 LEFTOVER = "a hidden folder, probably of a run that is unfinished or was interrupted"
@@ -72,14 +71,6 @@ _MOST_KEPT = 1 << 12
 
 # A record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
-
-# How this toolkit writes a record: its beginning, its list of trials, and their accuracies; and what no reader of
-# many records needs.
-_INDENTED, _TRIALS, _END_OF_LIST = b'{\n  "', b'\n  "trials": [\n', b"\n  ],"
-_CONFIGURATION, _END_OF_OBJECT = b'\n  "configuration": {\n', b"\n  },"
-_NUMERALS = b"0123456789.+-eE"
-_FINITE = b'"divrgd": fals'  # "diverged": false without numerals
-_VAL_TOP1 = re.compile(rb'"val_top1": ([^,\n]+)')
 
 
 @dataclass(frozen=True)
@@ -340,19 +331,13 @@ def read_run(
 
 def _read_last(path: str, final: str) -> tuple[float, float, int]:
     """Return both accuracies (percent) after the last epoch, and the number of epochs."""
-    file, logs_name = os.path.join(path, final, LOGS_FILE), f"{final}/{LOGS_FILE}"
-    content = safe_load.contents(file, "pickle", safe_load.LARGEST_PICKLE)
-    ends = safe_pickle.ends_of_lists(content)
-    if ends is None or not ends.keys() >= _LOGGED:
-        logs = safe_load.unpickle(content, file)
-        ends = {key: _end_of_list(logs, key, logs_name) for key in METRICS.values()}
-    for key in METRICS.values():
-        if not is_percentage(ends[key][0]):
-            raise CogError(f"{logs_name} ends with {key} = {ends[key][0]}, expected a percentage")
-    (top1, n_epochs), (top5, n_epochs_top5) = (ends[key] for key in METRICS.values())
+    logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
+    logs_name = f"{final}/{LOGS_FILE}"
+    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], logs_name)
+    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], logs_name)
     if n_epochs != n_epochs_top5:
         raise CogError(f"{logs_name} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
-    return float(top1), float(top5), n_epochs
+    return top1, top5, n_epochs
 
 
 def image_list_of_test(details: Details) -> str | None:
@@ -518,62 +503,11 @@ def _read_record(path: str, *, seed: int, n_shot: int | None) -> dict[str, Any]:
     """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
     content = safe_load.contents(os.path.join(path, RESULTS_FILE), "record of a run", _LARGEST_RECORD)
     try:
-        record = _parse(bytes(content))
+        record = json.loads(bytes(content))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
     _check_record(record, seed=seed, n_shot=n_shot)
     return record
-
-
-def _parse(content: bytes) -> Any:
-    """Return what ``results.json`` holds, but for what takes most of the time and is not needed of many records.
-
-    Where it is written as this toolkit does, ``configuration`` is left out, and trials that only differ in numbers are
-    counted (:data:`_COUNTED`).
-
-    Raises:
-        ValueError: it is not JSON.
-        RecursionError: the same.
-    """
-    start, end = content.find(_TRIALS), content.rfind(_END_OF_LIST)
-    if 0 < start < end and content.startswith(_INDENTED):
-        with contextlib.suppress(ValueError, RecursionError):  # which the content as a whole says better
-            trials = content[start + len(_TRIALS) : end]
-            if (values := _accuracies(trials)) is not None:
-                record = json.loads(
-                    _without_configuration(content[:start]) + content[end + len(_END_OF_LIST) :]
-                )
-                return record | _count_trials(trials, values, record.get("best_trial"))
-    return json.loads(content)
-
-
-def _without_configuration(content: bytes) -> bytes:
-    start = content.find(_CONFIGURATION)
-    end = content.find(_END_OF_OBJECT, start)
-    return content[:start] + content[end + len(_END_OF_OBJECT) :] if 0 < start < end else content
-
-
-def _accuracies(trials: bytes) -> list[float] | None:
-    """Return the validation accuracies of trials in JSON that only differ in numbers, none diverged; else None."""
-    forms = trials.translate(None, _NUMERALS)
-    form = forms[: forms.find(b"}") + 1]
-    n = forms.count(b"{")
-    if n < 2 or form.count(_FINITE) != 1 or forms != b",\n".join([form] * n):
-        return None
-    values = list(map(float, _VAL_TOP1.findall(trials)))
-    return values if len(values) == n and math.isfinite(sum(values)) else None
-
-
-def _count_trials(trials: bytes, values: Sequence[float], best_trial: Any) -> dict[str, Any]:
-    """Return the entries ``_COUNTED`` of trials in JSON, given their accuracies."""
-    start = trials.rfind(b'"number": %d,' % best_trial) if type(best_trial) is int else -1
-    best = _VAL_TOP1.search(trials, start, trials.find(b"}", start)) if start >= 0 else None
-    return {
-        "n_trials": len(values),
-        "n_trials_tied": len(ties.tied(values)),
-        "n_trials_diverged": 0,
-        "best_val_top1": None if best is None else float(best[1]),
-    }
 
 
 def _check_record(record: Any, *, seed: int, n_shot: int | None) -> None:
@@ -604,8 +538,8 @@ def _choose_final(path: str, finals: Sequence[str], record: Mapping[str, Any] | 
     return finals[0]
 
 
-def _end_of_list(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
-    """Return the last value of the list ``logs[key]`` and its length."""
+def _last_accuracy(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
+    """Return the last value (percent) of the list ``logs[key]`` and its length."""
     if not isinstance(logs, dict):
         raise CogError(f"{logs_name} holds {type(logs).__name__}, expected a dict of lists")
     values: Any = logs.get(key)
@@ -618,7 +552,9 @@ def _end_of_list(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
     value = values[-1].tolist() if hasattr(values[-1], "tolist") else values[-1]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CogError(f"{logs_name} has {type(value).__name__} in {key}, expected numbers")
-    return value, len(values)
+    if not is_percentage(value):
+        raise CogError(f"{logs_name} ends with {key} = {value}, expected a percentage")
+    return float(value), len(values)
 
 
 def _hyper_parameters(final_folder: str) -> dict[str, Any]:

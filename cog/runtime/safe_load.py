@@ -62,13 +62,8 @@ def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) 
             nothing of it is imported or called).
         CogError: when the file is missing, too large or not a complete pickle.
     """
-    return unpickle(contents(path, "pickle", largest), path)
-
-
-def unpickle(content: bytes | mmap.mmap, path: str | os.PathLike[str]) -> Any:
-    """Return what a pickle holds, see :func:`load_pickle`; ``path`` is where it came from, for messages."""
     try:
-        return safe_pickle.load(content)
+        return safe_pickle.load(contents(path, "pickle", largest))
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "

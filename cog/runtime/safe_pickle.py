@@ -17,7 +17,6 @@ import math
 import mmap
 import pickle
 import re
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,42 +59,13 @@ _LINES = dict(zip(b"ILFSVP", b"nnnsso", strict=True))
 _INDEX_BYTES = dict(zip(b"qrhj", (1, 4, 1, 4), strict=True))
 _BINFLOAT_BYTES, _BATCH = 9, 1000  # Python's pickler appends so many items at once
 _MARK = b"("
-_FLOAT = struct.Struct(">d")
 
 
 def _n_floats(data: bytes | mmap.mmap, position: int) -> int:
     """Return how many BINFLOAT, of at most a batch, stand before APPENDS; 0 for anything else."""
     codes = data[position : position + _BINFLOAT_BYTES * (_BATCH + 1) : _BINFLOAT_BYTES]
-    n = codes.find(b"e")
-    return n if n > 0 and codes[:n] == b"G" * n else 0
-
-
-def ends_of_lists(data: bytes | mmap.mmap) -> dict[str, tuple[float, int]] | None:
-    """Return last item and length of each list of a pickled ``dict[str, list[float]]``, of which nothing is built.
-
-    Args:
-        data: a file.
-
-    Returns:
-        None for anything but what Python's pickler writes with protocol 4, of 2 to 1000 items in each list.
-        :func:`load` takes four times as long.
-    """
-    if len(data) < 16 or data[-2:] != b"u.":
-        return None
-    # Protocol, frame, its length, EMPTY_DICT, MEMOIZE, MARK.
-    if data[:14] != b"\x80\x04\x95" + (len(data) - 11).to_bytes(8, "little") + b"}\x94(":
-        return None
-    position, ends = 14, {}
-    while data[position : position + 1] == b"\x8c":  # SHORT_BINUNICODE
-        end = position + 2 + data[position + 1]
-        n = _n_floats(data, end + 4)
-        key = data[position + 2 : end]
-        # Then MEMOIZE, EMPTY_LIST, MEMOIZE, MARK.
-        if not n or not key.isascii() or data[end : end + 4] != b"\x94]\x94(":
-            return None
-        position = end + 5 + _BINFLOAT_BYTES * n
-        ends[key.decode()] = _FLOAT.unpack_from(data, position - _BINFLOAT_BYTES)[0], n
-    return ends if position == len(data) - 2 else None
+    n = len(codes) - len(codes.lstrip(b"G"))
+    return n if codes[n : n + 1] == b"e" else 0
 
 
 def check(data: bytes | mmap.mmap, position: int = 0) -> int:

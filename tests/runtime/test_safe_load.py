@@ -178,49 +178,6 @@ def test_the_end_of_lists_of_floats(read, n):
                 read(content[: len(content) // 2])
 
 
-@pytest.mark.parametrize("n", (2, 3, 100, 1000))
-def test_the_ends_of_lists_are_those_of_the_whole(n):
-    letters = [struct.unpack(">d", text * 8)[0] for text in (b"G", b"e", b"\x8c", b".")]
-    logs = {
-        "a": [*letters * n][:n],
-        "test/top1": [0.5 * k for k in range(n)],
-        "": letters,
-        "a" * 255: [*letters],
-    }
-    content = pickle.dumps(logs, protocol=4)
-    if len(content) < 1 << 16:  # larger ones have several frames
-        assert safe_pickle.ends_of_lists(content) == {
-            key: (values[-1], len(values)) for key, values in logs.items()
-        }
-
-
-@pytest.mark.parametrize(
-    "value",
-    ({}, [0.5, 1.5], {"a": [0.5]}, {"a": []}, {"a": [1, 2]}, {"a": [0.5, None]}, {"a": [0.5] * 1001}, {"a": 0.5},
-     {"ä": [0.5, 1.5]}, {1: [0.5, 1.5]}, {"a": [0.5, 1.5], "b": 3}, {"a": (0.5, 1.5)}, {"a": [0.5, 1.5], "n": {}}),
-)  # fmt: skip
-def test_no_ends_of_anything_else(value):
-    assert safe_pickle.ends_of_lists(pickle.dumps(value, protocol=4)) is None
-
-
-def test_no_ends_of_damaged_lists():
-    good = pickle.dumps({"a": [0.5, 1.5], "bc": [2.5, 3.5, 4.5]}, protocol=4)
-    whole = safe_pickle.ends_of_lists(good)
-    assert whole == {"a": (1.5, 2), "bc": (4.5, 3)}
-    for length in range(len(good)):
-        assert safe_pickle.ends_of_lists(good[:length]) is None
-    assert safe_pickle.ends_of_lists(good + b"u.") is None
-    assert safe_pickle.ends_of_lists(pickle.dumps({"a": [0.5, 1.5]}, protocol=2)) is None
-    for position in range(len(good)):
-        for byte in (0, 0x8C, good[position] ^ 1):
-            changed = good[:position] + bytes([byte]) + good[position + 1 :]
-            ends = safe_pickle.ends_of_lists(changed)
-            if ends is not None:
-                assert ends == {
-                    key: (values[-1], len(values)) for key, values in pickle.loads(changed).items()
-                }
-
-
 def test_beginnings_of_lists_of_floats_take_linear_time(read):
     start = time.process_time()
     assert read(b"]" + (b"(G" + bytes(8) + b"1") * 60_000 + b".") == []
