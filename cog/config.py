@@ -238,8 +238,23 @@ def read_yaml(path: str | os.PathLike[str], loader: type[YamlLoader] = YamlLoade
     try:
         return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
-        text = " ".join(str(error).split())
-        raise CogError(f"cannot read the configuration file {path}: {text}") from error
+        raise CogError(f"cannot read {path}: {yaml_fault(error)}") from error
+
+
+def yaml_fault(error: Exception) -> str:
+    """Return what is wrong with a YAML text in one line, with its line where that is known.
+
+    Args:
+        error: raised when it was read.
+    """
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        began = f" (from line {error.context_mark.line + 1})" if error.context_mark is not None else ""
+        parts = [f"{error.context}{began}"] if error.context else []
+        return f"line {error.problem_mark.line + 1}: {', '.join([*parts, str(error.problem)])}"
+    if isinstance(error, UnicodeDecodeError):
+        line = error.object.count(b"\n", 0, error.start) + 1
+        return f"line {line}: not UTF-8; save it in that encoding"
+    return " ".join(str(error).split())
 
 
 def _merge_file(cfg: CfgNode, path: Path) -> None:

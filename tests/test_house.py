@@ -143,8 +143,10 @@ DISTRIBUTIONS = {
 OPTIONAL = {"pandas"}
 
 #: Libraries of models, which may be missing, by the module that imports them.
-EXTRAS = {"cog.models.sources": ("timm", "hub"), "cog.models.sources.timm": ("timm",), "cog.models.sources.hub": ("hub",),
-          "cog.models.sources.openclip": ("hub",), "cog.models.sources.hf": ("hub",)}  # fmt: skip
+EXTRAS = {
+    "cog.models.sources": ("timm", "hub"), "cog.models.sources.timm": ("timm",), "cog.models.sources.hub": ("hub",),
+    "cog.models.sources.openclip": ("hub",), "cog.models.sources.hf": ("hub",),
+}  # fmt: skip
 
 
 def test_what_is_imported_is_declared(repository):

@@ -25,18 +25,18 @@ _FOLDERS = ("models_root_dir", "log_dir", "figures", "diagnostics")
 _PLACES = ("output_dir", "train_features_dir", "test_features_dir", "classifier_dir", "export")
 
 
-def add(group: argparse._ArgumentGroup, *, shows: bool = False) -> None:
+def add(group: argparse._ActionsContainer, *, shows: bool = False) -> None:
     """Add the flag.
 
     Args:
         group: gets the flag.
-        shows: whether the command only shows what others have made.
+        shows: whether the command only takes what others have made.
     """
     group.add_argument(
         "--limit",
         type=cli_tools.whole_number(_LEAST),
         metavar="N",
-        help="show what other commands have made with --limit N; it lies in <models_root_dir>/limit-N/"
+        help="take what other commands have made with --limit N; it lies in <models_root_dir>/limit-N/"
         if shows
         else "try the command in seconds: the first N classes, N images of each per split, N trials, N epochs. Outputs "
         "lie in <models_root_dir>/limit-N/ and are no results",

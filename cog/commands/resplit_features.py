@@ -8,11 +8,12 @@ them: the standard deviation over splits beside that over seeds.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cog.commands import names
+from cog.commands import limits, names
 from cog.errors import CogError
 from cog.paths import ModelDir, check_dataset_name
 from cog.runtime import cli as cli_tools
@@ -55,6 +56,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="--spread: of the runs (default: all)",
     )
     add("--overwrite", action="store_true", help="replace features that were made differently")
+    limits.add(parser, shows=True)
     args = parser.parse_args(argv)
     if bool(args.split_seed) == args.spread:
         raise CogError(
@@ -69,7 +71,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make splits or compare the runs on them; returns the exit code."""
-    args = names.resolve_labels(parse_args(argv))
+    args = names.understood(parse_args(argv))
     folder = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     for dataset in args.dataset:
         check_dataset_name(dataset)
@@ -88,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_spread(args: argparse.Namespace) -> int:
     from cog import config
+    from cog.reporting.show import LIMITED
     from cog.reporting.tables import other_data, writers
     from cog.results import find, split_spread
 
@@ -99,7 +102,10 @@ def _print_spread(args: argparse.Namespace) -> int:
             f"no data set among {' '.join(args.dataset)} has runs on two splits; make them with --split_seed 1 2, and "
             "run logreg.py on NAME_split1 and NAME_split2"
         )
-    sys.stdout.write(writers.draw([other_data.of_splits(spreads)], "text"))
+    table = other_data.of_splits(spreads)
+    if limit := getattr(args, "limit", 0):
+        table = dataclasses.replace(table, notes=(writers.Note(LIMITED.format(limit)), *table.notes))
+    sys.stdout.write(writers.draw([table], "text"))
     return 0
 
 

@@ -140,11 +140,13 @@ def load_backbone(
             probe(backbone, image_size or spec.own_preprocess.crop)
         elif ckpt_file is None:
             raise CogError(f"model {model_name} needs a checkpoint file")
-        elif pooling != "default":
+        elif pooling != "default" and not hasattr(import_target(spec.network.constructor), "tokens"):
             raise CogError(f"FT_EXTRACT.POOLING {pooling}: model {model_name} gives no tokens; leave it out")
         else:
             network = load_network(spec, Path(ckpt_file))
-            backbone = Backbone(network, name=spec.name, feature_dim=spec.feature_dim)
+            forward = None if pooling == "default" else getattr(network, "tokens", None)
+            dim = spec.feature_dim * len(pooling.split("+"))
+            backbone = Backbone(network, forward, name=spec.name, feature_dim=dim, pooling=pooling)
     else:
         split_model_name(model_name)
         backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir, pooling)

@@ -96,7 +96,7 @@ class _Loader(config.YamlLoader):
                     raise yaml.YAMLError(f"{name} stands there twice")
                 entries[name] = self.construct_document(value)
             except (ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
-                entries[name] = _Unreadable(" ".join(str(error).split()))
+                entries[name] = _Unreadable(config.yaml_fault(error))
                 self.state_generators: list[Any] = []  # what is left to construct of it
         return entries
 

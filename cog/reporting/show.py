@@ -261,7 +261,11 @@ def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:
         runs = average_variants({selected.eval_name: results.runs}, expected_seeds=selected.seeds or ())
     else:
         runs = as_logreg(runs)
-    return [*runs, *(average for average in results.cells if average.source != RUNS), *results.measures]
+    shared = [*runs, *(average for average in results.cells if average.source != RUNS), *results.measures]
+    seen = results.model_facts.not_in_name
+    return [
+        dataclasses.replace(average, pretraining=seen(average.model, average.source)) for average in shared
+    ]
 
 
 def _warn_of_problems(problems: Sequence[Problem]) -> None:

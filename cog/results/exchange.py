@@ -61,12 +61,18 @@ With right answers per concept it is 4: cells, and measures that are the top-1 a
             "image_list": "5e1f..."           SHA-256 of the list of test images, null where it is not known
           }
 
-All entries of a cell (but for ``counts`` and ``concepts``) or measure are there, in any order; each once, and no others
-are allowed (a later form has another version). Both are read as the same averages: a cell is two numbers, a measure
-one. Numbers are written with all their digits, so that what is read equals what was written. Means (of accuracies of
-classifiers) and deviations must follow from the values of the seeds where these are given. A file is read as what
-it is, somebody's word: it can claim any accuracy, and tables name its label beside every number from it. It cannot
-claim to be a run found on disk, nor a published number that differs from the published one.
+With what a model has seen in pretraining it is 5: cells and measures may have ``pretraining``, one of
+:data:`cog.models.spec.PRETRAINING`. Where the entry is absent, the model's name tells it, or nothing; all entries of a
+model and source that have it say the same::
+
+          "pretraining": "IN-21K"
+
+All entries of a cell (but for ``counts``, ``concepts`` and ``pretraining``) or measure are there, in any order; each
+once, and no others are allowed (a later form has another version). Both are read as the same averages: a cell is two
+numbers, a measure one. Numbers are written with all their digits, so that what is read equals what was written. Means
+(of accuracies of classifiers) and deviations must follow from the values of the seeds where these are given. A file is
+read as what it is, somebody's word: it can claim any accuracy, and tables name its label beside every number from it.
+It cannot claim to be a run found on disk, nor a published number that differs from the published one.
 """
 
 from __future__ import annotations
@@ -82,6 +88,7 @@ from typing import Any, TypeVar
 import cog
 from cog import constants
 from cog.errors import CogError
+from cog.models.spec import PRETRAINING
 from cog.results import concept_counts, published, uncertainty
 from cog.results.run_records import is_percentage
 from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
@@ -116,7 +123,7 @@ LISTS = {
 }  # fmt: skip
 
 #: Lists of each version.
-VERSIONS = {1: ("cells",), **dict.fromkeys((2, 3, 4), ("cells", "measures"))}
+VERSIONS = {1: ("cells",), **dict.fromkeys((2, 3, 4, 5), ("cells", "measures"))}
 
 # The first version with digests of lists of classes, and with counts of measures.
 _WITH_CLASS_LISTS = 3
@@ -126,6 +133,9 @@ _WITH_CONCEPTS = 4
 _N_CLASSES = "n_classes"
 _IMAGE_LIST = "image_list"
 _CONCEPTS = (_N_CLASSES, concept_counts.IMAGES, concept_counts.CORRECT, _IMAGE_LIST)
+
+# The first one with what models have seen.
+_WITH_PRETRAINING = 5
 
 
 def check_label(label: str) -> str:
@@ -164,6 +174,8 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
         version = _WITH_CLASS_LISTS
     if any(map(_shares_concepts, averages)):
         version = _WITH_CONCEPTS
+    if any(average.pretraining for average in averages):
+        version = _WITH_PRETRAINING
     groups: dict[tuple[Any, ...], list[SeedAverage]] = {}
     for number, average in enumerate(averages):
         # Both accuracies of a cell are one entry.
@@ -220,6 +232,8 @@ def _entry(group: Sequence[SeedAverage], version: int) -> dict[str, Any]:
                 (run.image_list for run in average.concepts if _is_digest(run.image_list)), None
             ),
         }
+    if first.pretraining is not None:
+        entry["pretraining"] = first.pretraining
     return entry
 
 
@@ -286,19 +300,31 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
         All of them; those that are in several files and are the same, once.
 
     Raises:
-        CogError: when two files disagree on the same number of the same source.
+        CogError: when two files disagree on the same number of the same source, or on what a model has seen.
     """
     merged: dict[tuple[Any, ...], tuple[str, SeedAverage]] = {}
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
     for name, averages in groups:
         for average in averages:
             first, known = merged.setdefault(average.place, (name, average))
-            if average.concepts and not known.concepts:
-                merged[average.place] = (name, average)
             if known != average:
                 raise CogError(
                     f"{first} and {name} have different numbers of {_describe(average)} under the same label "
                     f"{average.source!r}; change the entry 'label' of one of them"
                 )
+            if known is not average:
+                more = {
+                    key: getattr(known, key) or getattr(average, key) for key in ("concepts", "pretraining")
+                }
+                merged[average.place] = (first, dataclasses.replace(known, **more))
+            if average.pretraining is not None:
+                model = average.model, average.source
+                where, said = seen.setdefault(model, (name, average.pretraining))
+                if said != average.pretraining:
+                    raise CogError(
+                        f"pretraining of {average.model} [{average.source}] is {said} in {where} and "
+                        f"{average.pretraining} in {name}; correct one of them"
+                    )
     return [average for _, average in merged.values()]
 
 
@@ -396,7 +422,7 @@ def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -
     is_cell = kind == "cells"
     keys = LISTS[kind]
     allowed = [*keys, *["counts"] * (is_cell or version >= _WITH_CLASS_LISTS)]
-    allowed += ["concepts"] * (version >= _WITH_CONCEPTS)
+    allowed += ["concepts"] * (version >= _WITH_CONCEPTS) + ["pretraining"] * (version >= _WITH_PRETRAINING)
     _check_keys(entry, allowed, path, needed=keys)
     dot = f"{path}." if path else ""
     shared: dict[str, Any] = {
@@ -409,6 +435,10 @@ def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -
     }
     if "counts" in entry:
         shared["counts"] = _counts(entry["counts"], f"{dot}counts", _counts_keys(version))
+    if "pretraining" in entry:
+        shared["pretraining"] = said = entry["pretraining"]
+        if said not in PRETRAINING:
+            raise _Invalid(f"{dot}pretraining is {_short(said)}, expected {', '.join(PRETRAINING)}")
     seeds = shared["seeds"]
     if not set(seeds).isdisjoint(shared["missing_seeds"]):
         raise _Invalid(f"{dot}missing_seeds names a seed that is there")

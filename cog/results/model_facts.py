@@ -35,23 +35,37 @@ _ADVICE = (
 class ModelFacts:
     """What models have seen, and how they are called; by name of the model.
 
+    What is known of a model's pretraining comes before what its name tells. Published numbers are of published weights.
+
     Attributes:
         recorded: pretraining of models with runs on disk, as ``features.json`` says.
         stated: pretraining of models in the user's file; these come first.
         labels: names in figures and on the page.
         groups: models of a group have a color in common.
+        imported: pretraining of models in imported files, by name and source.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
+    imported: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def of(self, model: str, source: str = RUNS) -> str:
         """Return what a model has seen, one of :data:`cog.models.spec.PRETRAINING`."""
-        if source not in published.SOURCES.values() and model in self.stated:
+        return self._said(model, source) or pretraining(model)
+
+    def not_in_name(self, model: str, source: str = RUNS) -> str | None:
+        """Return what a model has seen where its name does not tell it, or tells another; None elsewhere."""
+        said = self._said(model, source)
+        return None if said is None or said == pretraining(model) else said
+
+    def _said(self, model: str, source: str) -> str | None:
+        if source in published.SOURCES.values():
+            return None
+        if model in self.stated:
             return self.stated[model]
-        return (self.recorded.get(model) if source == RUNS else None) or pretraining(model)
+        return self.recorded.get(model) if source == RUNS else self.imported.get((model, source))
 
     def mark(self, model: str, source: str = RUNS) -> str:
         """Return what follows the name of a model: a mark, or ""."""
@@ -83,7 +97,9 @@ class ModelFacts:
 
 
 def read_model_facts(
-    recorded: Mapping[str, Mapping[str, str | None]], path: str | os.PathLike[str] | None = None
+    recorded: Mapping[str, Mapping[str, str | None]],
+    path: str | os.PathLike[str] | None = None,
+    imported: Mapping[tuple[str, str], str] | None = None,
 ) -> ModelFacts:
     """Return what is known of models.
 
@@ -92,6 +108,7 @@ def read_model_facts(
             absent.
         path: the user's models, which come first; None: there is no such file. An entry that cannot be used is left
             out with a warning.
+        imported: pretraining of models in imported files, by name and source.
 
     Raises:
         CogError: an unusable file.
@@ -110,7 +127,8 @@ def read_model_facts(
     known = {
         model: text for model, facts in recorded.items() if (text := facts.get("pretraining")) in PRETRAINING
     }
-    return ModelFacts(known, {name: pretraining(name, path) for name in own}, texts("label"), texts("group"))
+    stated = {name: pretraining(name, path) for name in own}
+    return ModelFacts(known, stated, texts("label"), texts("group"), imported or {})
 
 
 def shows_levels(datasets: Iterable[str]) -> bool:

@@ -242,6 +242,7 @@ def gather(
                 for key, made in features.items()
             },
             selection.models_file,
+            {(a.model, a.source): a.pretraining for a in stated if a.pretraining is not None},
         ),
     )
 

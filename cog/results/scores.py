@@ -121,6 +121,7 @@ class SeedAverage:
         epochs: that each run was to be trained for, in the order of ``seeds``; or empty.
         counts: numbers of classes and images behind its runs.
         concepts: right answers per concept of each run, in the order of ``seeds``; empty where some are not known.
+        pretraining: what a file to share says, or is to say, of the model's pretraining; None: nothing.
     """
 
     model: str
@@ -137,6 +138,7 @@ class SeedAverage:
     epochs: tuple[int, ...] = ()
     counts: Counts = Counts()
     concepts: tuple[ConceptCounts, ...] = field(default=(), compare=False, repr=False)
+    pretraining: str | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> tuple[str, str, int]:

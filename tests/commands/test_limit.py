@@ -12,7 +12,16 @@ import subprocess
 import pytest
 import tiny
 
-from cog.commands import analyze_features, extract_features, limits, logreg, print_results, status, study
+from cog.commands import (
+    analyze_features,
+    extract_features,
+    limits,
+    logreg,
+    print_results,
+    resplit_features,
+    status,
+    study,
+)
 from cog.data.image_lists import from_class_folders
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
@@ -118,6 +127,29 @@ def test_tables_are_marked_and_those_of_the_root_do_not_have_them(limited, capsy
         run(print_results, limited)
     with pytest.raises(CogError, match="leave out --export"):
         run(print_results, limited, "--limit", "2", "--export", tmp_path / "shared.json")
+
+
+def test_repeated_splits(limited, capsys):
+    one = ("--model", "tiny_net", "--dataset", "birds")
+    place = limited.models / "limit-2/tiny/net"
+    (place / "birds/features_test/image_paths.txt").unlink()  # they have the names of the training images
+    assert run(resplit_features, limited, "--limit", "2", *one, "--split_seed", "1", "2") == 0
+    splits = [f"birds_split{seed}" for seed in (1, 2)]
+    assert capsys.readouterr().out.split() == [str(place / name) for name in splits]
+    assert json.loads((place / "birds_split1/features_test/features.json").read_text())["limit"] == 2
+    assert [p.name for p in (limited.models / "tiny/net").iterdir()] == ["model.ckpt"]
+    for name in splits:
+        assert train(limited, "--limit", "2", "--dataset", name) == 0
+    assert run(resplit_features, limited, "--limit", "2", *one, "--spread") == 0
+    out = capsys.readouterr().out
+    assert (
+        "tiny_net, birds" in out
+        and "--limit 2: a test of the commands on a few images, and no results." in out
+    )
+    with pytest.raises(CogError, match="has runs on two splits"):
+        run(resplit_features, limited, *one, "--spread")
+    with pytest.raises(CogError, match="run extract_features.py --limit 3 first"):
+        run(resplit_features, limited, "--limit", "3", *one, "--split_seed", "1")
 
 
 def test_what_was_moved_is_not_counted(limited, capsys, caplog):

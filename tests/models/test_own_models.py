@@ -333,11 +333,36 @@ def test_what_yaml_cannot_read_is_its_own_matter(tmp_path):
         assert entry is not None and entry.label == name[-1].upper()
     for name, message in (
         ("mine_a", "label stands there twice"), ("mine_b", "x stands there twice"), ("mine_d", "it has an alias"),
-        ("mine_e", "could not determine a constructor"), ("mine_f", "month must be"),
+        ("mine_e", "line 5: could not determine a constructor"), ("mine_f", "month must be"),
         ("mine_h", "mine_h stands there twice"),
     ):  # fmt: skip
         with pytest.raises(CogError, match=f"models.yaml: {name} cannot be read: .*{message}"):
             models_file.find(file, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"mine_a: {label: A}\nmine_b:\n  label: b: c\n", "line 3: mapping values are not allowed here"),
+        (
+            b"mine_a:\n\tlabel: A\n",
+            "line 2: while scanning for the next token, found character '\\t' that cannot",
+        ),
+        (
+            b"mine_a: {label: A\nmine_b: {label: B}\n",
+            "line 2: while parsing a flow mapping (from line 1), expected ',' or '}', but got ':'",
+        ),
+        (b"mine_a:\n  label: \xfcber\n", "line 2: not UTF-8; save it in that encoding"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_one_line_with_its_name_and_the_lines_number(tmp_path, text, says):
+    file = tmp_path / "models.yaml"
+    file.write_bytes(text)
+    with pytest.raises(CogError) as error:
+        ask(file, "mine_a")
+    message = str(error.value)
+    assert message.startswith(f"cannot read {file}: {says}") and "\n" not in message
+    assert len(message) < 200 + len(str(file))
 
 
 def test_names_that_only_resemble_one_of_the_file(own_file):

@@ -19,6 +19,7 @@ import cog
 from cog import constants
 from cog.commands import extract_features
 from cog.errors import CogError
+from cog.models.arch.t2t import T2TViT
 from cog.models.request import ModelRequest
 from cog.models.sources import SOURCES, find_spec
 from cog.models.spec import IMAGENET_MEAN
@@ -308,6 +309,43 @@ def test_pooling_of_timms_tokens(name, tmp_path):
         assert torch.equal(
             cog.load_backbone(f"timm_{name}", path, pooling="cls+mean")(x), torch.cat([cls, mean], 1)
         )
+
+
+@needs_timm
+@pytest.mark.parametrize(
+    "name, timms, n_prefix",
+    [
+        ("deit_small", "deit_small_patch16_224", 1),
+        ("deit_small_distilled", "deit_small_distilled_patch16_224", 2),
+    ],
+)
+def test_pooling_of_the_tokens_of_the_papers_models(name, timms, n_prefix, tmp_path):
+    network = randomize(timm.create_model(timms))
+    torch.save({"model": network.state_dict()}, tmp_path / "model.ckpt")
+    x = images(224)
+    with torch.no_grad():
+        tokens = network.forward_features(x)
+        expected = torch.cat([tokens[:, 0], tokens[:, n_prefix:].mean(1)], 1)
+        both = cog.load_backbone(name, tmp_path / "model.ckpt", pooling="cls+mean")
+        torch.testing.assert_close(both(x), expected)
+        assert both.feature_dim == 768
+        cls, default = (
+            cog.load_backbone(name, tmp_path / "model.ckpt", pooling=pooling)(x)
+            for pooling in ("cls", "default")
+        )
+        assert torch.equal(cls, default)
+
+
+def test_pooling_of_a_model_of_the_paper_that_timm_does_not_have(tmp_path):
+    torch.save(randomize(T2TViT()).state_dict(), tmp_path / "model.ckpt")
+    x, kept = images(224), []
+    network = cog.load_backbone("t2tvit_t14", tmp_path / "model.ckpt", pooling="mean")
+    network.network.norm.register_forward_hook(lambda *arguments: kept.append(arguments[-1]))
+    with torch.no_grad():
+        assert torch.equal(network(x), kept[0][:, 1:].mean(1)) and kept[0].shape[1] == 197
+    text = r"^FT_EXTRACT.POOLING mean: model dino_resnet50 gives no tokens; leave it out$"
+    with pytest.raises(CogError, match=text):
+        cog.load_backbone("dino_resnet50", tmp_path / "model.ckpt", pooling="mean")
 
 
 @needs_timm

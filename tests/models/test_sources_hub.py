@@ -425,6 +425,29 @@ def test_a_local_checkout_of_torch_hub(checkout, tmp_path, monkeypatch):
         assert torch.equal(request.load(torch.device("cpu"), cfg)(x), network(x))
 
 
+def test_an_entry_point_of_torch_hub_that_does_not_take_pretrained(checkout, tmp_path, monkeypatch, caplog):
+    hubconf = checkout / "hubconf.py"
+    text = (
+        hubconf.read_text().replace("pretrained=False", "width=5").replace("if pretrained:", "if width == 5:")
+    )
+    hubconf.write_text(text + "\n\ndef nested(**options):\n    return net(**options)\n")
+    monkeypatch.setenv(TRUST, str(checkout))
+    with pytest.raises(CogError, match=r"hub_my-net.net: net\(\) of .* failed with FileNotFoundError"):
+        cog.load_backbone("hub_my-net.net", None)
+    torch.save(network := torch.nn.Sequential(*map(torch.nn.Identity, range(2)), torch.nn.Linear(12, 5)).state_dict(),
+               checkout / "hubconf.py.pt")  # fmt: skip
+    for name in ("net", "nested"):
+        backbone = cog.load_backbone(f"hub_my-net.{name}", None)
+        assert torch.equal(backbone.network[2].weight, network["2.weight"])
+        assert f"hub_my-net.{name}: {name} takes no argument pretrained" in caplog.text
+    caplog.clear()
+    request = ModelRequest("hub_my-net.net", models_root_dir=str(tmp_path))
+    assert request.description["weights"] == f"net() of {checkout}"
+    other = {key: value + 1 for key, value in network.items()}
+    backbone = cog.load_backbone("hub_my-net.net", write(tmp_path / "models", "hub_my-net.net", other))
+    assert torch.equal(backbone.network[2].weight, other["2.weight"]) and not caplog.text
+
+
 def test_torch_hub_loads_weights_only(checkout, tmp_path, monkeypatch):
     from hostile import Payload
 

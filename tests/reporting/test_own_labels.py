@@ -66,3 +66,31 @@ def test_a_marked_baseline_is_explained_and_records_say_what_models_have_seen(ca
     request = ("--published_only", "--model", "swsup_resnet50", "--dataset", "cog_l5", "--n_shot", "all")
     assert print_results.main((*request, "--format", "json")) == 0
     assert {row["pretraining"] for row in json.loads(capsys.readouterr().out)} == {"IN-1K + other"}
+
+
+def test_imported_models_are_marked_as_they_were_where_they_come_from(tmp_path, capsys):
+    names = {"net_mine": "IN-1K", "net_web": "web", "net_untold": None, "sup_resnet50": "IN-1K"}
+    for model, seen in names.items():
+        folder = tmp_path / "models" / model.replace("_", "/", 1) / "cog_l5"
+        make_seed_folder(folder / "eval_logreg/seed-22", 50.0, 80.0)
+        (folder / "features_train").mkdir()
+        (folder / "features_train/features.json").write_text(json.dumps({"pretraining": seen}))
+    file, again = tmp_path / "ours.json", tmp_path / "again.json"
+    assert print_results.main(["--models_root_dir", str(tmp_path / "models"), "--export", str(file)]) == 0
+    entries = json.loads(file.read_text())["cells"]
+    assert {entry["model"]: entry["pretraining"] for entry in entries if "pretraining" in entry} == {
+        "net_mine": "IN-1K", "net_web": "web"
+    }  # fmt: skip
+    capsys.readouterr()
+    assert print_results.main(["--import", str(file), "--export", str(again)]) == 0
+    assert print_results.main(["--import", str(file)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "(web: net_web; not stated: net_untold)" in text and "net_mine †" not in text
+    assert json.loads(again.read_text())["cells"][0]["pretraining"] == "IN-1K"
+    own = tmp_path / "models.yaml"
+    own.write_text("net_web: {pretraining: IN-21K}\n")
+    argv = ["--import", str(file), "--models_file", str(own), "--format", "json"]
+    assert print_results.main(argv) == 0
+    rows = json.loads(capsys.readouterr().out)
+    expected = names | {"net_web": "IN-21K", "net_untold": "unknown"}
+    assert {row["model"]: row["pretraining"] for row in rows} == expected

@@ -219,6 +219,33 @@ def test_of_the_same_numbers_those_with_answers_per_concept_are_kept():
         assert merged.concepts == whole.concepts
 
 
+def test_what_a_model_has_seen_survives(tmp_path):
+    seen = counted(pretraining="IN-21K")
+    measure = counted(evaluation="mlp", pretraining="IN-21K")
+    path = write(tmp_path / "f.json", [seen, measure], label="lab")
+    assert [a.pretraining for a in exchange.load(path)] == ["IN-21K"] * 2
+    content = json.loads(path.read_text())
+    assert content["version"] == 5 and '"pretraining": "IN-21K"' in exchange.__doc__
+    for said in ("IN-2K", None, ["IN-1K"]):
+        content["measures"][0]["pretraining"] = said
+        path.write_text(json.dumps(content))
+        with pytest.raises(CogError, match=r"measures\[0\].pretraining is .*, expected IN-1K, IN-21K"):
+            exchange.load(path)
+    content["version"] = 4
+    path.write_text(json.dumps(content))
+    with pytest.raises(CogError, match='unknown entry "pretraining"'):
+        exchange.load(path)
+
+
+def test_files_that_disagree_on_what_a_model_has_seen():
+    one, two = make(source="x", pretraining="web"), make(source="x", pretraining="IN-1K", n_shot=1)
+    text = r"^pretraining of a_b \[x\] is web in f and IN-1K in g; correct one of them$"
+    with pytest.raises(CogError, match=text):
+        exchange.merge(("f", one), ("g", two))
+    for groups in ((one, make(source="x")), (make(source="x"), one)):
+        assert {a.pretraining for a in exchange.merge(*zip("fg", groups, strict=True))} == {"web"}
+
+
 def test_the_label_is_the_files_name_unless_given(tmp_path):
     cells = make()
     assert exchange.load(write(tmp_path / "lab one.json", cells))[0].source == "lab one"
@@ -264,7 +291,7 @@ BAD = {
     "text": (lambda content: "imagenet-cog results", "not a file of --export"),
     "another format": (change(("format",), "lm results"), "not a file of --export"),
     "no format": (remove(("format",)), "not a file of --export"),
-    "later version": (change(("version",), 5), "version is 5, expected 1 to 4"),
+    "later version": (change(("version",), 6), "version is 6, expected 1 to 5"),
     "version true": (change(("version",), True), "version is true"),
     "no version": (remove(("version",)), "version is null"),
     "unknown entry": (change(("cell",), []), "unknown entry \"cell\""),

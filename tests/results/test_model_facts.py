@@ -28,6 +28,10 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
     ]  # fmt: skip
     assert known.of("clip_resnet50", "paper v2") == "web", "the paper's numbers are of the paper's weights"
     assert known.of("other_net", "friend.json") == "unknown", "recorded beside the runs, not in the file"
+    words = {("other_net", "friend.json"): "web", ("my_net", "friend.json"): "web"}
+    known = read_model_facts(recorded, file, words | {("clip_resnet50", "paper v2"): "IN-1K"})
+    assert known.of("other_net", "friend.json") == "web" and known.of("my_net", "friend.json") == "IN-1K"
+    assert known.of("clip_resnet50", "paper v2") == "web" and known.of("other_net") == "IN-21K"
     with pytest.raises(CogError, match="does not exist"):
         read_model_facts({}, tmp_path / "none.yaml")
 

@@ -72,6 +72,7 @@ class T2TViT(nn.Module):
     """T2T-ViT: the feature is the class token after the final LayerNorm."""
 
     pos_embed: torch.Tensor
+    num_prefix_tokens = 1
 
     def __init__(self, *, dim: int = 384, depth: int = 14, heads: int = 6, image_size: int = 224) -> None:
         super().__init__()
@@ -85,7 +86,11 @@ class T2TViT(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, 1000)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def tokens(self, x: torch.Tensor) -> torch.Tensor:
+        """Return all tokens after the final LayerNorm, ``(B, N, D)``."""
         x = self.tokens_to_token(x)
         x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
-        return self.head(self.norm(self.blocks(x + self.pos_embed))[:, 0])
+        return self.norm(self.blocks(x + self.pos_embed))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.tokens(x)[:, 0])

@@ -89,6 +89,7 @@ class DeiT(nn.Module):
     ) -> None:
         super().__init__()
         self.distilled = distilled
+        self.num_prefix_tokens = 1 + distilled
         self.patch_embed = PatchEmbed(dim, patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         if distilled:

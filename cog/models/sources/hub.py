@@ -7,6 +7,7 @@ downloads.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,11 +24,16 @@ from cog.models.preprocessing import declared
 from cog.models.sources import LibraryModel
 from cog.models.spec import Preprocess
 
+logger = logging.getLogger(__name__)
+
 TRUST = "COG_TRUST_HUB"
 
 
 class HubModel(LibraryModel):
-    """An entry point of a trusted repository."""
+    """An entry point of a trusted repository; one that does not take ``pretrained`` is called without it."""
+
+    #: Until a call tells otherwise.
+    _takes_pretrained = True
 
     def check_name(self) -> None:
         """Check that the repository is trusted; touches no file."""
@@ -54,19 +60,28 @@ class HubModel(LibraryModel):
         options: dict[str, Any] = {"trust_repo": True, "verbose": False}
         if os.path.isdir(self._repository):
             options = {"source": "local"}
+        given = {"pretrained": pretrained} if self._takes_pretrained else {}
         links: list[str] = []
         try:
             with _only_weights(), _noting_downloads(links):
-                entry = torch.hub.load(self._repository, self._entry, **options, pretrained=pretrained)
+                entry = torch.hub.load(self._repository, self._entry, **options, **given)
         except CogError:
             raise
         except (Exception, SystemExit) as error:
+            if given and isinstance(error, TypeError) and "keyword argument 'pretrained'" in str(error):
+                self._takes_pretrained = False
+                return self._call(pretrained=pretrained)
             place = f"; get {links[-1]} and {self.place}" if links and isinstance(error, OSError) else ""
             raise CogError(
-                f"model {self.name}: {self._entry}(pretrained={pretrained}) of {self._repository} failed with "
-                f"{type(error).__name__}: {first_line(error)}{place}"
+                f"model {self.name}: {self._words(pretrained)} failed with {type(error).__name__}: "
+                f"{first_line(error)}{place}"
             ) from error
         return entry
+
+    def _words(self, pretrained: bool) -> str:
+        """Return the words for a call."""
+        given = f"pretrained={pretrained}" if self._takes_pretrained else ""
+        return f"{self._entry}({given}) of {self._repository}"
 
     @cached_property
     def own_preprocess(self) -> Preprocess:
@@ -76,7 +91,8 @@ class HubModel(LibraryModel):
     @property
     def address(self) -> str | None:
         """The entry point, which downloads its weights itself."""
-        return f"{self._entry}(pretrained=True) of {self._repository}"
+        _ = self._made  # which tells what it takes
+        return self._words(pretrained=True)
 
     def download(self) -> Path:
         """Raise the error that no file is known: the entry point loads its weights itself."""
@@ -98,6 +114,11 @@ class HubModel(LibraryModel):
                 raise CogError(
                     f"model {self.name}: {self._entry} returned {type(network).__name__}, expected a module"
                 )
+            if not self._takes_pretrained:
+                logger.warning(
+                    "%s: %s takes no argument pretrained; the weights are those that it makes by itself",
+                    self.name, self._entry,
+                )  # fmt: skip
         return network, lambda x: features_of(network(x), name=self.name, pooling=pooling)
 
 
