@@ -31,10 +31,10 @@ from cog.logreg.gram import GramLearner
 from cog.logreg.graphs import Graphs, Stepper
 from cog.logreg.learners import Learner, LinearLearner, MlpLearner
 from cog.logreg.matrix import Data, FeatureMatrix, FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
-from cog.logreg.metrics import Evaluation, Logs
+from cog.logreg.metrics import Logs
 from cog.logreg.precision import products, resolve_precision
 from cog.logreg.settings import RowCounts, Settings
-from cog.logreg.sgd import Layer, TrainedClassifier, TrainSpec, learning_rate, logged_rate
+from cog.logreg.sgd import TrainedClassifier, TrainSpec, learning_rate, logged_rate
 from cog.runtime import memory
 from cog.runtime.device import exact_float32
 from cog.runtime.random_streams import cpu_generator
@@ -177,7 +177,10 @@ class Engine:
                 finite = learner.is_finite()  # waits for it
                 last = epoch + 1 == n_epochs or not any(finite)
                 if logs is not None and learner.sums is not None:
-                    test, predictions = self._test(data, learner.layers(0), settings, exact=last)
+                    # The last epoch is the result; the others are a curve, at the precision of the training.
+                    logits = TrainedClassifier(learner.layers(0), settings.has_relu).logits
+                    with products(self.device, "fp32" if last else self.precision):
+                        test, predictions = metrics.evaluate(data.test, data.test_y, logits, exact=last)
                     rate = logged_rate(spec.pairs[0][0], epoch, n_epochs)
                     metrics.append_epoch(logs, metrics.to_evaluation(learner.sums, n), test, rate)
                     if on_epoch is not None:
@@ -196,16 +199,6 @@ class Engine:
             )
             for k in range(len(spec.pairs))
         ]
-
-    def _test(
-        self, data: Data, layers: list[Layer], settings: Settings, *, exact: bool
-    ) -> tuple[Evaluation, torch.Tensor | None]:
-        """Score the test set; unless ``exact`` at the precision of the training, for a curve that is no result."""
-        dtype = torch.float32 if exact else data.test.dtype
-        layers = [(weight.to(dtype), bias) for weight, bias in layers]  # once, not for every chunk
-        logits = TrainedClassifier(layers, settings.has_relu).logits
-        with products(self.device, "fp32" if exact else self.precision):
-            return metrics.evaluate(data.test, data.test_y, logits, exact=exact)
 
     @torch.no_grad()
     def validate(

@@ -9,8 +9,6 @@ do on ``W``. One image per class, 1000 classes and d = 2048: 4 times fewer, in f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from cog.logreg.learners import SoftmaxLearner
@@ -26,6 +24,7 @@ class GramLearner(SoftmaxLearner):
     """Logistic regression in the span of the rows, always in float32."""
 
     form = "span"
+    batch_first = False
 
     def _start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         k, c, features = self._k, self._c, self._data.features
@@ -74,31 +73,25 @@ class GramLearner(SoftmaxLearner):
     def _filled(self, b: int) -> int:
         return b
 
-    def _passes(self, logits: torch.Tensor, b: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        state, x, x_initial = self.state, self._x[:b], self._x_initial[:b, None]
-        scale, logits_of = state["scale"][:, None], logits.unbind(1)
-        batch = None if self._whole else self._batch[:b]
-        parameters, velocities = (
-            [*zip(*(state[name].unbind() for name in names), strict=True)]
-            for names in (("coefficients", "bias", "scale"), ("velocity", "bias_velocity", "scale_velocity"))
-        )
+    def _forward(self, b: int, logits: torch.Tensor) -> None:
+        state = self.state
+        for k in range(self._k):
+            torch.mm(self._x[:b], state["coefficients"][k], out=logits[k])
+        logits.addcmul_(self._x_initial[:b], state["scale"][:, None, None]).add_(state["bias"][:, None])
 
-        def forward() -> None:
-            for (coefficients, _, _), out in zip(parameters, logits_of, strict=True):
-                torch.mm(x, coefficients, out=out)
-            logits.addcmul_(x_initial, scale).add_(state["bias"])
-
-        def backward() -> None:
-            by_bias = logits.mul_(1 / b).sum(0)
-            for k, gradient in enumerate(logits_of):
-                if batch is None:
-                    by_coefficients = gradient.contiguous()
-                else:
-                    by_coefficients = self._spread.zero_().index_copy_(0, batch, gradient)
+    def _backward(self, b: int, gradient: torch.Tensor) -> None:
+        by_bias, state = gradient.sum(1), self.state
+        for k in range(self._k):
+            by_coefficients = gradient[k]
+            if not self._whole:
+                by_coefficients = self._spread.zero_().index_copy_(0, self._batch[:b], gradient[k])
+            self._update(
+                k,
+                [state["coefficients"][k], state["bias"][k], state["scale"][k]],
                 # The initial weights have no gradient but that of weight decay.
-                self._update(k, parameters[k], (by_coefficients, by_bias[k], self._zero), velocities[k])
-
-        return forward, backward
+                [by_coefficients, by_bias[k], self._zero],
+                [state["velocity"][k], state["bias_velocity"][k], state["scale_velocity"][k]],
+            )
 
     def layers(self, k: int) -> list[Layer]:
         """See :meth:`Learner.layers`; the weight ``(C, d)`` is put together anew."""

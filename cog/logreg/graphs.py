@@ -64,9 +64,7 @@ class Stepper:
         self, learner: Learner, graphs: Graphs, issuing: Callable[[], contextlib.AbstractContextManager[None]]
     ) -> None:
         self._learner, self._graphs, self._issuing = learner, graphs, issuing
-        # by the size of the batch:
-        self._steps: dict[int, Callable[[], None]] = {}
-        self._captured: dict[int, torch.cuda.CUDAGraph] = {}
+        self._captured: dict[int, torch.cuda.CUDAGraph] = {}  # by the size of the batch
         self._n_done: dict[int, int] = {}
         self.n_replays = 0
 
@@ -82,10 +80,8 @@ class Stepper:
             self._replay(b)
 
     def _issue(self, b: int) -> None:
-        if b not in self._steps:
-            self._steps[b] = self._learner.make_step(b)
         with self._issuing():
-            self._steps[b]()
+            self._learner.step(b)
 
     def _compare(self, b: int) -> None:
         """Do a step both ways; keeps the state of the usual one when they differ."""
@@ -100,7 +96,7 @@ class Stepper:
             self._restore(before)
             if b not in self._captured:
                 with self._issuing():
-                    self._captured[b] = _capture(self._steps[b])
+                    self._captured[b] = _capture(self._learner, b)
             self._captured[b].replay()
             if not all(map(_same_bits, self._learner.tensors, after)):
                 reason = "a replayed step does not give the same bits as an issued one"
@@ -135,7 +131,7 @@ class Stepper:
             tensor.copy_(value)
 
 
-def _capture(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+def _capture(learner: Learner, b: int) -> torch.cuda.CUDAGraph:
     """Record a step; nothing is executed.
 
     ``torch.cuda.graph`` would collect garbage, empty the cache and wait for the device before each graph, all for the
@@ -146,7 +142,7 @@ def _capture(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
     try:
         graph.capture_begin(capture_error_mode="thread_local")  # other runs may allocate memory meanwhile
         try:
-            step()
+            learner.step(b)
         finally:
             graph.capture_end()
     finally:

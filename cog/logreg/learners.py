@@ -1,22 +1,19 @@
 """Classifiers in training: the state of an SGD step and the step itself, in plain torch operations for any device.
 
 A learner holds K classifiers that see the same batches. :meth:`Learner.load` puts a batch into buffers that are made
-once (fresh ones of this size would be mapped and cleared by the system in every step), and a function of
-:meth:`Learner.make_step` does one update from there. That function has its views of the buffers already: making them
-takes as long as the operations on a small batch. It reads and writes tensors that stay where they are and never waits
-for the host, so that it can be captured in a CUDA graph (:mod:`cog.logreg.graphs`).
+once (fresh ones of this size would be mapped and cleared by the system in every step), :meth:`Learner.step` does one
+update from there. A step reads and writes tensors that stay where they are and never waits for the host, so that it can
+be captured in a CUDA graph (:mod:`cog.logreg.graphs`).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 
 from cog.logreg import metrics
 from cog.logreg.matrix import Data
 from cog.logreg.settings import Settings
-from cog.logreg.sgd import Layer, Tensors, TrainSpec, build_module, initial_layers, sgd_step
+from cog.logreg.sgd import Layer, TrainSpec, build_module, initial_layers, sgd_step
 
 #: An incomplete batch is filled up when that adds at most this share to the rows of an epoch.
 _MOST_FILL = 0.05
@@ -47,7 +44,6 @@ class Learner:
         self.device, self._size = data.features.device, min(settings.batch_size, len(spec.rows))
         self.state: dict[str, torch.Tensor] = {}
         self.lr = torch.zeros(len(spec.pairs), device=self.device)
-        self._rates = self.lr.unbind()
         self.sums = metrics.new_sums(self.device) if record else None
         self._y = torch.zeros(self._size, dtype=torch.int64, device=self.device)
 
@@ -86,8 +82,8 @@ class Learner:
         self._data.features.batch(rows, out=self._x[:b])
         torch.index_select(self._data.targets, 0, rows.to(self.device, non_blocking=True), out=self._y[:b])
 
-    def make_step(self, b: int) -> Callable[[], None]:
-        """Return the function that updates all classifiers on the ``b`` rows in place."""
+    def step(self, b: int) -> None:
+        """Update all classifiers on the ``b`` rows in place."""
         raise NotImplementedError
 
     def layers(self, k: int) -> list[Layer]:
@@ -109,23 +105,27 @@ class Learner:
     def _update(
         self,
         k: int,
-        parameters: Tensors,
-        gradients: Tensors,
-        velocities: Tensors,
+        parameters: list[torch.Tensor],
+        gradients: list[torch.Tensor],
+        velocities: list[torch.Tensor],
     ) -> None:
         wd, momentum = self._spec.pairs[k][1], self._settings.momentum
-        sgd_step(parameters, gradients, velocities, lr=self._rates[k], wd=wd, momentum=momentum)
+        sgd_step(parameters, gradients, velocities, lr=self.lr[k], wd=wd, momentum=momentum)
 
 
 class SoftmaxLearner(Learner):
-    """K logistic regressions, with the gradient of the cross-entropy written out: softmax minus one-hot."""
+    """K logistic regressions, with the gradient of the cross-entropy written out: softmax minus one-hot.
+
+    Logits lie as ``(b, K, C)``, or as ``(K, b, C)`` unless ``batch_first``.
+    """
+
+    batch_first = True
 
     def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
         super().__init__(data, spec, settings, record=record)
         self._k, self._c = len(spec.pairs), len(data.labels)
-        self._logits = torch.zeros(self._size, self._k, self._c, device=self.device)
-        self._true = torch.zeros(self._size, self._k, dtype=torch.int64, device=self.device)
-        self._minus_one = torch.full((self._size * self._k, 1), -1.0, device=self.device)
+        self._logits = torch.empty(self._size * self._k * self._c, device=self.device)
+        self._minus_one = torch.full((1, 1, 1), -1.0, device=self.device)
         (layer,) = initial_layers([data.features.dim, self._c], spec.init_seed)
         self._start(*(tensor.to(self.device) for tensor in layer))
 
@@ -133,32 +133,29 @@ class SoftmaxLearner(Learner):
         """Make state and buffers; all classifiers begin with ``weight`` ``(C, d)`` and ``bias`` ``(C,)``."""
         raise NotImplementedError
 
-    def _passes(self, logits: torch.Tensor, b: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return the parts of a step before and after the softmax, for batches of ``b`` rows.
-
-        The first one writes the ``logits`` ``(size, K, C)``, size >= ``b``. The second one finds the gradient of the
-        sum of the losses by them in their place, and updates the classifiers by the mean.
-        """
+    def _forward(self, b: int, logits: torch.Tensor) -> None:
+        """Write the logits of the batch."""
         raise NotImplementedError
 
-    def make_step(self, b: int) -> Callable[[], None]:
-        """See :meth:`Learner.make_step`."""
-        logits = self._logits[: self._filled(b)]
-        forward, backward = self._passes(logits, b)
-        rows, fill = logits[:b].view(-1, self._c), logits[b:]  # a row per image and classifier
-        y, true, minus_one = self._y[:b], self._true[:b], self._minus_one[: b * self._k]
-        y_column, true_column = y[:, None], true.view(-1, 1)
+    def _backward(self, b: int, gradient: torch.Tensor) -> None:
+        """Update, given the gradient of the mean loss by the logits."""
+        raise NotImplementedError
 
-        def step() -> None:
-            forward()
-            self._record(rows, y)
-            torch.softmax(rows, 1, out=rows)
-            true.copy_(y_column)
-            rows.scatter_add_(1, true_column, minus_one)
-            fill.zero_()
-            backward()
-
-        return step
+    def step(self, b: int) -> None:
+        """See :meth:`Learner.step`."""
+        size = self._filled(b)
+        shape = (size, self._k) if self.batch_first else (self._k, size)
+        logits = self._logits[: size * self._k * self._c].view(*shape, self._c)
+        flat, y = logits.view(-1, self._c), self._y[:size]
+        self._forward(size, logits)
+        self._record(flat[:b], y[:b])
+        torch.softmax(flat, 1, out=flat)
+        classes = (y[:, None] if self.batch_first else y).expand(shape)[:, :, None]
+        logits.scatter_add_(2, classes, self._minus_one.expand(*shape, 1))
+        flat.mul_(1 / b)
+        if size > b:
+            logits[b:].zero_()
+        self._backward(size, logits)
 
 
 class LinearLearner(SoftmaxLearner):
@@ -175,54 +172,49 @@ class LinearLearner(SoftmaxLearner):
         self.state = {"weight": weight.repeat(self._k, 1), "bias": bias.repeat(self._k)}
         self._by_weight, self._by_bias = map(torch.zeros_like, self.state.values())
         self.state["velocity"], self.state["bias_velocity"] = map(torch.zeros_like, self.state.values())
-        # What the products take and give: the float32 tensors themselves, or copies in the working precision.
-        exact = self.state["weight"], self._by_weight, self._logits.view(self._size, -1)
-        self._weight, self._gradient, self._product = (tensor.to(self._x.dtype) for tensor in exact)
-        self._low = self._x.dtype != torch.float32
+        state, dtype = self.state, self._x.dtype
+        tensors = (
+            state["weight"], state["bias"], self._by_weight, self._by_bias, state["velocity"], state["bias_velocity"],
+        )  # fmt: skip
+        #: Parameters, gradients and velocities of each classifier, one after the other.
+        self._parts = [*zip(*(tensor.split(self._c) for tensor in tensors), strict=True)]
+        self._low = dtype != torch.float32
+        if self._low:
+            self._low_weight = state["weight"].to(dtype)
+            self._low_logits = torch.empty_like(self._logits, dtype=dtype).view(self._size, -1)
+            self._low_gradient = torch.empty_like(self._by_weight, dtype=dtype)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All that a step changes."""
-        return [*super().tensors, *([self._weight] if self._low else [])]
+        return [*super().tensors, *([self._low_weight] if self._low else [])]
 
     def resume(self, state: dict[str, torch.Tensor]) -> None:
         """Go on from a saved :attr:`state`."""
         super().resume(state)
-        self._weight.copy_(self.state["weight"])
+        if self._low:
+            self._low_weight.copy_(self.state["weight"])
 
-    def _passes(self, logits: torch.Tensor, b: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        state, by_weight, by_bias = self.state, self._by_weight, self._by_bias
-        low, weight, gradient, bias = self._low, self._weight, self._gradient, state["bias"]
-        x, product, logits = self._x[: len(logits)], self._product[: len(logits)], logits.flatten(1)
-        weight_t, product_t = weight.T, product.T
-        parameters, gradients, velocities = (
-            [*zip(*(tensor.split(self._c) for tensor in pair), strict=True)]
-            for pair in (
-                (state["weight"], bias),
-                (by_weight, by_bias),
-                (state["velocity"], state["bias_velocity"]),
-            )
-        )
+    def _forward(self, b: int, logits: torch.Tensor) -> None:
+        out, x, bias = logits.view(b, -1), self._x[:b], self.state["bias"]
+        if not self._low:
+            torch.addmm(bias, x, self.state["weight"].T, out=out)
+            return
+        low = torch.mm(x, self._low_weight.T, out=self._low_logits[:b])
+        out.copy_(low).add_(bias)  # one operation on mixed types would make a float32 copy first
 
-        def forward() -> None:
-            if low:  # one operation on mixed types would make a float32 copy first
-                logits.copy_(torch.mm(x, weight_t, out=product)).add_(bias)
-            else:
-                torch.addmm(bias, x, weight_t, out=logits)
-
-        def backward() -> None:
-            if low:
-                product.copy_(logits)
-            torch.addmm(gradient, product_t, x, beta=0, alpha=1 / b, out=gradient)
-            if low:
-                by_weight.copy_(gradient)
-            torch.sum(logits, 0, out=by_bias).mul_(1 / b)
-            for k in range(self._k):
-                self._update(k, parameters[k], gradients[k], velocities[k])
-            if low:
-                weight.copy_(state["weight"])
-
-        return forward, backward
+    def _backward(self, b: int, gradient: torch.Tensor) -> None:
+        x, by_logits = self._x[:b], gradient.view(b, -1)
+        if self._low:
+            low = self._low_logits[:b].copy_(by_logits)
+            self._by_weight.copy_(torch.mm(low.T, x, out=self._low_gradient))
+        else:
+            torch.mm(by_logits.T, x, out=self._by_weight)
+        torch.sum(by_logits, 0, out=self._by_bias)
+        for k, parts in enumerate(self._parts):
+            self._update(k, [*parts[:2]], [*parts[2:4]], [*parts[4:]])
+        if self._low:
+            self._low_weight.copy_(self.state["weight"])
 
     def layers(self, k: int) -> list[Layer]:
         """See :meth:`Learner.layers`."""
@@ -252,24 +244,20 @@ class MlpLearner(Learner):
         self.state |= {f"velocity{i}": velocity for i, velocity in enumerate(self._velocities)}
         self._x = self._new_batch()
 
-    def make_step(self, b: int) -> Callable[[], None]:
-        """See :meth:`Learner.make_step`."""
+    def step(self, b: int) -> None:
+        """See :meth:`Learner.step`."""
         x, y = self._x[: self._filled(b)], self._y[:b]
         low = x.dtype != torch.float32
+        with torch.enable_grad():
+            # Without its cache: cast weights must not outlive the step, whose graph may be replayed.
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False):
+                logits = self._module(x)
+            logits = logits[:b].float()
+            loss = torch.nn.functional.cross_entropy(logits, y)
+            gradients = torch.autograd.grad(loss, self._parameters)
+        self._record(logits.detach(), y)
         parameters = [parameter.data for parameter in self._parameters]
-
-        def step() -> None:
-            with torch.enable_grad():
-                # Without its cache: cast weights must not outlive the step, whose graph may be replayed.
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False):
-                    logits = self._module(x)
-                logits = logits[:b].float()
-                loss = torch.nn.functional.cross_entropy(logits, y)
-                gradients = torch.autograd.grad(loss, self._parameters)
-            self._record(logits.detach(), y)
-            self._update(0, parameters, [gradient.contiguous() for gradient in gradients], self._velocities)
-
-        return step
+        self._update(0, parameters, [gradient.contiguous() for gradient in gradients], self._velocities)
 
     def layers(self, k: int) -> list[Layer]:
         """See :meth:`Learner.layers`."""

@@ -113,32 +113,22 @@ class SplitMatrix(FeatureMatrix):
             planes[:, 1].copy_(bits.sub_(high << 16))
         self.device = self.index_device = x.device
         self.n, self.dim = x.shape
-        self._upper, self._lower = x.view(torch.int16).view(self.n, 2, self.dim).unbind(1)
-        self._rounded = self._upper.view(torch.bfloat16)
-        for part in self._rounded.split(_CHUNK):
-            if not torch.isfinite(part).all():
+        self._planes = x.view(torch.int16).view(2 * self.n, self.dim)
+        self._high = self._planes.view(torch.bfloat16)
+        for part in self._high.split(2 * _CHUNK):
+            if not torch.isfinite(part[::2]).all():
                 raise CogError(
                     "features of 3.39e38 and more do not fit into bfloat16; set CLF.PRECISION fp32 or CLF.NORM_FTS True"
                 )
 
     def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
-        return torch.index_select(self._rounded, 0, rows, out=out)
+        return torch.index_select(self._high, 0, rows * 2, out=out)
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
-        return _join(self._upper.index_select(0, rows), self._lower.index_select(0, rows))
-
-    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
-        """See :class:`FeatureMatrix`."""
-        if exact:
-            return _join(self._upper[start:stop], self._lower[start:stop])
-        return self._rounded[start:stop]
-
-
-def _join(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
-    """Put float32 values together from their bits, int16 each."""
-    return high.to(torch.int32).bitwise_left_shift_(16).add_(low).view(torch.float32)
+        bits = self._planes.index_select(0, rows * 2).to(torch.int32).bitwise_left_shift_(16)
+        return bits.add_(self._planes.index_select(0, rows * 2 + 1)).view(torch.float32)
 
 
 class MappedMatrix(FeatureMatrix):

@@ -97,8 +97,9 @@ def new_sums(device: torch.device) -> torch.Tensor:
 def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:
     """Add loss, top-1 and top-5 hits of a batch, logits ``(b, C)`` and classes ``(b,)``, to ``sums`` ``(3,)``."""
     rank = true_class_rank(logits, y)
-    loss = torch.nn.functional.cross_entropy(logits, y, reduction="sum")
-    sums += torch.stack([loss, (rank < 1).sum(), (rank < 5).sum()])
+    sums[0] += torch.nn.functional.cross_entropy(logits, y, reduction="sum")
+    sums[1] += (rank < 1).sum()
+    sums[2] += (rank < 5).sum()
 
 
 def to_evaluation(sums: torch.Tensor, n: int) -> Evaluation:

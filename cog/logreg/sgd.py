@@ -14,8 +14,6 @@ from cog.runtime.random_streams import cpu_generator
 #: Weight ``(h, d)`` and bias ``(h,)`` of a layer, float32.
 Layer = tuple[torch.Tensor, torch.Tensor]
 
-Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
-
 
 @dataclass(frozen=True, eq=False)
 class TrainSpec:
@@ -138,9 +136,9 @@ def logged_rate(base: float, epoch: int, n_epochs: int) -> float:
 
 
 def sgd_step(
-    parameters: Tensors,
-    gradients: Tensors,
-    velocities: Tensors,
+    parameters: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+    velocities: list[torch.Tensor],
     *,
     lr: torch.Tensor,
     wd: float,

@@ -58,18 +58,8 @@ def _mm_tf32(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Te
     return MM(_to_tf32(a), _to_tf32(b), out=out)
 
 
-def _addmm_bf16(
-    added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, **factors: float
-) -> torch.Tensor:
-    if a.dtype != torch.bfloat16:
-        return ADDMM(added, a, b, out=out, **factors)
-    return out.copy_(ADDMM(added.float(), a.float(), b.float(), **factors))
-
-
-def _addmm_tf32(
-    added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, **factors: float
-) -> torch.Tensor:
-    return ADDMM(added, _to_tf32(a), _to_tf32(b), out=out, **factors)
+def _addmm_tf32(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    return ADDMM(bias, _to_tf32(a), _to_tf32(b), out=out)
 
 
 @contextlib.contextmanager
@@ -79,13 +69,16 @@ def _emulated(precision: str) -> Iterator[None]:
     if precision == "tf32":
         replaced = {"mm": _mm_tf32, "addmm": _addmm_tf32}
     elif precision == "bf16" and not cpu_has_bfloat16():
-        replaced = {"mm": _mm_bf16, "addmm": _addmm_bf16}
-    make_step = LinearLearner.make_step
+        replaced = {"mm": _mm_bf16}
+    with contextlib.ExitStack() as stack:
+        for name in ("_forward", "_backward") if replaced else ():
+            original = getattr(LinearLearner, name)
 
-    def make_emulated(self: LinearLearner, b: int) -> Callable[[], None]:
-        return mock.patch.multiple(torch, **replaced)(make_step(self, b))
+            def step(self, *args, original=original):
+                with mock.patch.multiple(torch, **replaced):
+                    original(self, *args)
 
-    with mock.patch.object(LinearLearner, "make_step", make_emulated if replaced else make_step):
+            stack.enter_context(mock.patch.object(LinearLearner, name, step))
         yield
 
 

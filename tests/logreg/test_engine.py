@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 import sys
 from pathlib import Path
@@ -24,7 +23,6 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg import gram, graphs, matrix, metrics, precision, sgd
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
-from cog.logreg.learners import Learner
 from cog.logreg.matrix import FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
 from cog.logreg.preprocess import prepare
@@ -119,8 +117,8 @@ def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
     data = load(sets, engine)
     (trained,) = engine.fit(data, spec, SETTINGS, record=True)
     _, logs = plain(sets, spec)
-    # of 592 test rows, some may change sides when rows and curves are rounded, and one of few training rows
-    loss, points = (1e-4, 0.005) if precision == "fp32" else (1e-2, max(0.9, 101 / len(spec.rows)))
+    # of 592 test rows, some may change sides when rows and curves are rounded
+    loss, points = (1e-4, 0.005) if precision == "fp32" else (1e-2, 0.9)
     for split in ("train", "test"):
         np.testing.assert_allclose(trained.logs[f"{split}/loss"], logs[f"{split}/loss"], rtol=loss, atol=1e-4)
         for key in ("top1", "top5"):
@@ -271,17 +269,6 @@ class TestEveryForm:
         first, second = (engine.fit(data, spec, settings) for _ in range(2))
         assert all(map(equal, first, second))
         assert not any(one.diverged for one in first)
-
-    def test_its_memory_is_free_when_it_ends(self, training):
-        """Not at the next garbage collection only: trials follow one another, each with buffers of its own."""
-        engine, data, spec, settings, single = training
-        gc.collect()
-        gc.disable()
-        try:
-            engine.fit(data, spec, settings, record=single)
-            assert not [one for one in gc.get_objects() if isinstance(one, Learner)]
-        finally:
-            gc.enable()
 
     def test_keeping_a_history_changes_nothing(self, training):
         engine, data, spec, settings, single = training
@@ -469,7 +456,7 @@ def test_split_features_lose_nothing(values):
 def test_split_features_take_no_second_copy():
     x = torch.randn(100, 8)
     address = x.data_ptr()
-    assert SplitMatrix(x)._upper.data_ptr() == address
+    assert SplitMatrix(x)._planes.data_ptr() == address
 
 
 def test_features_beyond_bfloat16_are_refused():
