@@ -358,6 +358,35 @@ def test_printing_hides_controls_and_unfolds(opened):
     assert opened.evaluate("document.querySelectorAll('details.print:not([open])').length") > 0
 
 
+@pytest.mark.parametrize("name", ["one", "three", "forty"])
+def test_paper_holds_everything(browser, request, name):
+    """On A4 with Chromium's margins nothing sticks out or covers a number, and nothing is torn off its heading."""
+    width = 717
+    browser.open(request.getfixturevalue(f"page_of_{name}").as_uri(), width=width)
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    covered = browser.evaluate(
+        "Array.from(document.querySelectorAll('.chip')).filter(chip => chip.checkVisibility() && "
+        "chip.getBoundingClientRect().right > chip.closest('th').getBoundingClientRect().right + 0.5).length"
+    )
+    assert covered == 0
+
+    def styles(selector, which):
+        return set(
+            browser.evaluate(
+                f"Array.from(document.querySelectorAll({json.dumps(selector)}), e => getComputedStyle(e).{which})"
+            )
+        )
+
+    assert styles("h2, h3, summary", "breakAfter") == {"avoid"}
+    # A list that must stay with what follows would leave its last line to the next page.
+    assert styles(".sentences.more", "breakAfter") == {"auto"}
+    assert styles("tr, figure, li, details.model, .standing", "breakInside") == {"avoid"}
+    # Chromium repeats titles of columns on every page unless they hold a box of a control.
+    assert styles(".scores thead button", "display") == {"contents"}
+
+
 def test_page_from_a_server_asks_for_nothing_else(browser, page):
     """Over HTTP browsers look for an icon; the page brings one."""
     import functools
