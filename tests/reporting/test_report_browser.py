@@ -271,7 +271,7 @@ def overlap(one, other):
     return min(right, right2) - max(left, left2) > 0.5 and min(bottom, bottom2) - max(top, top2) > 0.5
 
 
-@pytest.mark.parametrize("width", [360, 400, 1280])
+@pytest.mark.parametrize("width", [360, 400, 700, 800, 1280])
 @pytest.mark.parametrize(("name", "n_rows"), [("one", 6), ("three", 3), ("forty", 3)])
 def test_the_first_screen_answers_without_scrolling(browser, request, name, n_rows, width):
     """Ranks on all levels and how sure they are: nothing of the first rows is outside, cut or covered."""
