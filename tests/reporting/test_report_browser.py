@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import re
@@ -243,32 +244,64 @@ def page_of_forty(tmp_path_factory):
     return html.write(path, make_found(forty_models()), published=published.accuracies(), root="/models")
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_the_first_screen_holds_the_rank_on_every_level_and_its_span(
-    browser, page_of_forty, page_of_one, width
-):
-    for path, places in (
-        (page_of_one, "Array.from(document.querySelectorAll('.standing tbody tr'), r => r.cells[2])"),
-        (
-            page_of_forty,
-            "Array.from(document.querySelectorAll('.overview tbody tr')[1].cells).slice(1, 7)",
-        ),
-    ):
-        browser.open(path.as_uri(), width=width)
-        chart = browser.evaluate("document.querySelector('figure.lead svg').getBoundingClientRect().top")
-        assert chart < 400 or width == 400, (
-            "the chart is on the first screen where there is room beside the table"
-        )
-        boxes = browser.evaluate(
-            f"{places}.map(c => [c.querySelector('.rank') || c.querySelector('b'), c]).map(([b, c]) => "
-            "[c.innerText, b.getBoundingClientRect().x, b.getBoundingClientRect().right, "
-            "c.getBoundingClientRect().bottom])"
-        )
-        assert len(boxes) == 6
-        assert any("–" in text for text, *_ in boxes)  # spans such as 12–13
-        for text, left, right, bottom in boxes:
-            assert int(re.search(r"#(\d+)", text)[1]) > 0
+@pytest.fixture(scope="module")
+def page_of_three(tmp_path_factory):
+    root = tmp_path_factory.mktemp("three")
+    models = {"timm_vit_base_patch14_reg4_dinov2.lvd142m": 2.0, "my_net": 0.5, "our_vit_small": -9.0}
+    runs = [run for model, shift in models.items() for run in runs_of(root, model, shift)]
+    return html.write(root / "three.html", make_found(runs), published=published.accuracies(), root="/models")
+
+
+#: Every visible cell of the first table, row by row: its words and the box around each piece of them.
+FIRST_TABLE = """Array.from(document.querySelector('#answer table').rows, row =>
+  Array.from(row.cells).filter(cell => cell.checkVisibility()).map(cell => {
+    const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), boxes = [];
+    while (walker.nextNode()) {
+      if (!walker.currentNode.textContent.trim() || walker.currentNode.parentElement.closest('.unseen')) continue;
+      const range = document.createRange();
+      range.selectNodeContents(walker.currentNode);
+      for (const box of range.getClientRects()) boxes.push([box.left, box.top, box.right, box.bottom]);
+    }
+    return [cell.innerText.replace(/\\s+/g, ' ').trim(), boxes];
+  }))"""
+
+
+def overlap(one, other):
+    (left, top, right, bottom), (left2, top2, right2, bottom2) = one, other
+    return min(right, right2) - max(left, left2) > 0.5 and min(bottom, bottom2) - max(top, top2) > 0.5
+
+
+@pytest.mark.parametrize("width", [360, 400, 700, 800, 1280])
+@pytest.mark.parametrize(("name", "n_rows"), [("one", 6), ("three", 3), ("forty", 3)])
+def test_the_first_screen_answers_without_scrolling(browser, request, name, n_rows, width):
+    """Ranks on all levels and how sure they are: nothing of the first rows is outside, cut or covered."""
+    browser.open(request.getfixturevalue(f"page_of_{name}").as_uri(), width=width, height=800)
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    first = "document.querySelector('#answer .scroll')"
+    assert browser.evaluate(f"{first}.scrollWidth <= {first}.clientWidth")
+    head, *rows = browser.evaluate(FIRST_TABLE)
+    for row in [head, *rows[:n_rows]]:
+        boxes = [(text, box) for text, found in row for box in found]
+        for text, (left, _, right, bottom) in boxes:
             assert left >= 0 and right <= width and bottom <= 800, text
+        for (text, box), (other, another) in itertools.combinations(boxes, 2):
+            assert text == other or not overlap(box, another), (text, other)
+    titles = [text for text, _ in head]
+    words = [[text for text, _ in row] for row in rows]
+    if name == "one":
+        assert [row[0] for row in words] == ["IN-1K", "L1", "L2", "L3", "L4", "L5"]
+        assert titles[1:3] == ["Top-1 (%)", "Rank span"] and titles[-1] == "vs ResNet50"
+        ranks = [row[2] for row in words]
+    else:
+        assert titles[-9:] == ["IN-1K", "L1", "L2", "L3", "L4", "L5", "L1–L5", "Rank", "Among paper’s"]
+        assert all(re.fullmatch(r"#\d+", rank) for row in words[:n_rows] for rank in row[-2:])
+        assert any(row[0] == "timm_vit_base_patch14_reg4_dinov2.lvd142m †" for row in words)  # in full
+        ranks = [rank for row in words[:n_rows] for rank in row[-9:-3]]
+    assert all(re.search(r"#\d+", text) for text in ranks)
+    assert any(re.search(r"\d–\d", text) for text in ranks)  # spans such as 12–13
+    if width == 1280:
+        chart = browser.evaluate("document.querySelector('figure.lead svg').getBoundingClientRect().top")
+        assert chart < 400, "the chart is on the first screen where there is room beside the table"
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -323,6 +356,35 @@ def test_printing_hides_controls_and_unfolds(opened):
     assert len(data) > 10_000
     opened.evaluate("dispatchEvent(new Event('afterprint'))")
     assert opened.evaluate("document.querySelectorAll('details.print:not([open])').length") > 0
+
+
+@pytest.mark.parametrize("name", ["one", "three", "forty"])
+def test_paper_holds_everything(browser, request, name):
+    """On A4 with Chromium's margins nothing sticks out or covers a number, and nothing is torn off its heading."""
+    width = 717
+    browser.open(request.getfixturevalue(f"page_of_{name}").as_uri(), width=width)
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    covered = browser.evaluate(
+        "Array.from(document.querySelectorAll('.chip')).filter(chip => chip.checkVisibility() && "
+        "chip.getBoundingClientRect().right > chip.closest('th').getBoundingClientRect().right + 0.5).length"
+    )
+    assert covered == 0
+
+    def styles(selector, which):
+        return set(
+            browser.evaluate(
+                f"Array.from(document.querySelectorAll({json.dumps(selector)}), e => getComputedStyle(e).{which})"
+            )
+        )
+
+    assert styles("h2, h3, summary", "breakAfter") == {"avoid"}
+    # A list that must stay with what follows would leave its last line to the next page.
+    assert styles(".sentences.more", "breakAfter") == {"auto"}
+    assert styles("tr, figure, li, details.model, .standing", "breakInside") == {"avoid"}
+    # Chromium repeats titles of columns on every page unless they hold a box of a control.
+    assert styles(".scores thead button", "display") == {"contents"}
 
 
 def test_page_from_a_server_asks_for_nothing_else(browser, page):
