@@ -252,6 +252,13 @@ def page_of_three(tmp_path_factory):
     return html.write(root / "three.html", make_found(runs), published=published.accuracies(), root="/models")
 
 
+@pytest.fixture(scope="module")
+def page_of_other_data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("other")
+    runs = [run for model in ("my_net", "our_vit_small") for run in runs_of(root, model, 0.0, n_classes=24)]
+    return html.write(root / "other.html", make_found(runs), published=published.accuracies(), root="/models")
+
+
 #: Every visible cell of the first table, row by row: its words and the box around each piece of them.
 FIRST_TABLE = """Array.from(document.querySelector('#answer table').rows, row =>
   Array.from(row.cells).filter(cell => cell.checkVisibility()).map(cell => {
@@ -302,6 +309,17 @@ def test_the_first_screen_answers_without_scrolling(browser, request, name, n_ro
     if width == 1280:
         chart = browser.evaluate("document.querySelector('figure.lead svg').getBoundingClientRect().top")
         assert chart < 400, "the chart is on the first screen where there is room beside the table"
+
+
+@pytest.mark.parametrize("width", [360, 400, 1280])
+def test_the_first_table_of_other_data_is_seen_without_scrolling(browser, page_of_other_data, width):
+    browser.open(page_of_other_data.as_uri(), width=width, height=800)
+    first = "document.querySelector('#answer .scroll')"
+    assert browser.evaluate(f"{first}.scrollWidth <= {first}.clientWidth")
+    head, *rows = browser.evaluate(FIRST_TABLE)
+    assert [text for text, _ in head][-6:] == list(constants.DATASETS)
+    assert [row[0][0] for row in rows] == ["my_net †", "our_vit_small †"]
+    assert all(right <= width for row in rows for _, found in row for _, _, right, _ in found)
 
 
 @pytest.mark.parametrize("dark", [False, True])
