@@ -125,14 +125,9 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)
-        if any(
-            facts.mark(record["model"], record.get("source") or RUNS)
-            for record in view.records
-            if "model" in record
-        ):
-            view = _with_column(
-                view, "pretraining", lambda record: facts.of(record["model"], record.get("source") or RUNS)
-            )
+        seen = {(r["model"], r.get("source") or RUNS) for r in view.records if "model" in r}
+        if any(facts.mark(*model) for model in seen):
+            view = _with_column(view, "pretraining", lambda r: facts.of(r["model"], r.get("source") or RUNS))
         return writers.flat(view.records, view.columns, request.format, decimals=decimals)
     *first, last = view.tables
     last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, remarks)))

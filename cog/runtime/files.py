@@ -19,7 +19,7 @@ from typing import IO, Any, TypeVar
 from cog.errors import CogError, os_errors_explained
 from cog.paths import parse_limit_folder
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @contextlib.contextmanager
@@ -170,7 +170,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise CogError(f"{path} is not valid JSON ({error})") from error
 
 
-def read_record(path: str | os.PathLike[str], kind: type[T]) -> T | None:
+def read_record(path: str | os.PathLike[str], kind: type[_T]) -> _T | None:
     """Return a dataclass from the JSON file of its fields; None when that is missing, damaged or of another form.
 
     Args:

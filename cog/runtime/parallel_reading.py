@@ -44,16 +44,12 @@ def map_waiting(
             Where other programs have the processor meanwhile, nothing was waited for.
     """
     global _had_to_wait
-    n_pauses = _count_pauses()
     n_done, n_waited = 0, max(0, patience - _CONFIRMED) if _had_to_wait else 0
     while n_done < len(items) and n_waited < patience:
-        worked, start = time.thread_time(), time.perf_counter()
+        n_pauses, worked, start = _count_pauses(), time.thread_time(), time.perf_counter()
         result = function(items[n_done])
-        taken = time.perf_counter() - start
-        waited = taken > 2 * (time.thread_time() - worked)
-        if waited:
-            before, n_pauses = n_pauses, _count_pauses()
-            waited = n_pauses > before
+        taken, worked = time.perf_counter() - start, time.thread_time() - worked
+        waited = taken > 2 * worked and _count_pauses() > n_pauses
         n_waited = max(0, n_waited + (1 if waited else -1))
         n_done += 1
         yield result
