@@ -6,7 +6,6 @@ Where nothing has to be waited for, they only hand Python's lock around, which c
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +22,6 @@ _CHUNK = 64
 _CONFIRMED = 8
 _had_to_wait = False
 
-# Of this thread, where the system counts for each.
-_WHOSE = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
-
-
-def _count_pauses() -> int:
-    """Return how often this thread gave the processor away, having nothing to do."""
-    return resource.getrusage(_WHOSE).ru_nvcsw
-
 
 def map_waiting(
     function: Callable[[_Item], _Result], items: Sequence[_Item], *, patience: int = _PATIENCE
@@ -41,15 +32,14 @@ def map_waiting(
         function: reads something.
         items: its arguments.
         patience: when so many more items than not took longer to wait for than to work on, threads take the others.
-            Where other programs have the processor meanwhile, nothing was waited for.
     """
     global _had_to_wait
     n_done, n_waited = 0, max(0, patience - _CONFIRMED) if _had_to_wait else 0
     while n_done < len(items) and n_waited < patience:
-        n_pauses, worked, start = _count_pauses(), time.thread_time(), time.perf_counter()
+        worked, start = time.thread_time(), time.perf_counter()
         result = function(items[n_done])
-        taken, worked = time.perf_counter() - start, time.thread_time() - worked
-        waited = taken > 2 * worked and _count_pauses() > n_pauses
+        taken = time.perf_counter() - start
+        waited = taken > 2 * (time.thread_time() - worked)
         n_waited = max(0, n_waited + (1 if waited else -1))
         n_done += 1
         yield result

@@ -213,6 +213,17 @@ def test_no_statement_is_decided_where_models_are_the_same():
     assert n_told <= 5 + 2 * (100 * 0.05 * 0.95) ** 0.5
 
 
+@pytest.mark.parametrize(("n_statements", "verdict"), [(1, HOLDS), (2, OPEN)])
+def test_all_cases_of_all_statements_are_corrected_together(monkeypatch, n_statements, verdict):
+    """A p-value of 0.03 tells one case; of two, Holm's correction makes 0.06 of it."""
+    shown = [
+        dataclasses.replace(claim, cases=lambda _: iter([claims.Case("a case", 1.0, True, 0.03)]))
+        for claim in claims.CLAIMS[:n_statements]
+    ]
+    monkeypatch.setattr(claims, "CLAIMS", shown)
+    assert [finding.verdict for finding in claims.judge_all(Numbers([]))] == [verdict] * n_statements
+
+
 def test_cases_that_are_not_told_decide_no_statement():
     def verdict(n_for, n_against, n_untold):
         cases = [Case("", 1.0, True, 0.01)] * n_for + [Case("", -1.0, False, 0.01)] * n_against
