@@ -29,6 +29,13 @@ def accuracies(generator, n_concepts, *, mean=1.0, spread=1.2):
     return 1 / (1 + np.exp(-generator.normal(mean, spread, n_concepts)))
 
 
+def slow_but(*values, fast):
+    """Parameters of which all but a few are for the slow tests."""
+    as_tuples = [value if isinstance(value, tuple) else (value,) for value in values]
+    marks = [() if value in fast else pytest.mark.slow for value in values]
+    return [pytest.param(*value, marks=mark) for value, mark in zip(as_tuples, marks, strict=True)]
+
+
 # --- oracles
 
 
@@ -192,12 +199,14 @@ def test_of_these_very_concepts_as_a_bootstrap_of_images_within_concepts():
     found = uncertainty.mean_difference_over_images(x, labels)
     by_concept = [x[0, labels == k] for k in range(80)]
     assert found.mean == pytest.approx(np.mean([d.mean() for d in by_concept]))
-    draws = [
-        np.mean([d[generator.integers(0, len(d), len(d))].mean() for d in by_concept]) for _ in range(1000)
-    ]
+    # How often a bootstrap of a concept's images draws each of the three differences.
+    values = np.array([-100, 0, 100])
+    shares = [(d[:, None] == values).mean(axis=0) for d in by_concept]
+    drawn = [generator.multinomial(n[k], shares[k], 4000) @ values / n[k] for k in range(80)]
+    draws = np.mean(drawn, axis=0)
     # A bootstrap's variance of a mean lacks the factor n / (n - 1); two images are in the interval beside.
     expected = np.sqrt(sum(d.var(ddof=1) / len(d) for d in by_concept) / 80**2 + 2 * (100 / len(labels)) ** 2)
-    assert np.std(draws) == pytest.approx(expected, rel=0.08)
+    assert np.std(draws) == pytest.approx(expected, rel=0.05)
     assert found.high - found.mean == pytest.approx(stats.t.ppf(0.975, len(labels) - 80) * expected, rel=1e-6)
     assert (found.n_concepts, found.n_seeds) == (80, 1)
     over_concepts = uncertainty.mean_difference(np.array([[d.mean() for d in by_concept]]), len(labels))
@@ -246,7 +255,7 @@ def test_accuracies_over_images_are_as_wide_as_a_stratified_bootstrap():
     found = uncertainty.accuracy(by_image(right, n), over="images")
     assert found.mean == pytest.approx(100 * right.mean()) and found.n_concepts == 80
     of_each = [right[0, labels == k] for k in range(80)]
-    draws = [100 * np.concatenate([generator.choice(x, len(x)) for x in of_each]).mean() for _ in range(2000)]
+    draws = 100 * generator.binomial(n, [x.mean() for x in of_each], (4000, 80)).sum(axis=1) / len(labels)
     # A bootstrap's variance of a mean lacks the factor n / (n - 1).
     expected = 100 * np.sqrt(sum(len(x) * x.var(ddof=1) for x in of_each)) / len(labels)
     assert np.std(draws) == pytest.approx(expected, rel=0.1)
@@ -317,8 +326,10 @@ def test_what_has_no_interval_over_images():
     assert uncertainty.difference(known, unknown, over="images") is None
 
 
-@pytest.mark.parametrize("n_seeds", [1, 2, 3, 5])
-@pytest.mark.parametrize(("level", "seeds"), [(0.0, 0.2), (1.5, 0.02), (4.0, 0.05)])
+@pytest.mark.parametrize("n_seeds", slow_but(1, 2, 3, 5, fast=(2, 5)))
+@pytest.mark.parametrize(
+    ("level", "seeds"), slow_but((0.0, 0.2), (1.5, 0.02), (4.0, 0.05), fast=[(4.0, 0.05)])
+)
 def test_coverage_over_images(level, seeds, n_seeds):
     """Of accuracies (50, 77 and 97 %) and differences; the concepts are drawn once, images and seeds for each study."""
     generator = np.random.default_rng(21)
@@ -443,8 +454,8 @@ def null_study(generator, n_concepts, n_seeds, *, concepts, seeds, rest):
 KINDS = {"few-shot": (0.4, 0.15, 0.5), "all images": (0.4, 0.01, 0.05), "same model": (0.0, 0.0, 0.1)}
 
 
-@pytest.mark.parametrize("n_seeds", [1, 2, 3, 5])
-@pytest.mark.parametrize("n_concepts", [20, 100, 1000])
+@pytest.mark.parametrize("n_seeds", slow_but(1, 2, 3, 5, fast=(2, 5)))
+@pytest.mark.parametrize("n_concepts", slow_but(20, 100, 1000, fast=[20]))
 def test_coverage_of_differences(n_concepts, n_seeds):
     """Of normal differences, as in the model, whatever varies most; with one seed, of the mean of that seed."""
     generator = np.random.default_rng(n_concepts + n_seeds)
@@ -465,7 +476,7 @@ def test_coverage_of_differences(n_concepts, n_seeds):
 
 
 @pytest.mark.parametrize("n_seeds", [1, 5])
-@pytest.mark.parametrize("n_concepts", [20, 100, 1000])
+@pytest.mark.parametrize("n_concepts", slow_but(20, 100, 1000, fast=[100]))
 def test_coverage_of_accuracies(n_concepts, n_seeds):
     generator = np.random.default_rng(n_concepts + n_seeds)
     truth = {level: 100 * accuracies(generator, 10**6, mean=level).mean() for level in (0.0, 1.5)}
@@ -520,7 +531,7 @@ SPREADS = {"all images": (8, 0.2, 4), "few shots": (10, 3, 10), "same model": (0
 
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("n_seeds", [2, 3, 5])
-@pytest.mark.parametrize("n_concepts", [20, 100, 1000])
+@pytest.mark.parametrize("n_concepts", slow_but(20, 100, 1000, fast=[1000]))
 def test_five_thousand_studies_of_24_comparisons(n_concepts, n_seeds, spread):
     """Of equal models; the mean and the three variances of normal studies are drawn, and not every number."""
     generator = np.random.default_rng(17)
@@ -539,7 +550,8 @@ def test_five_thousand_studies_of_24_comparisons(n_concepts, n_seeds, spread):
     of_concepts = np.maximum(0, of_concepts - of_rest / n_seeds) / n_concepts
     parts = of_concepts + uncertainty._two_images(50 * n_concepts), of_seeds / n_seeds
     covered = np.mean(means**2 <= uncertainty._half_squared(parts, degrees, 0.05))
-    assert 0.949 <= covered <= (0.99 if n_seeds == 2 else 0.98)
+    # The protocol has five seeds; fewer tell little about seeds, and intervals are wider than need be.
+    assert 0.949 <= covered <= {2: 0.99, 3: 0.98, 5: 0.97}[n_seeds]
     # Holm's correction calls one of them different when the smallest p-value is below 0.05 / 24.
     false = (means**2 > uncertainty._half_squared(parts, degrees, 0.05 / 24)).any(axis=1).mean()
     assert false <= 0.05 + 2 * (0.05 * 0.95 / 5000) ** 0.5
