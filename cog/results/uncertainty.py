@@ -24,12 +24,13 @@ Student's t, the half width is (Banerjee, Sankhya 22, 1960, for variances that a
 
 With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is that of this seed. Of
 simulated studies of this model (20 to 1000 concepts; differences as between few-shot classifiers, classifiers on all
-images, and two trainings of one model; 100,000 each), intervals at 95 % cover 95 to 98 % with three and five seeds and
-95 to 99 % with two, which tell hardly anything about seeds; no more than 5 % of those that compare 6, 24 or 60 pairs
-of equal models call any of them different. Narrower closed formulas do so more often, with two seeds and 24 pairs in up
-to 18 % (Cochran's mean of the quantiles, Biometrics 20, 1964) and 78 % (Satterthwaite's degrees of freedom). Intervals
-of accuracies of 10 to 80 % cover 93 to 98 %, with two seeds up to 99 %; where those of 20 to 100 concepts crowd at an
-end of the scale (mean 98 % or 2 %, some concepts far from it), down to 84 %.
+images, and two trainings of one model; 100,000 each), intervals at 95 % cover 95 to 97 % with the protocol's five seeds
+(of two trainings of one model on 20 concepts 98 %), 95 to 98 % with three, and 95 to 99 % with two, which tell hardly
+anything about seeds; no more than 5 % of those that compare 6, 24 or 60 pairs of equal models call any of them
+different. Narrower closed formulas do so more often, with two seeds and 24 pairs in up to 18 % (Cochran's mean of the
+quantiles, Biometrics 20, 1964) and 78 % (Satterthwaite's degrees of freedom). Intervals of accuracies of 10 to 80 %
+cover 93 to 98 %, with two seeds up to 99 %; where those of 20 to 100 concepts crowd at an end of the scale (mean 98 %
+or 2 %, some concepts far from it), down to 84 %.
 
 *Few images.* Where hardly an image tells two models apart, or all answers are right, the variances above are (nearly)
 0, which is no certainty. Of a difference, two images are added, one each way (Bonett and Price, Statistics in

@@ -550,8 +550,8 @@ def test_five_thousand_studies_of_24_comparisons(n_concepts, n_seeds, spread):
     of_concepts = np.maximum(0, of_concepts - of_rest / n_seeds) / n_concepts
     parts = of_concepts + uncertainty._two_images(50 * n_concepts), of_seeds / n_seeds
     covered = np.mean(means**2 <= uncertainty._half_squared(parts, degrees, 0.05))
-    # The protocol has five seeds; fewer tell little about seeds, and intervals are wider than need be.
-    assert 0.949 <= covered <= {2: 0.99, 3: 0.98, 5: 0.97}[n_seeds]
+    # The protocol has five seeds. Of fewer, or where the two images count, intervals are wider than need be.
+    assert 0.949 <= covered <= {2: 0.99, 3: 0.98, 5: 0.98 if n_concepts == 20 else 0.97}[n_seeds]
     # Holm's correction calls one of them different when the smallest p-value is below 0.05 / 24.
     false = (means**2 > uncertainty._half_squared(parts, degrees, 0.05 / 24)).any(axis=1).mean()
     assert false <= 0.05 + 2 * (0.05 * 0.95 / 5000) ** 0.5
