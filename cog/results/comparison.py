@@ -21,7 +21,7 @@ import bisect
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cog.results import uncertainty
@@ -192,13 +192,20 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
 
 
 def judge(differences: Iterable[Difference]) -> list[Difference]:
-    """Return differences that are shown beside each other with p-values corrected for their number (Holm)."""
+    """Return differences that are shown beside each other with p-values corrected for their number (Holm).
+
+    Of two models on one data set, whichever of them is the baseline, there is one comparison.
+    """
     items = list(differences)
-    tested = [index for index, item in enumerate(items) if item.p is not None and not item.unknown]
-    adjusted = uncertainty.holm([items[index].p or 0.0 for index in tested])
-    for index, p in zip(tested, adjusted, strict=True):
-        items[index] = dataclasses.replace(items[index], p_holm=p)
-    return items
+    p_values = {_comparison(item): item.p for item in items if item.p is not None and not item.unknown}
+    adjusted = dict(zip(p_values, uncertainty.holm([*p_values.values()]), strict=True))
+    return [dataclasses.replace(item, p_holm=adjusted.get(_comparison(item))) for item in items]
+
+
+def _comparison(item: Difference) -> tuple[Hashable, ...]:
+    """Return what is compared, the two models in any order."""
+    models = frozenset({(item.model, item.source), (item.baseline, item.baseline_source)})
+    return models, item.dataset, item.n_shot, item.metric
 
 
 def within(mean: float, other_mean: float, deviation: float, *, rounding: float = PUBLISHED_ROUNDING) -> bool:

@@ -350,16 +350,17 @@ def describe_highest(differences: Iterable[Difference], label: Mapping[tuple[str
         label: how to call the models, by model and source.
     """
     told: dict[str, list[str]] = {}
-    untold: list[str] = []
+    untold: dict[str, list[str]] = {}
     for dataset, group in itertools.groupby(differences, key=lambda item: item.dataset):
         items = list(group)
         first = label[items[0].model, items[0].source]
         others = [label[item.baseline, item.baseline_source] for item in items if item.sign <= 0]
         if others:
-            untold.append(f"{dataset} ({first}, not told from {some(others)})")
+            untold.setdefault(f"({first}, not told from {some(others)})", []).append(dataset)
         else:
             told.setdefault(first, []).append(dataset)
     parts = [f"{model} is highest on {_several(names)}" for model, names in told.items()]
     if untold:
-        parts.append(f"highest by the mean alone on {_several(untold)}")
+        by_mean = [f"{_several(names)} {models}" for models, names in untold.items()]
+        parts.append(f"highest by the mean alone on {'; on '.join(by_mean)}")
     return [f"With all training images: {'; '.join(parts)}."] if parts else []

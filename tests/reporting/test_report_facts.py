@@ -38,8 +38,7 @@ def test_results_on_other_data_are_compared_with_each_other_only():
         in found.headline[0]
     )
     assert found.headline[1] == (
-        "With all training images: highest by the mean alone on in1k (a_net, not told from b_net) and cog_l5 (a_net, "
-        "not told from b_net)."
+        "With all training images: highest by the mean alone on in1k and cog_l5 (a_net, not told from b_net)."
     )
     assert "rank" not in " ".join(found.own[0].sentences)
     assert found.baseline is found.own[0]

@@ -92,6 +92,22 @@ def test_the_highest_is_told_from_every_other_model():
     assert text.endswith("highest by the mean alone on in1k (a_b, not told from a_d).")
 
 
+def test_a_comparison_that_is_shown_twice_is_corrected_for_once():
+    generator = np.random.default_rng(5)
+    a, b, c = (
+        counted_cell(name, x)
+        for name, x in zip(("a_b", "a_c", "a_d"), generator.binomial(50, 0.6, (3, 5, 60)))
+    )
+    there, other = difference(a, b), difference(a, c)
+    expected = uncertainty.holm([there.p, other.p])
+    judged = judge([there, difference(b, a), other, difference(b, a)])
+    assert [item.p_holm for item in judged] == pytest.approx(
+        [expected[0], expected[0], expected[1], expected[0]]
+    )
+    elsewhere = dataclasses.replace(there, dataset="cog_l1")
+    assert judge([there, elsewhere])[0].p_holm == pytest.approx(min(1, 2 * there.p))
+
+
 def test_verdicts_are_after_holms_correction():
     generator = np.random.default_rng(2)
     base = generator.binomial(50, 0.5, (5, 60))
@@ -108,7 +124,7 @@ def test_verdicts_are_after_holms_correction():
     assert [item.p_holm for item in judged] == uncertainty.holm([item.p for item in items])
     (alone,) = judge(items[1:2])
     assert alone.reading == "higher"
-    many = judge([items[1], *[items[2]] * 10**5])
+    many = judge([items[1], *(dataclasses.replace(items[2], dataset=f"data{i}") for i in range(10**4))])
     assert many[0].low > 0 and many[0].reading == "not told apart"
 
 
