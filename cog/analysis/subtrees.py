@@ -39,6 +39,7 @@ from cog.errors import CogError
 from cog.levels import wordnet
 from cog.levels.wordnet import NounGraph
 from cog.results.analysis_records import Number
+from cog.results.labels import counted
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, PERCENT, Metric, companion_of, declare
 from cog.results.scores import natural_key
 from cog.runtime import files
@@ -307,9 +308,12 @@ def _correlations(grouped: _Grouped, *, n_resamples: int, several: bool) -> dict
 
 
 def _summary(values: Mapping[str, Number], plain: float) -> str:
-    text = f"{values['n_concepts']} concepts in {values['n_subtrees']} subtrees"
+    concepts, names = (int(values[key] or 0) for key in ("n_concepts", "n_subtrees"))
+    text = f"{counted(concepts, 'concept')} in {counted(names, 'subtree')}"
     if "spearman_within_subtrees" not in values:
         return text
+    if math.isnan(plain):
+        return f"{text}; no correlation with similarity is defined: all similarities, or all accuracies, are equal"
     parts = [f"{plain:.3f}"]
     for name, words in _CORRELATIONS.items():
         value, low, high = (values[f"{name}{end}"] for end in ("", "_low", "_high"))

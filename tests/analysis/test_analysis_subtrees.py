@@ -200,6 +200,20 @@ def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):
     assert "the number of training images is not held" in caplog.text
 
 
+def test_equal_similarities(levels, toy_wordnet, capsys):  # noqa: F811
+    root, _, _ = levels
+    levels_csv = root / "equal.csv"
+    levels_csv.write_text("wnid,similarity,level\n" + "".join(f"{wnid},0.5,L1\n" for wnid in LEVEL["cog_l1"]))
+    flags = ("--levels_csv", str(levels_csv), "--dataset", "cog_l1")
+    analyze(root, "--analysis", "subtrees", *flags)
+    out = capsys.readouterr().out
+    assert (
+        "3 concepts in 1 subtree; no correlation with similarity is defined: all similarities, or all accuracies"
+        in out
+    )
+    assert "nan" not in out
+
+
 def test_own_subtrees(levels, toy_wordnet, capsys):  # noqa: F811
     root, _, _ = levels
     plant, food = "n00017222", "n00021265"
