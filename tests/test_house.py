@@ -7,6 +7,7 @@ import functools
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,22 @@ def room_of(module: str) -> str:
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "base"
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements, wherever they stand: much faster than :func:`ast.walk`, which yields expressions, too."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, field, None)
+            left += inner if isinstance(inner, list) else []
+
+
 def imported_names(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
     """Return all names of modules and attributes that import statements mention, wherever they stand."""
     package = module if is_package else module.rpartition(".")[0]
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

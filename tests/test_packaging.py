@@ -11,6 +11,7 @@ import tomllib
 
 import floors
 import pytest
+from marks import first_quick
 
 import cog
 from cog.commands import COMMANDS
@@ -28,7 +29,7 @@ def test_every_requirement_has_a_floor_that_is_kept_here():
         assert numbers[0] >= numbers[1], f"{name} {here} is here, pyproject.toml declares {floor}"
 
 
-@pytest.mark.parametrize("their_init", [None, "from .config import Config\n"])
+@pytest.mark.parametrize("their_init", first_quick(1, ["from .config import Config\n", None]))
 def test_another_package_called_cog_is_told_in_one_line(repository, python, tmp_path, their_init):
     site = tmp_path / "site"
     (site / "cog-0.9.5.dist-info").mkdir(parents=True)

@@ -74,7 +74,7 @@ def random_rows(features: FeatureSet, k: int, seed: int) -> torch.Tensor:
     return features.x[np.random.default_rng(seed).choice(len(features), k, replace=False)]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first_quick(2, range(5)))
 def test_kmeans_from_the_same_start_ends_where_scikit_learn_does(seed):
     features = clouds(3000, 64, 30, spread=0.8)
     check_against_scikit_learn(features, random_rows(features, 30, seed))

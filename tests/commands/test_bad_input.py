@@ -17,7 +17,7 @@ import subprocess
 import tarfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import hostile
@@ -45,6 +45,7 @@ class Case:
         says: what the message must contain (``{w}`` as above).
         spoil: changes the workshop before the run.
         warns: how many warnings come before the message.
+        slow: only run with --slow.
     """
 
     name: str
@@ -53,9 +54,20 @@ class Case:
     says: tuple[str, ...]
     spoil: Callable[[tiny.Workshop], None] | None = None
     warns: int = 0
+    slow: bool = field(default_factory=lambda: _rest)
 
 
 CASES: list[Case] = []
+_rest = False  # whether cases that are made now are slow
+
+
+def few(n, kinds):
+    """Yield all; the default suite has the cases of the first n, since the others take the same way to the message."""
+    global _rest
+    for number, kind in enumerate(kinds):
+        _rest = number >= n
+        yield kind
+    _rest = False
 
 
 # --- a right command line for each script, of which every case changes something
@@ -296,26 +308,26 @@ def checkpoint(name, spoil, *says):
     extract(name, NO_LOADER + WEIGHTS, "{w}/weights.pth", *says, spoil=spoil, warns=1)
 
 
-for what, content, says in (
+for what, content, says in few(2, (
     ("empty", b"", "empty"),
     ("no torch file", b"<html>404 Not Found</html>", "weights.pth"),
     ("a zip of something else", b"PK\x05\x06" + b"\0" * 18, "weights.pth"),
     ("TorchScript of another network", script_module, "weights.pth"),
     ("torch 0.1 tar", legacy_tar, "download the re-released file"),
-):
+)):
     checkpoint(f"checkpoint: {what}", write("weights.pth", content), says)
 checkpoint("checkpoint of another network", state(weight=torch.zeros(2, 2)), "does not fit")
 checkpoint("checkpoint truncated", both(state(a=torch.zeros(500)), cut("weights.pth")), "complete")
-for what, value in (
+for what, value in few(2, (
     ("a list", [torch.zeros(2)]),
     ("a tensor", torch.zeros(2)),
     ("empty dict", {}),
     ("numbers as names", {1: torch.zeros(2)}),
     ("values that are no tensors", {"conv1.weight": "abc"}),
     ("sparse tensors", {"conv1.weight": torch.eye(3).to_sparse()}),
-):
+)):
     checkpoint(f"checkpoint holds {what}", save("weights.pth", value))
-for what in hostile.TORCH_FILES:
+for what in few(2, hostile.TORCH_FILES):
     checkpoint(f"hostile checkpoint, {what}", hostile_torch("weights.pth", what), "refused to read")
     extract(f"hostile checkpoint for a loader, {what}", WEIGHTS, "loader of model tiny_net",
             spoil=hostile_torch("weights.pth", what))
@@ -394,7 +406,7 @@ level("levels file empty", "", "{w}/levels.pkl", "empty", spoil=write(LEVELS, b"
 level("levels file truncated", "", "{w}/levels.pkl", "complete", spoil=cut(LEVELS))
 level("levels file is text", "", "{w}/levels.pkl", "pickle", spoil=write(LEVELS, b"n01440764\nn01443537\n"))
 level("levels file is a torch file", "", "{w}/levels.pkl", spoil=save(LEVELS, {"a": torch.zeros(1)}))
-for what, value in (
+for what, value in few(3, (
     ("an empty list", []),
     ("an empty level", [[], list(tiny.WNIDS)]),
     ("a dict", {"L1": list(tiny.WNIDS)}),
@@ -406,14 +418,14 @@ for what, value in (
     ("the same id twice", [[tiny.WNIDS[0]] * 2]),
     ("objects", [[object]]),
     ("a list that prints without end", [[DOUBLED]]),
-):
+)):
     level(f"levels file holds {what}", "", "{w}/levels.pkl", spoil=dump(LEVELS, value))
-for what in hostile.PICKLES:
+for what in few(2, hostile.PICKLES):
     level(f"hostile levels file, {what}", "", "refused to read {w}/levels.pkl", spoil=hostile_pickle(LEVELS, what))
     level(f"hostile split file, {what}", "", "refused to read {w}/split.pkl", spoil=hostile_pickle(SPLIT, what))
 GOOD = {"train": np.array(["n01440764/a.JPEG"]), "test": np.array(["n01440764/b.JPEG"])}
 level("split file truncated", "", "{w}/split.pkl", "complete", spoil=cut(SPLIT))
-for what, value in (
+for what, value in few(3, (
     ("a list", [1]),
     ("nothing", {}),
     ("no parts", dict.fromkeys(tiny.WNIDS, 3)),
@@ -424,7 +436,7 @@ for what, value in (
     ("a matrix", dict.fromkeys(tiny.WNIDS, GOOD | {"test": np.array([["a", "b"]])})),
     ("an image in both parts", dict.fromkeys(tiny.WNIDS, GOOD | {"test": GOOD["train"]})),
     ("line breaks", dict.fromkeys(tiny.WNIDS, GOOD | {"test": np.array(["n01440764/a\nb.JPEG"])})),
-):
+)):
     level(f"split file holds {what}", "", "{w}/", spoil=dump(SPLIT, value))
 level("concept missing in the split file", "", "{w}/split.pkl", "n01440764",
       spoil=dump(SPLIT, {"n01443537": GOOD, "n01484850": GOOD}))
@@ -446,7 +458,7 @@ extract("output below a file", "--output_dir {w}/my_net.py/a/b", "--output_dir {
 extract("output in /proc", "--output_dir /proc/cog/features", "--output_dir /proc/cog/features")
 extract("output name too long", "--output_dir {w}/new/" + "x" * 300, "--output_dir {w}/new/xxx")
 extract("output is empty", "--output_dir ''", "--output_dir", "empty")
-for own in ("X_Y.pth", "features.json", "image_paths.txt", "failed_images.txt"):
+for own in few(2, ("X_Y.pth", "features.json", "image_paths.txt", "failed_images.txt")):
     extract(f"output holds a folder {own}", "", f"{{w}}/out/{own}", "folder",
             spoil=write(f"out/{own}/thesis.tex", b"years of work"))
 extract("output holds a folder X_Y.pth, skipping", "--skip_complete", "{w}/out/X_Y.pth", "folder",
@@ -502,12 +514,12 @@ for text in (b"0.1 0.2 0.3", b"hello world\n"):
     train(f"features are text, {text[:5].decode()}", "", "{w}/" + TRAIN_XY, "a text file that begins with",
           spoil=write(TRAIN_XY, text))
 train("features are TorchScript", "", "{w}/" + TRAIN_XY, "TorchScript", spoil=write(TRAIN_XY, script_module))
-for what in hostile.TORCH_FILES:
+for what in few(2, hostile.TORCH_FILES):
     train(f"hostile features, {what}", "", "refused to read {w}/" + TEST_XY, spoil=hostile_torch(TEST_XY, what))
 train("features are a list", "", "{w}/" + TRAIN_XY, "list", spoil=save(TRAIN_XY, [torch.zeros(2)]))
 train("no X", "", "{w}/" + TRAIN_XY, "Y", spoil=features(X=lambda x: None))
 train("no Y", "", "{w}/" + TRAIN_XY, "X", spoil=features(Y=lambda y: None))
-for what, changes, says in (
+for what, changes, says in few(5, (
     ("X is a list", {"X": lambda x: x.tolist()}, "list"),
     ("X has one axis", {"X": lambda x: x.flatten()}, "(240,)"),
     ("X has three axes", {"X": lambda x: x[None]}, "(1, 30, 8)"),
@@ -523,7 +535,7 @@ for what, changes, says in (
     ("sparse features, by rows", {"X": lambda x: x.to_sparse_csr()}, "dense"),
     ("features without data", {"X": lambda x: x.to("meta")}, "dense"),
     ("one class", {"Y": lambda y: y * 0}, "label"),
-):
+)):
     train(what, "", says, *(() if what == "one class" else ("{w}/" + TRAIN_XY,)),
           spoil=both( features(**changes), *([features(TEST_XY, **changes)] if what == "one class" else [])))
 train("NaN", "", "{w}/" + TRAIN_XY, "2 of 30 rows", "rows 4, 17", spoil=features(X=x_with(float("nan"), 4, 17)))
@@ -602,10 +614,10 @@ show("logs missing", "", "{w}/results", spoil=both(run_folder(), remove(LOGS)), 
 show("logs empty", "", "{w}/results", spoil=both(run_folder(), write(LOGS, b"")), warns=1)
 show("logs truncated", "", "{w}/results", spoil=both(run_folder(), cut(LOGS)), warns=1)
 show("logs are a folder", "", "{w}/results", spoil=both(run_folder(), remove(LOGS), folder(LOGS)), warns=1)
-for what in hostile.PICKLES:
+for what in few(2, hostile.PICKLES):
     show(f"hostile logs, {what}", "", "{w}/results", "1 could not be counted",
          spoil=both(run_folder(), hostile_pickle(LOGS, what)), warns=1)
-for what, logs in (
+for what, logs in few(3, (
     ("a list", [1.0]),
     ("no accuracies", {"train/loss": [1.0]}),
     ("empty lists", make_logs() | {"test/top1": []}),
@@ -618,7 +630,7 @@ for what, logs in (
         "lists that contain themselves",
         pickle.dumps(make_logs())[:0] + b"\x80\x04}\x8c\x09test/top1]\x94h\x00as.",
     ),
-):
+)):
     show(f"logs hold {what}", "", "{w}/results", spoil=run_folder(logs=logs), warns=1)
 show("record of another seed", "", "{w}/results", spoil=record(seed=37), warns=1)
 show("record not complete", "", "{w}/results", spoil=record(status="running"), warns=1)
@@ -660,7 +672,11 @@ def check_message(error, one, w):
     assert len(lines[-1]) < 1500, "too long to read"
 
 
-@pytest.mark.parametrize("one", CASES, ids=names())
+@pytest.mark.parametrize(
+    "one",
+    [pytest.param(one, marks=[pytest.mark.slow] if one.slow else []) for one in CASES],
+    ids=names(),
+)
 def test_bad_input(one, workshop, capsys):
     if one.spoil is not None:
         one.spoil(workshop)

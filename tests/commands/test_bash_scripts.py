@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import pytest
+from marks import first_quick
 
 from cog import constants
 
@@ -171,7 +172,7 @@ def test_first_failure_stops_everything(bash, workshop):
     assert not (workshop.models / "tiny" / "net" / "birds" / "eval_logreg").exists()
 
 
-@pytest.mark.parametrize("script", ["extract_features.sh", "logreg.sh", "fewshot.sh"])
+@pytest.mark.parametrize("script", first_quick(1, ["extract_features.sh", "logreg.sh", "fewshot.sh"]))
 def test_help_and_unknown_variables(bash, script):
     shown = bash(script, "--help")
     assert shown.returncode == 0
@@ -184,13 +185,16 @@ def test_help_and_unknown_variables(bash, script):
 
 @pytest.mark.parametrize(
     ("argument", "answer"),
-    [
-        ("memory=64G", "unknown variable memory; did you mean mem?"),
-        ("PATH=/nowhere", "unknown variable PATH"),
-        ("Model_name=x", "unknown variable Model_name; did you mean model_names?"),
-        ("model-names=x", "unknown variable model-names; did you mean model_names?"),
-        ("qqq=x", "unknown variable qqq; --help lists all"),
-    ],
+    first_quick(
+        3,
+        [
+            ("memory=64G", "unknown variable memory; did you mean mem?"),
+            ("PATH=/nowhere", "unknown variable PATH"),
+            ("Model_name=x", "unknown variable Model_name; did you mean model_names?"),
+            ("model-names=x", "unknown variable model-names; did you mean model_names?"),
+            ("qqq=x", "unknown variable qqq; --help lists all"),
+        ],
+    ),
 )
 def test_unknown_variables_are_answered_by_the_nearest(bash, argument, answer):
     done = bash("slurm/submit_study.sh", argument)
@@ -201,18 +205,21 @@ def test_unknown_variables_are_answered_by_the_nearest(bash, argument, answer):
 
 @pytest.mark.parametrize(
     ("script", "arguments", "missing"),
-    [
-        ("logreg.sh", ["models_root_dir=/m", "dataset=in1k", "model_name="], "model_name"),
-        ("logreg.sh", ["models_root_dir=/m", "dataset=in1k", "model_name=None"], "model_name"),
-        ("logreg.sh", ["models_root_dir=/m", "model_name=a_b"], "dataset"),
-        ("fewshot.sh", ["models_root_dir=/m", "model_name=none", "dataset=in1k"], "model_name"),
-        ("pca.sh", ["dataset=in1k"], "models_root_dir"),
-        ("analyze_features.sh", ["models_root_dir=/m", "model_name=null"], "model_name"),
-        ("extract_features.sh", ["model_name=None"], "model_name"),
-        ("finetune.sh", ["models_root_dir=/m", "model_name=None"], "model_name"),
-        ("experiments.sh", ["models_root_dir=/m", "model_name=None"], "model_name"),
-        ("study.sh", ["models_root_dir=/m"], "log_dir"),
-    ],
+    first_quick(
+        4,
+        [
+            ("logreg.sh", ["models_root_dir=/m", "dataset=in1k", "model_name="], "model_name"),
+            ("logreg.sh", ["models_root_dir=/m", "dataset=in1k", "model_name=None"], "model_name"),
+            ("logreg.sh", ["models_root_dir=/m", "model_name=a_b"], "dataset"),
+            ("fewshot.sh", ["models_root_dir=/m", "model_name=none", "dataset=in1k"], "model_name"),
+            ("pca.sh", ["dataset=in1k"], "models_root_dir"),
+            ("analyze_features.sh", ["models_root_dir=/m", "model_name=null"], "model_name"),
+            ("extract_features.sh", ["model_name=None"], "model_name"),
+            ("finetune.sh", ["models_root_dir=/m", "model_name=None"], "model_name"),
+            ("experiments.sh", ["models_root_dir=/m", "model_name=None"], "model_name"),
+            ("study.sh", ["models_root_dir=/m"], "log_dir"),
+        ],
+    ),
 )
 def test_missing_variables_are_named_before_anything_starts(bash, script, arguments, missing):
     done = bash(script, *arguments)

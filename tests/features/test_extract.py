@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from marks import first_quick
 from PIL import Image
 from torchvision import transforms
 
@@ -417,7 +418,7 @@ def test_tf32_is_allowed_inside_alone(forty, monkeypatch):
         assert before == (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 16, 33, 200])
+@pytest.mark.parametrize("batch_size", first_quick(2, [3, 200, 1, 16, 33]))
 def test_batch_size_does_not_change_a_bit(forty, batch_size):
     for head in (None, Placed()):
         reference = run_library(forty, convnet(head))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from classifier_runs import clusters, run_once
+from marks import first_quick
 
 from cog.analysis.rows import FeatureRows
 from cog.errors import CogError
@@ -305,7 +306,7 @@ def test_runs_on_features_of_another_type_are_other_runs(tmp_path):
     assert identities[0] == identities[1] != identities[2] != identities[3] != identities[1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", first_quick(1, [torch.bfloat16, torch.float16]))
 def test_rounded_features_give_the_same_accuracy_within_seed_noise(tmp_path, dtype):
     x, y = clusters(1500, 16, 5, spread=1.2)
     accuracies: dict[torch.dtype, list[float]] = {torch.float32: [], dtype: []}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -185,16 +186,22 @@ def snapshot(root: Path) -> dict[str, tuple[str, str]]:
     Bytecode does not count: Python may have compiled a loader.
     """
     found = {}
-    for path in sorted(root.rglob("*")):
-        name = str(path.relative_to(root))
-        if "__pycache__" in path.parts:
-            continue
-        if path.is_symlink():
-            found[name] = ("link", str(path.readlink()))
-        elif path.is_dir():
-            found[name] = ("folder", "")
-        elif path.is_file():
-            found[name] = ("file", hashlib.sha256(path.read_bytes()).hexdigest())
-        else:
-            found[name] = ("other", "")
+
+    def look(folder: str, below: str) -> None:
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            name = below + entry.name
+            if entry.name == "__pycache__":
+                continue
+            if entry.is_symlink():
+                found[name] = ("link", os.readlink(entry.path))
+            elif entry.is_dir():
+                found[name] = ("folder", "")
+                look(entry.path, f"{name}/")
+            elif entry.is_file():
+                with open(entry.path, "rb") as file:
+                    found[name] = ("file", hashlib.sha256(file.read()).hexdigest())
+            else:
+                found[name] = ("other", "")
+
+    look(os.fspath(root), "")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 from pathlib import Path
@@ -109,8 +110,16 @@ def test_trials_of_a_search_equal_the_plain_loop(sets, k):
         assert (classifier.weight - linear.weight).abs().max().item() < 1e-4 * scale
 
 
-@pytest.mark.parametrize("n_shot", [1, 2, 4, 16, 64, 0])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("n_shot", "precision"),
+    first_quick(
+        4,
+        [
+            *((1, "fp32"), (16, "bf16"), (0, "fp32"), (0, "bf16")),
+            *((1, "bf16"), (16, "fp32"), *itertools.product((2, 4, 64), ("fp32", "bf16"))),
+        ],
+    ),
+)
 def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
     engine = Engine(CPU, precision)
     spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], 10.0)
@@ -185,7 +194,9 @@ def mlp_settings(kind, layers=2):
 
 
 @pytest.mark.parametrize("kind", MODULES)
-@pytest.mark.parametrize(("lr", "wd", "layers"), [(0.1, 1e-5, 2), (0.03, 1e-2, 1), (0.05, 0.0, 3)])
+@pytest.mark.parametrize(
+    ("lr", "wd", "layers"), first_quick(1, [(0.1, 1e-5, 2), (0.03, 1e-2, 1), (0.05, 0.0, 3)])
+)
 def test_a_network_equals_the_plain_loop(sets, kind, lr, wd, layers):
     """Loss to 1e-5 and the same accuracy after every epoch."""
     x, y, rows, val = sets
@@ -244,8 +255,20 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("form", FORMS)
+#: Each form once; with the other precision, and what is much like another form, in the slow tests.
+QUICK_FORMS = (
+    *(("dense", "bf16"), ("wide", "fp32"), ("span", "fp32"), ("span in parts", "fp32"), ("mlp", "bf16")),
+    ("mlp_noact", "fp32"),
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "precision"),
+    first_quick(
+        len(QUICK_FORMS),
+        sorted(itertools.product(FORMS, ("fp32", "bf16")), key=lambda pair: pair not in QUICK_FORMS),
+    ),
+)
 class TestEveryForm:
     """The contract of a learner."""
 
@@ -475,8 +498,10 @@ def test_float_features_are_left_as_they_are():
     assert kept.part(2, 5, exact=False).data_ptr() == x[2:].data_ptr()
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "normalize"),
+    first_quick(2, [("fp32", True), ("bf16", False), ("fp32", False), ("bf16", True)]),
+)
 def test_mapped_features_are_those_in_memory(tmp_path, sets, precision, normalize):
     """Bit for bit, and the file stays as it is."""
     x, y, rows, val = sets

@@ -343,7 +343,7 @@ def test_other_versions_are_refused(half_done):
     assert logreg.main([*arguments, "--overwrite"]) == 0
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"identity": {}}'])
+@pytest.mark.parametrize("content", first_quick(2, ["{", '{"identity": {}}', "", "[]"]))
 def test_work_whose_description_is_damaged_is_begun_again(half_done, content):
     out, arguments = half_done
     (out / ".resume" / "identity.json").write_text(content)
@@ -462,10 +462,19 @@ def test_a_run_that_another_process_finished_meanwhile(feature_folders, tmp_path
     assert pickle.loads(next(out.glob("final-*/logs.pkl")).read_bytes())
 
 
-@pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize(
-    "late",
-    ["logreg.search.TrialJournal.append", "runtime.state_file.StateFile.save", "logreg.run_folder.write"],
+    ("late", "done"),
+    first_quick(
+        3,
+        [
+            ("logreg.search.TrialJournal.append", False),
+            ("runtime.state_file.StateFile.save", True),
+            ("logreg.run_folder.write", True),
+            ("logreg.search.TrialJournal.append", True),
+            ("runtime.state_file.StateFile.save", False),
+            ("logreg.run_folder.write", False),
+        ],
+    ),
 )
 def test_who_comes_late_writes_nothing(feature_folders, tmp_path, monkeypatch, late, done):
     """Another process has the folder by now: no trial, no state and no result of the one that stood still."""

@@ -12,6 +12,7 @@ import os
 import pytest
 import torch
 from classifier_runs import Killed, KillingFile, feature_set, killing_work, run_once
+from marks import first_quick
 
 from cog.errors import CogError
 from cog.logreg import checkpoint, protocol
@@ -133,7 +134,7 @@ def test_a_search_continued_after_every_trial_draws_the_same(tmp_path, whole_sea
         assert resumed.trained == engine.trained[begun:]
 
 
-@pytest.mark.parametrize("kind", SEARCHES)
+@pytest.mark.parametrize("kind", first_quick(2, ["sequential", "batched", "parts", "batched whole"]))
 def test_a_search_killed_draws_the_same(tmp_path, whole_search, kind):
     changes, width = SEARCHES[kind]
     settings = Settings(seed=22, n_trials=30, **changes)

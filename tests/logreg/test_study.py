@@ -37,11 +37,11 @@ from cog.runtime.output_folder import read_failure
 @pytest.mark.parametrize(
     "pairs",
     first_quick(
-        3,
+        1,
         [
+            ["CLF.PCA_DIM", "2", "CLF.MAX_PER_CLASS", "4"],
             ["CLF.PRECISION", "bf16"],
             ["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "16"],
-            ["CLF.PCA_DIM", "2", "CLF.MAX_PER_CLASS", "4"],
             ["CLF.PRECISION", "fp32"],
             ["CLF.SEARCH", "batched", "CLF.N_TRIALS", "13"],
             ["CLF.TYPE", "mlp_noact", "CLF.MLP_HIDDEN", "16", "CLF.PCA_DIM", "3"],
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
 @pytest.mark.parametrize(
     "error", first_quick(1, [CogError("the disk is on fire"), KeyboardInterrupt(), MemoryError()])
 )
-@pytest.mark.parametrize("moment", ["search", "final", "writing"])
+@pytest.mark.parametrize("moment", first_quick(2, ["search", "writing", "final"]))
 def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     feature_folders, tmp_path, monkeypatch, error, moment
 ):
@@ -297,7 +297,9 @@ def test_runs_side_by_side_write_what_they_write_alone(feature_folders, tmp_path
     assert_same_files(contents(root), alone)
 
 
-@pytest.mark.parametrize("error", [CogError("the disk is on fire"), RuntimeError("what is that?")])
+@pytest.mark.parametrize(
+    "error", first_quick(1, [CogError("the disk is on fire"), RuntimeError("what is that?")])
+)
 def test_one_of_several_side_by_side_fails(feature_folders, tmp_path, monkeypatch, error):
     """The others end at their next epoch, unfinished and without a note; the same command does the rest."""
     root = tmp_path / "results"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import re
 import subprocess
@@ -83,7 +84,11 @@ def test_the_models_of_the_paper():
     } == SCRIPTS
 
 
-@pytest.mark.parametrize("name", first_quick(8, MODELS))
+#: A network of each kind.
+QUICK = ("sup_resnet50", "sup_inception-v3", "sup_vgg19", "deit_small_distilled", "nat_m4")
+
+
+@pytest.mark.parametrize("name", first_quick(len(QUICK), sorted(MODELS, key=lambda name: name not in QUICK)))
 class TestEveryModel:
     """Holds for each row: a new one is tested by being declared."""
 
@@ -260,10 +265,19 @@ def test_a_checkpoint_in_parts_under_the_models_root(tmp_path):
 # ---- layouts and conversions ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrap", [None, "state_dict", "model"])
-@pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize(
-    "name", first_quick(1, ["byol_resnet50", "sup_resnet50", "mixup_resnet50", "mocov2_resnet50"])
+    ("name", "prefix", "wrap"),
+    first_quick(
+        3,
+        sorted(
+            itertools.product(
+                ("byol_resnet50", "sup_resnet50", "mixup_resnet50", "mocov2_resnet50"),
+                ("", "module."),
+                (None, "state_dict", "model"),
+            ),
+            key=lambda case: case[1:] not in (("", None), ("module.", "state_dict"), ("module.", "model")),
+        ),
+    ),
 )
 def test_plain_state_dicts(name, prefix, wrap, tmp_path):
     state = build_network(get_spec("sup_resnet50"), classifier=True).state_dict()

@@ -11,7 +11,7 @@ import tiny
 import torch
 import torchvision
 from hostile import Payload
-from marks import later
+from marks import first_quick, later
 from PIL import Image
 from torchvision import transforms
 
@@ -31,16 +31,16 @@ needs_timm = pytest.mark.skipif(timm is None, reason="timm is not installed (pip
 #: Name, and side of the images in pixels.
 TIMM = {
     "test_resnet": 64,
-    "test_efficientnet": 64,
     "test_convnext": 64,
     "test_vit": 160,
+    "mobilenetv3_small_050": 64,
+}
+TIMM_SLOW = {
+    "test_efficientnet": 64,
     "test_vit3": 160,
     "test_vit4": 160,
     "test_byobnet": 64,
-    "mobilenetv3_small_050": 64,
     "convnext_atto": 64,
-}
-TIMM_SLOW = {
     "vit_tiny_patch16_224": 224,
     "eva02_tiny_patch14_224": 224,
     "swin_tiny_patch4_window7_224": 224,
@@ -57,13 +57,13 @@ TIMM_SLOW = {
 
 #: Classifier, and side of the images.
 TORCHVISION = {
-    "resnet18": ("fc", 64),
     "mobilenet_v3_small": ("classifier.3", 64),
     "shufflenet_v2_x0_5": ("fc", 64),
-    "mnasnet0_5": ("classifier.1", 64),
-    "regnet_y_400mf": ("fc", 64),
 }
 TORCHVISION_SLOW = {
+    "resnet18": ("fc", 64),
+    "mnasnet0_5": ("classifier.1", 64),
+    "regnet_y_400mf": ("fc", 64),
     "vit_b_32": ("heads.head", 224),
     "swin_t": ("head", 224),
     "convnext_tiny": ("classifier.2", 64),
@@ -294,7 +294,7 @@ def test_images_of_a_size_that_the_network_refuses(tmp_path):
 
 
 @needs_timm
-@pytest.mark.parametrize("name", ["test_vit", "test_vit3", "test_vit4"])
+@pytest.mark.parametrize("name", first_quick(1, ["test_vit", "test_vit3", "test_vit4"]))
 def test_pooling_of_timms_tokens(name, tmp_path):
     network = randomize(timm.create_model(name, num_classes=0))
     path = write(tmp_path, f"timm_{name}", network.state_dict())
@@ -314,10 +314,13 @@ def test_pooling_of_timms_tokens(name, tmp_path):
 @needs_timm
 @pytest.mark.parametrize(
     "name, timms, n_prefix",
-    [
-        ("deit_small", "deit_small_patch16_224", 1),
-        ("deit_small_distilled", "deit_small_distilled_patch16_224", 2),
-    ],
+    first_quick(
+        1,
+        [
+            ("deit_small_distilled", "deit_small_distilled_patch16_224", 2),
+            ("deit_small", "deit_small_patch16_224", 1),
+        ],
+    ),
 )
 def test_pooling_of_the_tokens_of_the_papers_models(name, timms, n_prefix, tmp_path):
     network = randomize(timm.create_model(timms))

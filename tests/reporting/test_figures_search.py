@@ -267,8 +267,8 @@ def test_diverged_final_training(tmp_path):
 
 
 def test_strips_of_a_page(pages):
-    texts = search.strips(pages.values(), most=3)
-    assert len(texts) == 3
+    texts = search.strips(pages.values(), most=2)
+    assert len(texts) == 2
     ids = [found for text in texts for found in re.findall(r' id="([^"]*)"', text)]
     assert len(ids) == len(set(ids))
     for text in texts:

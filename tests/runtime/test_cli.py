@@ -15,6 +15,7 @@ import sys
 import termios
 
 import pytest
+from marks import first_quick
 
 import cog
 from cog import __main__
@@ -331,7 +332,7 @@ def test_every_command_is_a_console_script(repository):
 # --- the real scripts
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", first_quick(2, COMMANDS))
 def test_help(name, python, repository):
     """--help answers at once, and names every flag of the contract."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -364,7 +365,7 @@ FLAGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", first_quick(1, COMMANDS))
 def test_scripts_run_from_anywhere(name, python, repository, tmp_path):
     process = subprocess.run(
         [python, str(repository / f"{name}.py"), "--no_such_flag"],

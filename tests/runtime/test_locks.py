@@ -505,13 +505,13 @@ def _start_together(folder: Path, barrier, release, report) -> None:
         report.put("refused" if "is being written by" in str(error) else str(error))
 
 
-@pytest.mark.parametrize("attempt", first_quick(1, range(5)))
-def test_one_of_many_gets_a_stale_lock(tmp_path, attempt):
+@pytest.mark.parametrize("n", first_quick(1, [6, 12, 12, 12, 12]))
+def test_one_of_many_gets_a_stale_lock(tmp_path, n):
     write_lock(tmp_path, pid=dead_pid())
     context = multiprocessing.get_context("fork")
-    barrier, release, report = context.Barrier(12), context.Event(), context.SimpleQueue()
+    barrier, release, report = context.Barrier(n), context.Event(), context.SimpleQueue()
     processes = [
-        context.Process(target=_start_together, args=(tmp_path, barrier, release, report)) for _ in range(12)
+        context.Process(target=_start_together, args=(tmp_path, barrier, release, report)) for _ in range(n)
     ]
     for process in processes:
         process.start()
@@ -519,6 +519,6 @@ def test_one_of_many_gets_a_stale_lock(tmp_path, attempt):
     release.set()
     for process in processes:
         process.join(30)
-    assert found == ["in"] + ["refused"] * 11
+    assert found == ["in"] + ["refused"] * (n - 1)
     assert report.empty()
     assert leftovers(tmp_path) == []

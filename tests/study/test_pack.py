@@ -236,8 +236,8 @@ def test_what_is_written_is_compared(root, monkeypatch):
 @pytest.mark.parametrize(
     ("direction", "step"),
     [
-        ("pack", 29),
-        ("unpack", 17),
+        ("pack", 59),
+        ("unpack", 41),
         pytest.param("pack", 1, marks=pytest.mark.slow),
         pytest.param("unpack", 1, marks=pytest.mark.slow),
     ],
