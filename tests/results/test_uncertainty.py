@@ -7,6 +7,7 @@ from array import array
 
 import numpy as np
 import pytest
+from marks import first_quick
 from scipy import optimize, stats
 
 from cog.results import uncertainty
@@ -27,13 +28,6 @@ def runs(correct, images=50):
 def accuracies(generator, n_concepts, *, mean=1.0, spread=1.2):
     """True accuracies of concepts, by a normal distribution on the logit scale."""
     return 1 / (1 + np.exp(-generator.normal(mean, spread, n_concepts)))
-
-
-def slow_but(*values, fast):
-    """Parameters of which all but a few are for the slow tests."""
-    as_tuples = [value if isinstance(value, tuple) else (value,) for value in values]
-    marks = [() if value in fast else pytest.mark.slow for value in values]
-    return [pytest.param(*value, marks=mark) for value, mark in zip(as_tuples, marks, strict=True)]
 
 
 # --- oracles
@@ -326,10 +320,8 @@ def test_what_has_no_interval_over_images():
     assert uncertainty.difference(known, unknown, over="images") is None
 
 
-@pytest.mark.parametrize("n_seeds", slow_but(1, 2, 3, 5, fast=(2, 5)))
-@pytest.mark.parametrize(
-    ("level", "seeds"), slow_but((0.0, 0.2), (1.5, 0.02), (4.0, 0.05), fast=[(4.0, 0.05)])
-)
+@pytest.mark.parametrize("n_seeds", first_quick(2, [2, 5, 1, 3]))
+@pytest.mark.parametrize(("level", "seeds"), first_quick(1, [(4.0, 0.05), (1.5, 0.02), (0.0, 0.2)]))
 def test_coverage_over_images(level, seeds, n_seeds):
     """Of accuracies (50, 77 and 97 %) and differences; the concepts are drawn once, images and seeds for each study."""
     generator = np.random.default_rng(21)
@@ -454,8 +446,8 @@ def null_study(generator, n_concepts, n_seeds, *, concepts, seeds, rest):
 KINDS = {"few-shot": (0.4, 0.15, 0.5), "all images": (0.4, 0.01, 0.05), "same model": (0.0, 0.0, 0.1)}
 
 
-@pytest.mark.parametrize("n_seeds", slow_but(1, 2, 3, 5, fast=(2, 5)))
-@pytest.mark.parametrize("n_concepts", slow_but(20, 100, 1000, fast=[20]))
+@pytest.mark.parametrize("n_seeds", first_quick(2, [2, 5, 1, 3]))
+@pytest.mark.parametrize("n_concepts", first_quick(1, [20, 100, 1000]))
 def test_coverage_of_differences(n_concepts, n_seeds):
     """Of normal differences, as in the model, whatever varies most; with one seed, of the mean of that seed."""
     generator = np.random.default_rng(n_concepts + n_seeds)
@@ -476,7 +468,7 @@ def test_coverage_of_differences(n_concepts, n_seeds):
 
 
 @pytest.mark.parametrize("n_seeds", [1, 5])
-@pytest.mark.parametrize("n_concepts", slow_but(20, 100, 1000, fast=[100]))
+@pytest.mark.parametrize("n_concepts", first_quick(1, [100, 20, 1000]))
 def test_coverage_of_accuracies(n_concepts, n_seeds):
     generator = np.random.default_rng(n_concepts + n_seeds)
     truth = {level: 100 * accuracies(generator, 10**6, mean=level).mean() for level in (0.0, 1.5)}
@@ -531,7 +523,7 @@ SPREADS = {"all images": (8, 0.2, 4), "few shots": (10, 3, 10), "same model": (0
 
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("n_seeds", [2, 3, 5])
-@pytest.mark.parametrize("n_concepts", slow_but(20, 100, 1000, fast=[1000]))
+@pytest.mark.parametrize("n_concepts", first_quick(1, [1000, 100, 20]))
 def test_five_thousand_studies_of_24_comparisons(n_concepts, n_seeds, spread):
     """Of equal models; the mean and the three variances of normal studies are drawn, and not every number."""
     generator = np.random.default_rng(17)
