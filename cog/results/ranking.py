@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cog import constants
 from cog.errors import some
-from cog.results import comparison, relative
+from cog.results import comparison, official, relative
 from cog.results.comparison import Difference
 from cog.results.labels import dataset_label, shots_label, signed
 from cog.results.published import REFERENCE
@@ -333,12 +333,17 @@ def describe_own(cells: Sequence[SeedAverage]) -> list[str]:
 
 
 def to_highest(cells: Sequence[SeedAverage]) -> list[Difference]:
-    """Return what the model with the highest mean is above each other one, by data set, with all images."""
+    """Return what the model with the highest mean is above each other one, by data set, with all images.
+
+    Nothing is said of a data set where others are on other data (:mod:`cog.results.official`).
+    """
+    known = official.compare(cells)
     by_dataset = grouped((cell for cell in cells if cell.n_shot == 0), lambda cell: cell.dataset)
     differences = []
     for dataset in sorted(by_dataset, key=dataset_key):
         highest, *others = sorted(by_dataset[dataset], key=lambda cell: -cell.value)
-        differences += [comparison.difference(highest, other) for other in others]
+        if all(known.allows(highest, other) for other in others):
+            differences += [comparison.difference(highest, other) for other in others]
     return differences
 
 
