@@ -160,8 +160,8 @@ def run_plan(
     if n_failed:
         images = FailedImagesError.exit_code in summary.codes.values()
         logger.error(
-            "%d of %d tasks failed, %d were not begun, for the reasons above; the same command repeats only these%s",
-            n_failed, len(tasks), len(summary.skipped),
+            "%d of %d tasks failed%s, for the reasons above; the same command repeats only these%s",
+            n_failed, len(tasks), f", {len(summary.skipped)} were not begun" if summary.skipped else "",
             ": fix the images that cannot be decoded before (exit code 3), or accept the loss" if images else "",
         )  # fmt: skip
     if show_results is not None:
@@ -348,8 +348,8 @@ class _Timing:
 
 
 def _kind(name: str) -> str:
-    """Return what a task does, such as ``extract``, by its name."""
-    return name.rpartition(" ")[0]
+    """Return what a task does, such as ``extract``, by its name; a kind may have several arrays (``logreg-2 0``)."""
+    return name.rpartition(" ")[0].partition("-")[0]
 
 
 def run(

@@ -83,6 +83,9 @@ def test_time_left(tmp_path, monkeypatch):
     timing.start("extract 1")
     now[0] = 10.0
     assert timing.left([]) == "extract"
+    assert (
+        local_workers._kind("logreg-2 0") == "logreg"
+    )  # of a further array, for which the first one's times serve
     assert timing.stop("extract 0", succeeded=True) == 10.0
     now[0] = 90.0
     timing.stop("extract 1", succeeded=False)  # says nothing about the others
