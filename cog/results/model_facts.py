@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cog import constants
@@ -25,10 +25,8 @@ logger = logging.getLogger(__name__)
 #: Stands after the name of a model that may have seen concepts of the levels.
 MARK = "†"
 
-_ADVICE = (
-    "State it as pretraining in --models_file; for a known set of concepts, build_levels.py --seen_wnids makes levels "
-    "without them."
-)
+_STATE = "State it as pretraining in --models_file."
+_LEVELS = "For a known set of concepts, build_levels.py --seen_wnids makes levels without them."
 
 
 @dataclass(frozen=True)
@@ -75,16 +73,23 @@ class ModelFacts:
         """Return how the user calls a model of theirs; others keep their name."""
         return self.labels.get(model, model) if source == RUNS else model
 
-    def footnote(self, models: Iterable[tuple[str, str]], *, advice: bool = True) -> str:
+    def footnote(
+        self,
+        models: Iterable[tuple[str, str]],
+        *,
+        label: Callable[[str, str], str] = lambda model, source: model,
+        advice: bool = True,
+    ) -> str:
         """Return what the mark says of models, given with their sources; "" when none has one.
 
         Args:
             models: with their sources.
+            label: how tables or figures call a model and source.
             advice: whether to say what can be done.
         """
         kinds: dict[str, list[str]] = {}
         for model, source in dict.fromkeys(models):
-            kinds.setdefault(self.of(model, source), []).append(model)
+            kinds.setdefault(self.of(model, source), []).append(label(model, source))
         parts = [
             f"{'not stated' if kind == UNKNOWN else kind}: {some(list(dict.fromkeys(kinds[kind])))}"
             for kind in PRETRAINING
@@ -93,7 +98,9 @@ class ModelFacts:
         if not parts:
             return ""
         text = f"{MARK} pretraining may have held concepts of L1 to L5, which are then not unseen ({'; '.join(parts)})."
-        return f"{text} {_ADVICE}" if advice else text
+        if not advice:
+            return text
+        return " ".join([text, *[_STATE] * (UNKNOWN in kinds), _LEVELS])
 
 
 def read_model_facts(

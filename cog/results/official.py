@@ -308,7 +308,8 @@ def _lines(places: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
 
 
 def _some(lines: Sequence[str]) -> str:
-    more = f"; and {len(lines) - _NAMED} more models" if len(lines) > _NAMED else ""
+    n_more = len(lines) - _NAMED
+    more = f"; and {n_more} more model{'s' * (n_more > 1)}" if n_more > 0 else ""
     return "; ".join(lines[:_NAMED]) + more
 
 

@@ -361,10 +361,10 @@ def describe_highest(differences: Iterable[Difference], label: Mapping[tuple[str
         first = label[items[0].model, items[0].source]
         others = [label[item.baseline, item.baseline_source] for item in items if item.sign <= 0]
         if others:
-            untold.append(f"{dataset} ({first}, not told from {some(others)})")
+            untold.append(f"{first} on {dataset} (not told apart from {some(others)})")
         else:
             told.setdefault(first, []).append(dataset)
     parts = [f"{model} is highest on {_several(names)}" for model, names in told.items()]
     if untold:
-        parts.append(f"highest by the mean alone on {_several(untold)}")
+        parts.append(f"highest by the mean alone: {_several(untold)}")
     return [f"With all training images: {'; '.join(parts)}."] if parts else []

@@ -133,10 +133,12 @@ def charts(
             LOG.log(logging.INFO if spec.of_protocol else logging.DEBUG, "%s left out: %s", name, error)
             continue
         chart = dataclasses.replace(chart, notes=(*chart.notes, *map(printable, remarks)))
-        drawn_models = [(curve.model, curve.source) for curve in chart.curves() if MARK in curve.label]
-        if drawn_models:
-            footnote = printable(model_facts.footnote(drawn_models, advice=False))
-            chart = dataclasses.replace(chart, notes=(*chart.notes, footnote))
+        marked = {
+            (c.model, c.source): c.label.removesuffix(f" {MARK}") for c in chart.curves() if MARK in c.label
+        }
+        if marked:
+            footnote = model_facts.footnote(marked, label=lambda *model, of=marked: of[model], advice=False)
+            chart = dataclasses.replace(chart, notes=(*chart.notes, printable(footnote)))
         made += [chart, *(building.singles(chart) if singles and spec.singles else ())]
     return made
 

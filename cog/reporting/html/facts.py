@@ -231,7 +231,7 @@ def collect(
     notices = diagnostics.collect(results, [model for model in own if model.runs], root=root)
     papers = _papers(published, results.model_facts) if compared or not own else []
     base = _choose_baseline(own, papers, baseline)
-    marked = [(model.name, model.source) for model in (*own, *papers) if model.mark]
+    marked = {(model.name, model.source): model.label for model in (*own, *papers) if model.mark}
     by_place = _differences(own, base)
     to_highest = [] if compared else ranking.to_highest([cell for model in own for cell in model.cells])
     # All comparisons of the page are corrected for their number together.
@@ -245,7 +245,7 @@ def collect(
         differences=dict(zip(by_place, judged, strict=False)),
         to_highest=tuple(judged[len(by_place) :]),
         baseline=base,
-        footnote=results.model_facts.footnote(marked),
+        footnote=results.model_facts.footnote(marked, label=lambda *model: marked[model]),
         notices=tuple(notices),
         results=results,
     )
