@@ -38,9 +38,11 @@ class ModelFacts:
     Attributes:
         recorded: pretraining of models with runs on disk, as ``features.json`` says.
         stated: pretraining of models in the user's file; these come first.
-        labels: names in figures and on the page.
+        labels: names in figures and on the page, of models with runs on disk.
         groups: models of a group have a color in common.
         imported: pretraining of models in imported files, by name and source.
+        stated_labels: names in the user's file, of imported results, too: these bring no names of their own, which could
+            be taken for another model's.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class ModelFacts:
     labels: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
     imported: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    stated_labels: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, model: str, source: str = RUNS) -> str:
         """Return what a model has seen, one of :data:`cog.models.spec.PRETRAINING`."""
@@ -71,7 +74,9 @@ class ModelFacts:
 
     def label(self, model: str, source: str = RUNS) -> str:
         """Return how the user calls a model of theirs; others keep their name."""
-        return self.labels.get(model, model) if source == RUNS else model
+        if source == RUNS:
+            return self.labels.get(model, model)
+        return model if source in published.SOURCES.values() else self.stated_labels.get(model, model)
 
     def footnote(
         self,
@@ -135,7 +140,8 @@ def read_model_facts(
         model: text for model, facts in recorded.items() if (text := facts.get("pretraining")) in PRETRAINING
     }
     stated = {name: pretraining(name, path) for name in own}
-    return ModelFacts(known, stated, texts("label"), texts("group"), imported or {})
+    stated_labels = {name: entry.label for name, entry in own.items() if entry.label}
+    return ModelFacts(known, stated, texts("label"), texts("group"), imported or {}, stated_labels)
 
 
 def shows_levels(datasets: Iterable[str]) -> bool:
