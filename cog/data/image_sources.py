@@ -116,8 +116,9 @@ def count_differences(images: ImageList) -> list[str]:
         outside = int(((counts < low) | (counts > high)).sum())
         if outside:
             wanted = f"{low}" if low == high else f"{low} to {high}"
+            found = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
             differences.append(
-                f"{begin} {wanted} images per {noun}, found {counts.min()} to {counts.max()} "
+                f"{begin} {wanted} images per {noun}, found {found} "
                 f"({outside} of {len(counts)} {noun}s outside)"
             )
     return differences

@@ -98,7 +98,7 @@ def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | Non
     """Run the network once, on the first image of a data set; returns the number of features, None: not known."""
     library_model = plan.model.library_model
     if library_model is not None and plan.model.checkpoint is None and not library_model.is_cached:
-        report.ok("model", "not tried, because its weights would have to be downloaded")
+        report.warn("model", f"not tried, because {library_model.why_untried}")
         return None
     if images is None:
         report.warn("model", "not tried, for want of images")

@@ -126,7 +126,7 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
     if features.failures:
         return dim, f"{summary}; {images.file(0)} could not be decoded ({features.failures[0][1]})"
     rms = float(features.x.float().square().mean().sqrt())
-    return dim, f"{summary}; those of {images.file(0)} have a root mean square of {rms:.3g}"
+    return dim, f"{summary}; tried on {images.file(0)}: features with a root mean square of {rms:.3g}"
 
 
 # --- one data set and split

@@ -115,7 +115,8 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     facts = results.model_facts
     if is_table and any(MARK in text for table in view.tables for text in (table.title, *dict(table.rows))):
         bases = [a for a in results.others if a.model in (request.baseline, request.relative_to)]
-        remarks.append(writers.printable(facts.footnote((a.model, a.source) for a in [*shown, *bases])))
+        marked = [(a.model, a.source) for a in [*shown, *bases]]
+        remarks.append(writers.printable(facts.footnote(marked, label=style.name)))
     if request.interval_over == uncertainty.IMAGES:
         remarks += _without_predictions([*results.cells, *results.others])
         view = _with_column(view, "interval_over", lambda _: request.interval_over)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cog import constants, paths
-from cog.results import scores, ties
+from cog.results import official, scores, ties
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import counted, dataset_label, shots_title
 from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, notices
@@ -71,7 +71,12 @@ def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) 
         models: those with runs, in the order in which they are shown.
         root: the folder of all models, for commands.
     """
-    found = _problem_folders(results.problems)
+    known = official.compare(results.cells)
+    found = [
+        *_problem_folders(results.problems),
+        *notices("unverified", "", known.unverified_places),
+        *notices("mixed", "", known.mixed_places),
+    ]
     for model in models:
         for check in (
             _counts, functools.partial(_missing_seeds, root=root), functools.partial(_missing_results, root=root),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cog import constants
@@ -25,10 +25,8 @@ logger = logging.getLogger(__name__)
 #: Stands after the name of a model that may have seen concepts of the levels.
 MARK = "†"
 
-_ADVICE = (
-    "State it as pretraining in --models_file; for a known set of concepts, build_levels.py --seen_wnids makes levels "
-    "without them."
-)
+_STATE = "State it as pretraining in --models_file."
+_LEVELS = "For a known set of concepts, build_levels.py --seen_wnids makes levels without them."
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,11 @@ class ModelFacts:
     Attributes:
         recorded: pretraining of models with runs on disk, as ``features.json`` says.
         stated: pretraining of models in the user's file; these come first.
-        labels: names in figures and on the page.
+        labels: names in figures and on the page, of models with runs on disk.
         groups: models of a group have a color in common.
         imported: pretraining of models in imported files, by name and source.
+        stated_labels: names in the user's file, of imported results, too: these bring no names of their own, which
+            could be taken for another model's.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +50,7 @@ class ModelFacts:
     labels: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
     imported: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    stated_labels: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, model: str, source: str = RUNS) -> str:
         """Return what a model has seen, one of :data:`cog.models.spec.PRETRAINING`."""
@@ -73,18 +74,27 @@ class ModelFacts:
 
     def label(self, model: str, source: str = RUNS) -> str:
         """Return how the user calls a model of theirs; others keep their name."""
-        return self.labels.get(model, model) if source == RUNS else model
+        if source == RUNS:
+            return self.labels.get(model, model)
+        return model if source in published.SOURCES.values() else self.stated_labels.get(model, model)
 
-    def footnote(self, models: Iterable[tuple[str, str]], *, advice: bool = True) -> str:
+    def footnote(
+        self,
+        models: Iterable[tuple[str, str]],
+        *,
+        label: Callable[[str, str], str] = lambda model, source: model,
+        advice: bool = True,
+    ) -> str:
         """Return what the mark says of models, given with their sources; "" when none has one.
 
         Args:
             models: with their sources.
+            label: how tables or figures call a model and source.
             advice: whether to say what can be done.
         """
         kinds: dict[str, list[str]] = {}
         for model, source in dict.fromkeys(models):
-            kinds.setdefault(self.of(model, source), []).append(model)
+            kinds.setdefault(self.of(model, source), []).append(label(model, source))
         parts = [
             f"{'not stated' if kind == UNKNOWN else kind}: {some(list(dict.fromkeys(kinds[kind])))}"
             for kind in PRETRAINING
@@ -93,7 +103,9 @@ class ModelFacts:
         if not parts:
             return ""
         text = f"{MARK} pretraining may have held concepts of L1 to L5, which are then not unseen ({'; '.join(parts)})."
-        return f"{text} {_ADVICE}" if advice else text
+        if not advice:
+            return text
+        return " ".join([text, *[_STATE] * (UNKNOWN in kinds), _LEVELS])
 
 
 def read_model_facts(
@@ -128,7 +140,8 @@ def read_model_facts(
         model: text for model, facts in recorded.items() if (text := facts.get("pretraining")) in PRETRAINING
     }
     stated = {name: pretraining(name, path) for name in own}
-    return ModelFacts(known, stated, texts("label"), texts("group"), imported or {})
+    stated_labels = {name: entry.label for name, entry in own.items() if entry.label}
+    return ModelFacts(known, stated, texts("label"), texts("group"), imported or {}, stated_labels)
 
 
 def shows_levels(datasets: Iterable[str]) -> bool:

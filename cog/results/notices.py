@@ -95,6 +95,17 @@ _KINDS = {
         "toolkit). They are compared with the paper as if they came from the official data.",
         "Make sure that they do.",
     ),
+    "unverified": Notice(
+        "warning", "imported results without counts", "Imported results do not say what they are on",
+        "The file does not say on how many classes and images these are. They are compared with the paper as if they "
+        "came from the official data.",
+        "Ask for a file that a current version exported, or do not rely on their ranks and differences.",
+    ),
+    "mixed": Notice(
+        "warning", "different classes under one name", "Results on different classes under one name",
+        "The lists of classes differ, whatever their numbers; these results are not compared with each other.",
+        "Extract features and train the classifiers on the same classes; for the levels, with the same level files.",
+    ),
     "missing seeds": Notice(
         "warning", "missing seeds", "Seeds are missing in {n}",
         "Means over fewer seeds are less certain, and a deviation over two or three seeds says little.",

@@ -67,6 +67,14 @@ class Verdict:
     differences: tuple[str, ...] = ()
     class_lists: tuple[str, ...] = ()
 
+    def on_same_classes(self, other: Verdict) -> bool:
+        """Whether two results of a data set may be on the same classes: False where their lists say otherwise."""
+        return (
+            not self.class_lists
+            or not other.class_lists
+            or not set(self.class_lists).isdisjoint(other.class_lists)
+        )
+
 
 @functools.cache
 def in1k_class_list() -> str:
@@ -168,12 +176,15 @@ class Comparable:
 
         Not one on the official data with one on other data, nor two that are known to be on different classes.
         """
-        verdicts = self.verdict(average), self.verdict(other)
-        matches = {verdict.match for verdict in verdicts}
-        lists = [set(verdict.class_lists) for verdict in verdicts]
-        if all(lists) and lists[0].isdisjoint(lists[1]):
+        mine, theirs = self.verdict(average), self.verdict(other)
+        matches = {mine.match, theirs.match}
+        if not mine.on_same_classes(theirs):
             return False
         return Match.DIFFERENT not in matches or matches <= {Match.DIFFERENT, Match.UNKNOWN}
+
+    def _is_refused(self, key: tuple[str, str, str], verdict: Verdict) -> bool:
+        """Whether results of a model, source and data set are on other data than official ones beside them."""
+        return verdict.match is Match.DIFFERENT and key[2] in self._benchmark
 
     def _places(self, chosen: Callable[[tuple[str, str, str], Verdict], bool]) -> _Places:
         """Return model and source of chosen verdicts, with their data sets, by the first difference."""
@@ -187,7 +198,7 @@ class Comparable:
     @property
     def refused(self) -> str:
         """Say in one line what is not compared and why; "" when everything is."""
-        places = self._places(lambda key, v: v.match is Match.DIFFERENT and key[2] in self._benchmark)
+        places = self._places(self._is_refused)
         if not places:
             return ""
         paper = any(source in published.SOURCES.values() for _, source, _ in self.verdicts)
@@ -197,31 +208,47 @@ class Comparable:
         return f"not compared with {other}: {'; '.join(reasons[:_NAMED])}{more}"
 
     @property
-    def unverified(self) -> str:
-        """Name the imported results that do not say on how many classes and images they are; "" when there are none."""
+    def unverified_places(self) -> list[str]:
+        """The imported results that do not say on how many classes and images they are, a line for each model."""
         places = self._places(lambda key, v: v.match is Match.UNKNOWN and key[1] != RUNS)
-        if not places or len({source for _, source, _ in self.verdicts}) < 2:
+        return _lines(places.get("", {}))
+
+    @property
+    def unverified(self) -> str:
+        """Name the results of :attr:`unverified_places`; "" when there are none."""
+        if not (lines := self.unverified_places):
             return ""
         return (
-            f"unverified: {_listing(places[''])}; the file does not say how many classes and images these are on, so "
+            f"unverified: {_some(lines)}; the file does not say how many classes and images these are on, so "
             "the benchmark's are assumed"
         )
 
     @property
-    def mixed(self) -> str:
-        """Name results on different classes under one name, none of which is known to be official; "" without any."""
+    def mixed_places(self) -> list[str]:
+        """The results on different classes under one name, a line for each data set; not those that are refused."""
         lists: dict[str, dict[str, dict[tuple[str, str], list[str]]]] = {}
         for (model, source, dataset), verdict in self.verdicts.items():
-            for digest in verdict.class_lists if verdict.match is not Match.DIFFERENT else ():
+            if self._is_refused((model, source, dataset), verdict):
+                continue
+            for digest in verdict.class_lists:
                 by_digest = lists.setdefault(dataset, {})
                 by_digest.setdefault(digest, {}).setdefault((model, source), []).append(dataset)
-        apart = [
+        return [
             " / ".join(map(_listing, by_digest.values()))
             for by_digest in lists.values()
             if len(by_digest) > 1
         ]
+
+    @property
+    def mixed(self) -> str:
+        """Say in one line what is on different classes; "" when nothing is."""
+        apart = self.mixed_places
         more = f"; and {len(apart) - _NAMED} more data sets" if len(apart) > _NAMED else ""
-        return f"on different classes, do not compare: {'; '.join(apart[:_NAMED])}{more}" if apart else ""
+        return (
+            f"on different classes, not compared with each other: {'; '.join(apart[:_NAMED])}{more}"
+            if apart
+            else ""
+        )
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -245,7 +272,7 @@ def compare(cells: Iterable[SeedAverage]) -> Comparable:
 
 def split(
     results: Sequence[SeedAverage], paper: Sequence[SeedAverage]
-) -> tuple[Callable[[str, str, str], bool], str]:
+) -> tuple[Callable[[str, str, str], bool], tuple[str, ...]]:
     """Decide what is drawn together in one figure.
 
     Own results on other data than the published ones are left out; or, when all of those on the benchmark's data sets
@@ -256,11 +283,11 @@ def split(
         paper: published ones.
 
     Returns:
-        Whether results of a model, source and data set are drawn; and why some are not, or "".
+        Whether results of a model, source and data set are drawn; and what a reader must know, as sentences.
     """
     known = compare([*results, *paper])
     if not known.refused:
-        return lambda model, source, dataset: True, ""
+        return lambda model, source, dataset: True, known.remarks
     some = any(known.verdict(cell).match.comparable for cell in results)
     sources = published.SOURCES.values()
 
@@ -270,13 +297,21 @@ def split(
         verdict = known.verdicts.get((model, source, dataset))
         return verdict is None or verdict.match is not Match.DIFFERENT
 
-    return drawn, known.refused
+    return drawn, known.remarks
+
+
+def _lines(places: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
+    return [
+        f"{model or 'these runs'}{'' if source == RUNS else f' [{source}]'} on {', '.join(datasets)}"
+        for (model, source), datasets in places.items()
+    ]
+
+
+def _some(lines: Sequence[str]) -> str:
+    n_more = len(lines) - _NAMED
+    more = f"; and {n_more} more model{'s' * (n_more > 1)}" if n_more > 0 else ""
+    return "; ".join(lines[:_NAMED]) + more
 
 
 def _listing(places: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    shown = [
-        f"{model or 'these runs'}{'' if source == RUNS else f' [{source}]'} on {', '.join(datasets)}"
-        for (model, source), datasets in list(places.items())[:_NAMED]
-    ]
-    more = f"; and {len(places) - _NAMED} more models" if len(places) > _NAMED else ""
-    return "; ".join(shown) + more
+    return _some(_lines(places))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cog import constants
 from cog.errors import some
-from cog.results import comparison, relative
+from cog.results import comparison, official, relative
 from cog.results.comparison import Difference
 from cog.results.labels import dataset_label, shots_label, signed
 from cog.results.published import REFERENCE
@@ -333,12 +333,17 @@ def describe_own(cells: Sequence[SeedAverage]) -> list[str]:
 
 
 def to_highest(cells: Sequence[SeedAverage]) -> list[Difference]:
-    """Return what the model with the highest mean is above each other one, by data set, with all images."""
+    """Return what the model with the highest mean is above each other one, by data set, with all images.
+
+    Nothing is said of a data set where others are on other data (:mod:`cog.results.official`).
+    """
+    known = official.compare(cells)
     by_dataset = grouped((cell for cell in cells if cell.n_shot == 0), lambda cell: cell.dataset)
     differences = []
     for dataset in sorted(by_dataset, key=dataset_key):
         highest, *others = sorted(by_dataset[dataset], key=lambda cell: -cell.value)
-        differences += [comparison.difference(highest, other) for other in others]
+        if all(known.allows(highest, other) for other in others):
+            differences += [comparison.difference(highest, other) for other in others]
     return differences
 
 
@@ -350,17 +355,20 @@ def describe_highest(differences: Iterable[Difference], label: Mapping[tuple[str
         label: how to call the models, by model and source.
     """
     told: dict[str, list[str]] = {}
-    untold: dict[str, list[str]] = {}
+    untold: dict[tuple[str, str], list[str]] = {}
     for dataset, group in itertools.groupby(differences, key=lambda item: item.dataset):
         items = list(group)
         first = label[items[0].model, items[0].source]
         others = [label[item.baseline, item.baseline_source] for item in items if item.sign <= 0]
         if others:
-            untold.setdefault(f"({first}, not told from {some(others)})", []).append(dataset)
+            untold.setdefault((first, some(others)), []).append(dataset)
         else:
             told.setdefault(first, []).append(dataset)
     parts = [f"{model} is highest on {_several(names)}" for model, names in told.items()]
     if untold:
-        by_mean = [f"{_several(names)} {models}" for models, names in untold.items()]
-        parts.append(f"highest by the mean alone on {'; on '.join(by_mean)}")
+        by_mean = [
+            f"{first} on {_several(names)} (not told apart from {others})"
+            for (first, others), names in untold.items()
+        ]
+        parts.append(f"highest by the mean alone: {_several(by_mean)}")
     return [f"With all training images: {'; '.join(parts)}."] if parts else []

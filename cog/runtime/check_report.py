@@ -101,7 +101,8 @@ class Report:
         """
         width = max((len(finding.subject) for finding in self.findings), default=0)
         for finding in self.findings:
-            print(f"{finding.level:<8} {finding.subject:<{width}}  {finding.text}")
+            text = finding.text.removeprefix(f"{finding.subject}: ")  # with which logged warnings begin
+            print(f"{finding.level:<8} {finding.subject:<{width}}  {text}")
         n = self.n_problems
         if n:
             print(f"{n} problem{'s' if n > 1 else ''}: fix {'them' if n > 1 else 'it'} before starting")

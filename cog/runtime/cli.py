@@ -331,7 +331,8 @@ def set_up_logging() -> None:
     logger = logging.getLogger("cog")
     if not any(isinstance(handler, _Console) for handler in logger.handlers):
         handler = _Console(sys.stderr)
-        handler.setFormatter(_Formatter(color=sys.stderr.isatty() and "NO_COLOR" not in os.environ))
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        handler.setFormatter(_Formatter(color=sys.stderr.isatty() and not plain))
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False

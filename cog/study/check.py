@@ -84,13 +84,15 @@ def check_study(
     if with_slurm and not code:
         code = _check_slurm(plan, options)
     code = max(code, _check_files(study, statuses))
-    return max(code, _check_scripts(study, statuses, commands))
+    code = max(code, _check_scripts(study, statuses, commands))
+    print("fix the problems above before starting" if code else "it can start")
+    return code
 
 
 def _check_log_dir(log_dir: Path) -> int:
     existing = next(folder for folder in (log_dir, *log_dir.parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        print(f"error    log_dir       {log_dir} cannot be created or written to")
+        print(f"problem  log_dir       {log_dir} cannot be created or written to")
         return 2
     print(f"ok       log_dir       {log_dir}")
     return 0
@@ -106,7 +108,7 @@ def _check_slurm(plan: StudyPlan, options: SlurmOptions) -> int:
             slurm.run_slurm(command[0], "--test-only", *command[1:])
             print(f"ok       SLURM         would accept {kind} tasks")
         except CogError as error:
-            print(f"error    SLURM         {kind} tasks: {error}")
+            print(f"problem  SLURM         {kind} tasks: {error}")
             worst = 2
     return worst
 
@@ -131,10 +133,12 @@ def _check_files(study: Study, statuses: Mapping[Unit, Status]) -> int:
     free = disk.f_favail if disk.f_files else None  # some file systems have no such limit
     if free is not None and free < n_missing:
         print(
-            f"error    files         {text}, {free:,} are possible; make room, or pack finished runs meanwhile"
+            f"problem  files         {text}, and the file system takes {free:,} more; make room, or pack finished runs"
         )
         return 2
-    print(f"ok       files         {text}{'' if free is None else f', {free:,} are possible'}")
+    print(
+        f"ok       files         {text}{'' if free is None else f', and the file system takes {free:,} more'}"
+    )
     return 0
 
 
@@ -160,7 +164,7 @@ def _check_scripts(study: Study, statuses: Mapping[Unit, Status], commands: Scri
         ]
     findings = Findings()
     worst = 0
-    with Progress(len(calls), "checking", unit="scripts") as progress:
+    with Progress(len(calls), "checking", unit="commands") as progress:
         for model, call in calls:
             done = subprocess.run([*call, "--check"], check=False, capture_output=True, text=True)
             findings.add(model, done.stdout, done.stderr, failed=done.returncode != 0)
@@ -168,7 +172,7 @@ def _check_scripts(study: Study, statuses: Mapping[Unit, Status], commands: Scri
             progress.update()
     if calls:
         print(findings.text(), end="", flush=True)
-        print(f"all findings about one model: {slurm.command_line([*calls[0][1], '--check'])}")
+        print(f"every line about {calls[0][0]}: {slurm.command_line([*calls[0][1], '--check'])}")
     return worst
 
 
@@ -203,7 +207,12 @@ class Findings:
             n_problems += level == PROBLEM
             # What differs between models, and is no other cause: their names, in paths, too, and amounts.
             cause = text.replace(model, "MODEL").replace("/".join(model.split("_", 1)), "MODEL")
-            cause = subject if level == OK else re.sub(r"[0-9a-f]{12,}|[0-9][0-9,.]*", "N", cause)
+            if (
+                level == OK
+            ):  # what each model sees and gives is for the user to verify; of the rest, a number will do
+                cause = text if subject == "model" else subject
+            else:
+                cause = re.sub(r"[0-9a-f]{12,}|[0-9][0-9,.]*", "N", cause)
             self._found.setdefault((level, subject, cause), []).append((model, text))
         if failed and not n_problems:
             last = next(
@@ -227,6 +236,6 @@ class Findings:
                     is_everybody = len(models) == len(everybody) > _NAMED
                     names = f"all {len(models)} models" if is_everybody else some(models, _NAMED)
                     times = f", {len(same)} times" if len(same) > len(models) else ""
-                    text = f"{texts[0].removeprefix(f'{subject}: ')} [{names}{times}]"
+                    text = f"{texts[0]} [{names}{times}]"
                 lines.append(f"{level:<8} {subject:<13} {text}\n")
         return "".join(lines)

@@ -160,8 +160,8 @@ def run_plan(
     if n_failed:
         images = FailedImagesError.exit_code in summary.codes.values()
         logger.error(
-            "%d of %d tasks failed, %d were not begun, for the reasons above; the same command repeats only these%s",
-            n_failed, len(tasks), len(summary.skipped),
+            "%d of %d tasks failed%s, for the reasons above; the same command repeats only these%s",
+            n_failed, len(tasks), f", {len(summary.skipped)} were not begun" if summary.skipped else "",
             ": fix the images that cannot be decoded before (exit code 3), or accept the loss" if images else "",
         )  # fmt: skip
     if show_results is not None:
@@ -305,14 +305,14 @@ class _Timing:
             self._seconds[name] = seconds
         return seconds
 
-    def left(self, ended: Iterable[str]) -> float | None:
+    def left(self, ended: Iterable[str]) -> float | str:
         """Return the seconds until all tasks have ended, when tasks take as long as finished ones of their kind.
 
         Args:
             ended: names of the tasks that have ended or will not be run.
 
         Returns:
-            The estimate; None as long as no task of a kind that is still needed has finished.
+            The estimate; the kind as long as no task of one that is still needed has finished.
         """
         done: dict[str, list[float]] = {}
         for name, seconds in self._seconds.items():
@@ -323,7 +323,7 @@ class _Timing:
             if task.name in ended:
                 continue
             if _kind(task.name) not in done:
-                return None
+                return _kind(task.name)
             seconds = statistics.fmean(done[_kind(task.name)])
             if task.name in self._began:
                 seconds = max(0.0, seconds - (now - self._began[task.name]))
@@ -343,12 +343,13 @@ class _Timing:
         left = self.left(ended)
         logger.info("%d of %d tasks have ended (%d %%), %s", len(ended), len(self._tasks),
                     100 * len(ended) // len(self._tasks),
-                    "time left not known yet" if left is None else f"about {duration(left)} left")  # fmt: skip
+                    f"time left not known until the first {left} has succeeded" if isinstance(left, str)
+                    else f"about {duration(left)} left")  # fmt: skip
 
 
 def _kind(name: str) -> str:
-    """Return what a task does, such as ``extract``, by its name."""
-    return name.rpartition(" ")[0]
+    """Return what a task does, such as ``extract``, by its name; a kind may have several arrays (``logreg-2 0``)."""
+    return name.rpartition(" ")[0].partition("-")[0]
 
 
 def run(

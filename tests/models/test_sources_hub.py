@@ -15,6 +15,7 @@ from PIL import Image
 from test_sources import images, randomize, write
 
 import cog
+from cog.commands import extract_features
 from cog.data.pixels import normalizer, resize_and_crop, to_input
 from cog.errors import CogError
 from cog.models.request import ModelRequest
@@ -430,6 +431,34 @@ def test_a_local_checkout_of_torch_hub(checkout, tmp_path, monkeypatch):
         path.rename(checkout / "hubconf.py.pt")
         request = ModelRequest("hub_my-net.net", models_root_dir=str(tmp_path / "models"))
         assert torch.equal(request.load(torch.device("cpu"), cfg)(x), network(x))
+
+
+def test_check_does_not_claim_to_know_what_an_entry_point_loads(checkout, tmp_path, monkeypatch, capsys):
+    hubconf = checkout / "hubconf.py"
+    hubconf.write_text(hubconf.read_text() + "\n\ndef bare():\n    return net()\n")
+    monkeypatch.setenv(TRUST, str(checkout))
+    (tmp_path / "birds/test/crow").mkdir(parents=True)
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "birds/test/crow/1.png")
+
+    def check(model):
+        command = [
+            "--check",
+            "--model",
+            model,
+            "--models_root_dir",
+            str(tmp_path),
+            "--dataset",
+            "birds",
+            "--split",
+            "test",
+        ]
+        extract_features.main([*command, "--images_root", str(tmp_path / "birds"), "--device", "cpu"])
+        return capsys.readouterr().out
+
+    assert "warning  model       not tried, because its entry point loads its weights by itself" in check(
+        "hub_my-net.net"
+    )
+    assert "5 features (pooling default)" in check("hub_my-net.bare")  # its only call has loaded them already
 
 
 def test_an_entry_point_of_torch_hub_that_does_not_take_pretrained(checkout, tmp_path, monkeypatch, caplog):

@@ -43,6 +43,22 @@ def test_tables_show_labels_on_request(tmp_path, capsys):
         assert name in out and ("My big one" in out) == bool(more)
 
 
+def test_labels_of_imported_models_are_the_readers(tmp_path, capsys):
+    root, mine = tmp_path / "models/net/big", tmp_path / "models.yaml"
+    make_seed_folder(root / "in1k/eval_logreg/seed-22", 50.0, 80.0)
+    (root / "in1k/features_train").mkdir()
+    (root / "in1k/features_train/features.json").write_text(json.dumps({"label": "ResNet50"}))
+    file = tmp_path / "ours.json"
+    print_results.main(["--models_root_dir", str(tmp_path / "models"), "--export", str(file)])
+    assert "ResNet50" not in file.read_text()
+    mine.write_text("net_big: {label: Theirs}\n")
+    capsys.readouterr()
+    argv = ["--import", str(file), "--labels", "paper", "--view", "shots"]
+    for more, name in (([], "net_big"), (["--models_file", str(mine)], "Theirs")):
+        print_results.main([*argv, *more])
+        assert f"\n{name} " in capsys.readouterr().out
+
+
 def test_a_marked_baseline_is_explained_and_records_say_what_models_have_seen(capsys):
     request = ("--published_only", "--compare", "sup_resnet50", "clip_resnet50", "--n_shot", "all")
     assert print_results.main(request) == 0

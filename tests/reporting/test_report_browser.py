@@ -322,6 +322,22 @@ def test_the_first_table_of_other_data_is_seen_without_scrolling(browser, page_o
     assert all(right <= width for row in rows for _, found in row for _, _, right, _ in found)
 
 
+def test_titles_of_few_columns_stand_above_their_numbers_on_a_phone(browser, tmp_path):
+    chosen = ("in1k", "cog_l1", "cog_l5")
+    runs = [
+        run
+        for model in ("my_net", "our_vit")
+        for run in runs_of(tmp_path, model, 0.0, n_classes=24)
+        if run.dataset in chosen
+    ]
+    page = html.write(tmp_path / "r.html", make_found(runs), published=published.accuracies(), root="/models")
+    browser.open(page.as_uri(), width=400, height=800)
+    head, *rows = browser.evaluate(FIRST_TABLE)
+    lefts = [found[0][0] for _, found in head]
+    assert [text for text, _ in head] == list(chosen)
+    assert all([found[0][0] for _, found in row[1:]] == lefts for row in rows)
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_contrast(browser, page, dark):
     """Every text has the contrast to its background that WCAG 2.1 AA asks for: 4.5, or 3 for large text."""

@@ -38,7 +38,7 @@ def test_results_on_other_data_are_compared_with_each_other_only():
         in found.headline[0]
     )
     assert found.headline[1] == (
-        "With all training images: highest by the mean alone on in1k and cog_l5 (a_net, not told from b_net)."
+        "With all training images: highest by the mean alone: a_net on in1k and cog_l5 (not told apart from b_net)."
     )
     assert "rank" not in " ".join(found.own[0].sentences)
     assert found.baseline is found.own[0]
@@ -112,7 +112,7 @@ def test_best_model_on_unseen_concepts():
     assert (
         found.footnote.startswith("† ")
         and "a_net" not in found.footnote
-        and "clip_resnet50" in found.footnote
+        and "web: MoPro, CLIP)" in found.footnote
     )
 
 

@@ -71,8 +71,8 @@ def test_own_models_are_said_to_be_highest_where_that_is_told():
     label = {(cell.model, cell.source): cell.model for cell in cells}
     (text,) = ranking.describe_highest(judge(ranking.to_highest(cells)), label)
     assert text == (
-        "With all training images: a_b is highest on in1k; highest by the mean alone on cog_l1 (a_c, not told from "
-        "a_b)."
+        "With all training images: a_b is highest on in1k; highest by the mean alone: a_c on cog_l1 (not told "
+        "apart from a_b)."
     )
     assert ranking.describe_highest(judge(ranking.to_highest(cells[:2])), label) == []
 
@@ -89,7 +89,7 @@ def test_the_highest_is_told_from_every_other_model():
         judge(differences), {(cell.model, "runs"): cell.model for cell in cells}
     )
     assert [item.sign for item in judge(differences)] == [1, 0]
-    assert text.endswith("highest by the mean alone on in1k (a_b, not told from a_d).")
+    assert text.endswith("highest by the mean alone: a_b on in1k (not told apart from a_d).")
 
 
 def test_a_comparison_that_is_shown_twice_is_corrected_for_once():

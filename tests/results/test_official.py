@@ -224,9 +224,50 @@ def test_as_many_classes_as_the_benchmark_need_not_be_its_classes():
     known = official.compare([one, two, unknown])
     assert known.allows(one, one) and known.allows(one, unknown) and not known.allows(one, two)
     assert (
-        known.remarks[0] == "On different classes, do not compare: m_0 [lab] on cog_l1 / m_1 [lab] on cog_l1."
+        known.remarks[0]
+        == "On different classes, not compared with each other: m_0 [lab] on cog_l1 / m_1 [lab] on cog_l1."
     )
     assert official.compare([one, unknown]).mixed == "" and official.compare([own, other]).mixed == ""
+
+
+@pytest.mark.parametrize("n_classes", [1000, 17])
+def test_different_classes_of_the_same_number_are_in_no_comparison(tmp_path, run, n_classes):
+    counts = Counts((n_classes,), (800 * n_classes,), (50 * n_classes,))
+    cells = [
+        dataclasses.replace(
+            on(digest, model=model, dataset="cog_l1", counts=counts, source="runs"), value=value
+        )
+        for model, digest, value in (
+            ("a_one", OTHER, 90.0),
+            ("b_one", OTHER, 80.0),
+            ("c_two", "0" * 64, 85.0),
+        )
+    ]
+    exchange.write(tmp_path / "f.json", cells, label="lab")
+    source = ("--import", tmp_path / "f.json")
+    found = rows(run(*source, "--rank", "--format", "csv").out)
+    ranks = {row["model"]: (row["rank"], row["n_ranked"]) for row in found}
+    assert ranks == {"a_one": ("1", "2"), "b_one": ("2", "2"), "c_two": ("1", "1")}
+    with pytest.raises(CogError, match=r"^on different classes, .*a_one \[lab\] on cog_l1.* / c_two \[lab\]"):
+        run(*source, "--model", "a_one", "c_two", "--baseline", "c_two")
+    shown = run(*source, "--relative_to", "a_one", "--format", "csv")
+    assert {row["model"] for row in rows(shown.out)} == {"a_one", "b_one"}
+    assert "on different classes" in shown.err.lower()
+    run(*source, "--report", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "Results on different classes under one name" in page and "is highest" not in page
+
+
+def test_figures_and_page_say_what_is_unverified(tmp_path, run):
+    cells = [on("", counts=Counts(), dataset=name, source="runs") for name in constants.DATASETS]
+    exchange.write(tmp_path / "f.json", cells, label="lab")
+    run("--import", tmp_path / "f.json", "--report", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "Imported results do not say what they are on" in page
+    (chart,) = figures.charts(
+        exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"], singles=False
+    )
+    assert any(note.startswith("Unverified: a_b [lab] on in1k") for note in chart.notes)
 
 
 def test_lists_of_classes_travel(tmp_path):

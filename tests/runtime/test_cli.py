@@ -376,13 +376,15 @@ def test_scripts_run_from_anywhere(name, python, repository, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_color_only_on_terminals(capsys, monkeypatch):
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_color_only_on_terminals(capsys, monkeypatch, name, value):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     _, text = ends(raising(CogError("bad")), capsys)
     assert "\x1b[" in text
     logging.getLogger("cog").handlers.clear()
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv(name, value)
     _, text = ends(raising(CogError("bad")), capsys)
     assert text == "error: bad\n"
 

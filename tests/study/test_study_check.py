@@ -35,6 +35,17 @@ def test_the_same_about_many_models_is_one_line():
     assert lines[2] == "ok       checkpoint    21 checks passed"
 
 
+def test_what_each_model_sees_is_shown():
+    """Two models with different inputs have a line each, although both are in order."""
+    findings = check.Findings()
+    for name, mean in (("a_net", 0.5), ("b_net", 0.4)):
+        findings.add(name, f"ok       model   {name}: images of 224 pixels, mean {mean}\n", "", failed=False)
+    assert findings.text().splitlines() == [
+        "ok       model         a_net: images of 224 pixels, mean 0.5",
+        "ok       model         b_net: images of 224 pixels, mean 0.4",
+    ]
+
+
 def test_causes_stay_apart_and_none_is_lost():
     findings = check.Findings()
     findings.add("a_net", "problem  output  no permission\nproblem  model   no such model\n", "", failed=True)
@@ -75,7 +86,7 @@ def test_two_models(workshop, tmp_path, repository):
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert done.returncode == 2, done.stderr
-    assert len(lines) < 30
+    assert len(lines) < 30 and lines[-1] == "fix the problems above before starting"
     problems = "\n".join(line for line in lines if line.startswith("problem"))
     assert lost.name in problems and f"{missing.name}/" in problems and "empty (0 bytes)" in problems
     assert all("[tiny_net, tiny_other" in line for line in problems.splitlines())

@@ -63,8 +63,14 @@ def test_running_tasks_and_the_time_left_are_reported(tmp_path, caplog, monkeypa
     ]
     assert run(tasks).exit_code == 0
     assert "extract 0, 0s: 5 of 9 images, 3s left" in caplog.text
-    assert "0 of 2 tasks have ended (0 %), time left not known yet" in caplog.text
-    assert "1 of 2 tasks have ended (50 %), time left not known yet" in caplog.text
+    assert (
+        "0 of 2 tasks have ended (0 %), time left not known until the first extract has succeeded"
+        in caplog.text
+    )
+    assert (
+        "1 of 2 tasks have ended (50 %), time left not known until the first logreg has succeeded"
+        in caplog.text
+    )
 
 
 def test_time_left(tmp_path, monkeypatch):
@@ -76,14 +82,17 @@ def test_time_left(tmp_path, monkeypatch):
     timing.start("extract 0")
     timing.start("extract 1")
     now[0] = 10.0
-    assert timing.left([]) is None
+    assert timing.left([]) == "extract"
+    assert (
+        local_workers._kind("logreg-2 0") == "logreg"
+    )  # of a further array, for which the first one's times serve
     assert timing.stop("extract 0", succeeded=True) == 10.0
     now[0] = 90.0
     timing.stop("extract 1", succeeded=False)  # says nothing about the others
     timing.start("extract 2")
     now[0] = 94.0
     ended = ["extract 0", "extract 1"]
-    assert timing.left(ended) is None  # no classifier has been trained
+    assert timing.left(ended) == "logreg"  # no classifier has been trained
     assert timing.left([*ended, "logreg 0"]) == (6.0 + 10.0 + 10.0) / 2
     assert timing.left([*ended, "logreg 0", "extract 3", "extract 4"]) == 6.0
     now[0] = 300.0  # longer than expected: not negative

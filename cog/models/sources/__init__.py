@@ -192,6 +192,9 @@ class LibraryModel(ABC):
                 f"get {address} and {place}"
             ) from error
 
+    #: Why ``--check`` does not load weights that are not cached.
+    why_untried = "its weights would have to be downloaded"
+
     @property
     def is_cached(self) -> bool:
         """Whether the library has downloaded the weights already; False where that is not known."""

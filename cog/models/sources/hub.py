@@ -32,6 +32,8 @@ TRUST = "COG_TRUST_HUB"
 class HubModel(LibraryModel):
     """An entry point of a trusted repository; one that does not take ``pretrained`` is called without it."""
 
+    why_untried = "its entry point loads its weights by itself, and may download them; extraction will tell"
+
     #: Until a call tells otherwise.
     _takes_pretrained = True
 
@@ -93,6 +95,12 @@ class HubModel(LibraryModel):
         """The entry point, which downloads its weights itself."""
         _ = self._made  # which tells what it takes
         return self._words(pretrained=True)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a call without ``pretrained`` makes the network with its weights: then nothing new is downloaded."""
+        _ = self._made
+        return not self._takes_pretrained
 
     def download(self) -> Path:
         """Raise the error that no file is known: the entry point loads its weights itself."""

@@ -86,13 +86,13 @@ def charts(
     if unknown:
         raise CogError(f"figure {', '.join(unknown)} is not known, expected some of {', '.join(names())}")
     cells, published, measures = list(cells), list(published), list(measures)
-    drawn, refused = official.split(cells, published)
-    if refused:
-        LOG.warning("figures: %s", printable(refused))
-        cells, published, others, measures = (
-            [score for score in group if drawn(score.model, score.source, score.dataset)]
-            for group in (cells, published, others, measures)
-        )
+    drawn, remarks = official.split(cells, published)
+    for remark in remarks:
+        LOG.warning("figures: %s", printable(remark))
+    cells, published, others, measures = (
+        [score for score in group if drawn(score.model, score.source, score.dataset)]
+        for group in (cells, published, others, measures)
+    )
     wanted = list(dict.fromkeys(which or names()))
     model_facts = model_facts or ModelFacts()
     protocol, nothing = None, CogError("there are no results")
@@ -132,12 +132,13 @@ def charts(
             # Most studies have none of the other experiments: not worth a line each.
             LOG.log(logging.INFO if spec.of_protocol else logging.DEBUG, "%s left out: %s", name, error)
             continue
-        if refused:
-            chart = dataclasses.replace(chart, notes=(*chart.notes, f"{refused[:1].upper()}{refused[1:]}."))
-        drawn_models = [(curve.model, curve.source) for curve in chart.curves() if MARK in curve.label]
-        if drawn_models:
-            footnote = printable(model_facts.footnote(drawn_models, advice=False))
-            chart = dataclasses.replace(chart, notes=(*chart.notes, footnote))
+        chart = dataclasses.replace(chart, notes=(*chart.notes, *map(printable, remarks)))
+        marked = {
+            (c.model, c.source): c.label.removesuffix(f" {MARK}") for c in chart.curves() if MARK in c.label
+        }
+        if marked:
+            footnote = model_facts.footnote(marked, label=lambda *model, of=marked: of[model], advice=False)
+            chart = dataclasses.replace(chart, notes=(*chart.notes, printable(footnote)))
         made += [chart, *(building.singles(chart) if singles and spec.singles else ())]
     return made
 

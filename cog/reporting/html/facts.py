@@ -231,7 +231,7 @@ def collect(
     notices = diagnostics.collect(results, [model for model in own if model.runs], root=root)
     papers = _papers(published, results.model_facts) if compared or not own else []
     base = _choose_baseline(own, papers, baseline)
-    marked = [(model.name, model.source) for model in (*own, *papers) if model.mark]
+    marked = {(model.name, model.source): model.label for model in (*own, *papers) if model.mark}
     by_place = _differences(own, base)
     to_highest = [] if compared else ranking.to_highest([cell for model in own for cell in model.cells])
     # All comparisons of the page are corrected for their number together.
@@ -245,7 +245,7 @@ def collect(
         differences=dict(zip(by_place, judged, strict=False)),
         to_highest=tuple(judged[len(by_place) :]),
         baseline=base,
-        footnote=results.model_facts.footnote(marked),
+        footnote=results.model_facts.footnote(marked, label=lambda *model: marked[model]),
         notices=tuple(notices),
         results=results,
     )
@@ -324,10 +324,11 @@ def _standings(own: Sequence[PageModel], papers: Sequence[PageModel]) -> tuple[S
     for i, model in compared:
         n_shot = model.shown_shots
         others = (paper.cells for paper in papers if paper.name != model.name)
+        peers = [j for j, other in compared if j != i and _on_same_classes(model, other)]
         mean = ranking.level_mean(allowed[i], n_shot)
         published, mine = (
             [value for cells in groups if (value := ranking.level_mean(cells, n_shot)) is not None]
-            for groups in (others, (allowed[j] for j, _ in compared if j != i))
+            for groups in (others, (allowed[j] for j in peers))
         )
         among_papers = among_here = None
         if mean is not None:
@@ -337,7 +338,7 @@ def _standings(own: Sequence[PageModel], papers: Sequence[PageModel]) -> tuple[S
             )
         rivals = [
             *(cell for paper in papers for cell in paper.cells),
-            *(cell for j, _ in compared if j != i for cell in allowed[j]),
+            *(cell for j in peers for cell in allowed[j]),
         ]
         among_all = ranking.places([cell for cell in allowed[i] if cell.n_shot == n_shot], rivals)
         standings.append(
@@ -347,6 +348,11 @@ def _standings(own: Sequence[PageModel], papers: Sequence[PageModel]) -> tuple[S
             )
         )  # fmt: skip
     return tuple(sorted(standings, key=lambda s: (s.model.shown_shots, s.mean is None, -(s.mean or 0))))
+
+
+def _on_same_classes(model: PageModel, other: PageModel) -> bool:
+    shared = model.counts.keys() & other.counts.keys()
+    return all(model.counts[dataset].on_same_classes(other.counts[dataset]) for dataset in shared)
 
 
 def _choose_baseline(

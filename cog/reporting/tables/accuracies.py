@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from cog.reporting.tables.pivot import (
     tabulate,
 )
 from cog.reporting.tables.writers import Note, Table
-from cog.results import comparison, published, uncertainty
+from cog.results import comparison, official, published, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, OVER_IMAGES_AND_SEEDS
 from cog.results.relative import change_from, points, relative
@@ -274,20 +275,26 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
 def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
     """Show the rank among the rows, on each data set and number of shots; equal accuracies share the better rank.
 
-    Results on other data have no rank beside results on the official data (:mod:`cog.results.official`).
+    Results on other data have no rank beside results on the official data, and those on different classes are ranked
+    apart (:mod:`cog.results.official`).
     The means are compared as they are: two published ones, rounded to 0.1, are often equal. The mean rank of a row is
     over the columns of its table; rows that lack some are marked.
     """
-    foreign = averages.comparable.is_foreign
-    means: dict[tuple[str, int], list[float]] = {}
+    known = averages.comparable
+    placed: dict[tuple[str, int], list[SeedAverage]] = {}
     for average in averages.shown:
-        if average.metric == metric and not foreign(average):
-            bisect.insort(means.setdefault((average.dataset, average.n_shot), []), average.value)
+        if average.metric == metric and not known.is_foreign(average):
+            placed.setdefault((average.dataset, average.n_shot), []).append(average)
+
+    @functools.cache
+    def rising_means(dataset: str, n_shot: int, verdict: official.Verdict) -> list[float]:
+        on_same = (a for a in placed[dataset, n_shot] if verdict.on_same_classes(known.verdict(a)))
+        return sorted(average.value for average in on_same)
 
     def of(average: SeedAverage) -> Number | None:
-        if foreign(average):
+        if known.is_foreign(average):
             return None
-        rising = means[average.dataset, average.n_shot]
+        rising = rising_means(average.dataset, average.n_shot, known.verdict(average))
         first, end = bisect.bisect_left(rising, average.value), bisect.bisect_right(rising, average.value)
         value = 1 + len(rising) - end
         return Number(

@@ -113,7 +113,8 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
     if not items:
         alone = all(average.model == model for average in averages.shown)
         reason = ": no other model is shown" if alone else " on the same data sets and numbers of shots"
-        raise CogError(averages.comparable.refused or f"there is nothing to compare {model} with{reason}")
+        known = averages.comparable
+        raise CogError(known.refused or known.mixed or f"there is nothing to compare {model} with{reason}")
     return View(tuple(tables), _DIFFERENCE_COLUMNS, tuple(map(_difference_record, items)))
 
 

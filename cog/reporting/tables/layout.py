@@ -51,13 +51,15 @@ class TableStyle:
         """Digits after the point of accuracies and their differences."""
         return 1 if self.decimals is None else self.decimals
 
+    def name(self, model: str, source: str) -> str:
+        """Return what tables call a model, without its mark and source."""
+        if self.paper_labels and model in published.MODELS:
+            return published.MODELS[model].table_label
+        return self.model_facts.label(model, source) if self.paper_labels and self.model_facts else model
+
     def label(self, row: Row, *, sources: Iterable[str]) -> str:
         """Return the label of a row in a table that shows ``sources``: not of runs, and of several, the source too."""
-        model = row.model
-        if self.paper_labels and model in published.MODELS:
-            model = published.MODELS[model].table_label
-        elif self.paper_labels and self.model_facts:
-            model = self.model_facts.label(*row)
+        model = self.name(*row)
         mark = self.model_facts.mark(*row) if self.model_facts and self.marks else ""
         return (
             f"{model}{mark}"
