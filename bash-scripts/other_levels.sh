@@ -73,7 +73,8 @@ for model in ${model_name}; do
         --models_root_dir="${models_root_dir}" \
         --model="${model}" \
         --levels_dir="${output_dir}/levels" \
-        --output_dir="${results}"
+        --output_dir="${results}" \
+        ${config_pairs[@]+"${config_pairs[@]}"}
     datasets=()
     for folder in "${results}/${model%%_*}/${model#*_}"/*/features_train; do
         datasets+=("$(basename "$(dirname "${folder}")")")

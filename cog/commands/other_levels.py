@@ -11,14 +11,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from cog import constants
+from cog import config, constants
 from cog.commands import names
 from cog.errors import CogError
 from cog.paths import ModelDir
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -43,10 +46,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="a folder for each kind of levels; the names of the data sets are printed",
     )
     add("--output_dir", metavar="DIR", required=True, help="models root of the results on other levels")
-    args = parser.parse_args(argv)
-    if args.opts and args.levels_dir is not None:
-        raise CogError(f"{args.opts[0]} has no effect with --levels_dir; leave it out")
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,8 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = names.resolve_labels(parse_args(argv))
     source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     target = ModelDir(Path(args.output_dir), args.model)
+    # With --levels_dir, too, those of the classifiers to come: a typing error is told before gigabytes are copied.
+    cfg = config.get_cfg(model_name=args.model, opts=args.opts)
     if args.levels_dir is None:
-        return _print_table(args)
+        return _print_table(args, cfg)
     from cog.data.level_files import read_levels
     from cog.features.rearranged import regroup
     from cog.results import other_levels
@@ -85,12 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _print_table(args: argparse.Namespace) -> int:
-    from cog import config
+def _print_table(args: argparse.Namespace, cfg: CfgNode) -> int:
     from cog.reporting.tables import other_data, writers
     from cog.results import find, other_levels
 
-    cfg = config.get_cfg(model_name=args.model, opts=args.opts)
     averages = find.top1_of_model(files.require_dir(args.output_dir, "--output_dir"), args.model, cfg)
     kinds = other_levels.kinds(averages)
     if not kinds:

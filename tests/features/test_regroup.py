@@ -97,6 +97,8 @@ def test_refusals(root):
     levels_file(root, "wup", [[WNIDS[0], "n00000099"]])
     with pytest.raises(CogError, match=r"no features of 1 of 2 concepts.*n00000099.*--rerank"):
         run(root, "--levels_dir", str(root / "levels"))
+    with pytest.raises(CogError, match=r"CLF.N_TRAILS.*did you mean CLF.N_TRIALS"):
+        run(root, "--levels_dir", str(root / "levels"), "CLF.N_TRAILS", "3")
     (root / "models/tiny/net/cog_l1/features_train/image_paths.txt").unlink()
     with pytest.raises(CogError, match="it is not known which concept a row shows"):
         run(root, "--levels_dir", str(root / "levels"))
