@@ -41,8 +41,8 @@ class ModelFacts:
         labels: names in figures and on the page, of models with runs on disk.
         groups: models of a group have a color in common.
         imported: pretraining of models in imported files, by name and source.
-        stated_labels: names in the user's file, of imported results, too: these bring no names of their own, which could
-            be taken for another model's.
+        stated_labels: names in the user's file, of imported results, too. Imported files have none: a stranger's name
+            could be taken for another model's.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
