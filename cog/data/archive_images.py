@@ -261,8 +261,8 @@ class ArchiveImages(ImageStore):
                     self._index.publish()
                 rate = n_images / max(progress.seconds, 1e-9)
             logger.info(
-                "%s: %s members of %s archives indexed, %.0f a second; kept in %s",
-                self.root, f"{n_images:,}", f"{len(todo):,}", rate, self._index.path,
+                "%s: %s members of %s archive%s indexed, %.0f a second; kept in %s",
+                self.root, f"{n_images:,}", f"{len(todo):,}", "s" * (len(todo) != 1), rate, self._index.path,
             )  # fmt: skip
 
     def _scan(self, source: _Source, archive: ArchiveFile, passed: _Passed) -> IndexedImages:

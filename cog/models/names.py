@@ -93,9 +93,14 @@ def find_model(
         return found[0]
     if not is_model_name(text) and not re.search(r"[*?[]", text):  # a pattern
         words = {word: name for name, others in labels.items() for word in (name, *others)}
+        hint = did_you_mean(text, words)
+        if re.fullmatch(r"[^/]+/[^/]+", text):  # as the hub of transformers, and torch.hub, call it
+            name = text.replace("/", "--")
+            name = name if name.startswith(("hf_", "hub_")) else f"hf_{name}"
+            hint = f"; did you mean {name}?" if is_model_name(name) else hint
         raise CogError(
             f"{flag} {text!r} is not a model name, expected <model_title>_<architecture_name> such as sup_resnet50 "
-            f"(letters, digits and ._+- only), or a label of the paper's such as DINO{did_you_mean(text, words)}"
+            f"(letters, digits and ._+- only), or a label of the paper's such as DINO{hint}"
         )
     return text
 

@@ -41,7 +41,7 @@ class ModelFacts:
         labels: names in figures and on the page, of models with runs on disk.
         groups: models of a group have a color in common.
         imported: pretraining of models in imported files, by name and source.
-        stated_labels: names in the user's file, of imported results, too: these bring no names of their own, which
+        stated_labels: names in the user's file, of imported results, too. Imported files have none: a stranger's name
             could be taken for another model's.
     """
 

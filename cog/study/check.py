@@ -172,7 +172,7 @@ def _check_scripts(study: Study, statuses: Mapping[Unit, Status], commands: Scri
             progress.update()
     if calls:
         print(findings.text(), end="", flush=True)
-        print(f"every line about {calls[0][0]}: {slurm.command_line([*calls[0][1], '--check'])}")
+        print(f"the first of these checks in full: {slurm.command_line([*calls[0][1], '--check'])}")
     return worst
 
 
@@ -224,8 +224,12 @@ class Findings:
         """Return a line per cause: what stops the study first, then warnings, then what is as it should be."""
         lines = []
         everybody = {model for same in self._found.values() for model, _ in same}
+        subjects = list(
+            dict.fromkeys(subject for _, subject, _ in self._found)
+        )  # lines of one stand together
+        found = sorted(self._found.items(), key=lambda item: subjects.index(item[0][1]))
         for level in (PROBLEM, WARNING, OK):
-            for (of, subject, _), same in self._found.items():
+            for (of, subject, _), same in found:
                 if of != level:
                     continue
                 models = list(dict.fromkeys(model for model, _ in same))

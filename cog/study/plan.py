@@ -111,9 +111,8 @@ class StudyPlan:
             )
             states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
             n_tasks = sum(len(array.commands) for array in self.arrays if array.kind == kind)
-            logger.info(
-                "%s: %s; to do now: %d in %d tasks", label, states, len(set(self.units(kind))), n_tasks
-            )
+            tasks = f"to do now: {len(set(self.units(kind)))} in {n_tasks} task{'s' * (n_tasks > 1)}"
+            logger.info("%s: %s; %s", label, states, tasks if n_tasks else "nothing to do now")
         for line in self.held_back:
             logger.warning("left out: %s", line)
 

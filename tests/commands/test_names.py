@@ -67,7 +67,15 @@ def test_labels_of_a_models_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [("DINX", "DINO"), ("resnet152x", "ResNet152"), ("barlow", "Barlow")]
+    ("text", "meant"),
+    [
+        ("DINX", "DINO"),
+        ("resnet152x", "ResNet152"),
+        ("barlow", "Barlow"),
+        ("facebook/dinov2-small", "hf_facebook--dinov2-small?"),
+        ("hf_facebook/dinov2-small", "hf_facebook--dinov2-small?"),
+        ("hub_me/net.entry", "hub_me--net.entry?"),
+    ],
 )
 def test_what_is_no_name_is_answered_by_the_nearest(text, meant):
     with pytest.raises(CogError, match="is not a model name") as raised:

@@ -20,9 +20,12 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
     seen_by = {"my_net": "web", "other_net": "IN-21K", "odd_net": "<b>", "none_net": None}
     recorded = {name: {"pretraining": text, "label": "L", "group": None} for name, text in seen_by.items()}
     known = read_model_facts(recorded, file)
-    assert [known.label("my_net"), known.label("other_net"), known.label("my_net", "friend.json")] == [
-        "Mine", "L", "my_net"
-    ]  # fmt: skip
+    assert (known.label("my_net"), known.label("other_net")) == ("Mine", "L")
+    assert (known.label("my_net", "friend.json"), known.label("other_net", "friend.json")) == (
+        "Mine",
+        "other_net",
+    )
+    assert known.label("my_net", "paper v2") == "my_net"
     assert [known.of(name) for name in ("my_net", "other_net", "odd_net", "none_net", "timm_a.in1k")] == [
         "IN-1K", "IN-21K", "unknown", "unknown", "IN-1K"
     ]  # fmt: skip

@@ -39,10 +39,13 @@ def test_what_each_model_sees_is_shown():
     """Two models with different inputs have a line each, although both are in order."""
     findings = check.Findings()
     for name, mean in (("a_net", 0.5), ("b_net", 0.4)):
-        findings.add(name, f"ok       model   {name}: images of 224 pixels, mean {mean}\n", "", failed=False)
+        printed = f"ok       checkpoint   fine\nok       model   {name}: images of 224 pixels, mean {mean}\n"
+        findings.add(name, f"{printed}ok       disk   enough for {name}\n", "", failed=False)
     assert findings.text().splitlines() == [
+        "ok       checkpoint    fine",
         "ok       model         a_net: images of 224 pixels, mean 0.5",
         "ok       model         b_net: images of 224 pixels, mean 0.4",
+        "ok       disk          2 checks passed",
     ]
 
 
