@@ -20,7 +20,7 @@ from cog.errors import CogError, some
 from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, UnfinishedError
-from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key, of_metric
+from cog.results.scores import LOGREG, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.runtime import files, run_archive
 from cog.runtime.parallel_reading import map_waiting
 from cog.runtime.run_archive import RunArchive
@@ -171,7 +171,7 @@ class _Search:
                 folders += _runs_in(path / name, model, dataset, *parsed, self.seeds, archive, problems)
         if version != run_archive.version(path):
             return self._list_dataset(model, dataset, path)
-        return folders, problems
+        return _unambiguous(folders, problems), problems
 
 
 def _sorted(results: _Results, more_problems: list[Problem]) -> Everything:
@@ -221,7 +221,7 @@ def read_evaluation(
     archive = None if parsed is None else _archive(Path(os.path.abspath(folder)).parent, problems)
     wanted = None if seeds is None else set(seeds)
     runs = _runs_in(folder, model, dataset, evaluation, n_shot, wanted, archive, problems)
-    everything = _sorted(_read_all(runs, problems), [])
+    everything = _sorted(_read_all(_unambiguous(runs, problems), problems), [])
     return everything.runs.get(evaluation, []), everything.problems
 
 
@@ -416,19 +416,24 @@ def _seed_folders(
             yield seed, entry.name
 
 
-def _read_all(folders: Iterable[_Folder], problems: list[Problem]) -> _Results:
-    """Read folders; a seed in two folders is a problem."""
-    same: dict[tuple, list[_Folder]] = {}
-    for folder in folders:
-        same.setdefault(folder[:5], []).append(folder)
-    single = [group[0] for group in same.values() if len(group) == 1]
-    for group in same.values():
-        for folder in group if len(group) > 1 else ():
+def _unambiguous(folders: Iterable[_Folder], problems: list[Problem]) -> list[_Folder]:
+    """Return the folders whose result is in no other one; the others become problems."""
+    single = []
+    for group in grouped(folders, lambda folder: folder[:5]).values():
+        if len(group) == 1:
+            single += group
+            continue
+        for folder in group:
             others = ", ".join(other.path for other in group if other is not folder)
             reason = f"seed {folder.seed} is also in {others}; keep one of them"
             problems.append(Problem(Path(folder.path), reason))
+    return single
+
+
+def _read_all(folders: Sequence[_Folder], problems: list[Problem]) -> _Results:
+    """Read folders."""
     runs, records = [], []
-    for result, inside in map_waiting(_read, single):
+    for result, inside in map_waiting(_read, folders):
         if isinstance(result, Run):
             runs.append(result)
         elif result is not None:

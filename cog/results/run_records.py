@@ -8,6 +8,7 @@ together from two runs is noticed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import marshal
@@ -190,11 +191,10 @@ def scores(runs: Iterable[Run]) -> list[Score]:
     for run in runs:
         rows = run.details.rows
         n_train = rows.get("final_train") if run.n_shot == 0 else None
-        numbers = (() if n is None else (n,) for n in (run.details.n_classes, n_train, rows.get("test")))
         shared: dict[str, Any] = {
             "seed": run.seed,
             "epochs": run.planned_epochs,
-            "counts": Counts(*numbers),  # type: ignore[arg-type]  # the fourth is not among them
+            "counts": _counts(run.details.n_classes, n_train, rows.get("test")),
         }
         place = run.model, run.dataset, run.evaluation, run.n_shot
         made += [
@@ -208,6 +208,12 @@ def scores(runs: Iterable[Run]) -> list[Score]:
             for metric in METRICS
         ]
     return made
+
+
+@functools.lru_cache(_MOST_KEPT)
+def _counts(*known: int | None) -> Counts:
+    """Return what most runs have in common."""
+    return Counts(*(() if n is None else (n,) for n in known))  # type: ignore[arg-type]  # the fourth is not among them
 
 
 def sort_key(run: Run) -> tuple[Any, ...]:

@@ -196,6 +196,7 @@ def _average(group: Sequence[Score], expected: Sequence[int]) -> SeedAverage:
     mean, std = mean_std(values) if values else (first.value, first.std)
     epochs = [score.epochs for score in ordered if score.epochs is not None]
     concepts = [score.concepts for score in ordered if score.concepts is not None]
+    counts, *other_counts = {score.counts for score in group}
     return SeedAverage(
         first.model,
         first.dataset,
@@ -209,7 +210,7 @@ def _average(group: Sequence[Score], expected: Sequence[int]) -> SeedAverage:
         values,
         first.source,
         tuple(epochs) if len(epochs) == len(seeds) else (),
-        sum({score.counts: None for score in group}, Counts()),
+        sum(other_counts, counts),
         tuple(concepts) if len(concepts) == len(seeds) else (),
     )
 

@@ -57,6 +57,7 @@ the same method."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -471,6 +472,7 @@ def _two_images(total: float) -> float:
     return 2 * (100 / total) ** 2
 
 
+@functools.lru_cache(64)
 def _t_squared(degrees: int, p: float) -> float:
     """Return the square of the quantile of Student's t that is exceeded, either way, with probability ``p``."""
     from scipy.special import stdtrit  # imported late: it takes half a second

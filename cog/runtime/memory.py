@@ -29,6 +29,7 @@ def without_garbage_collection() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()  # else all of them would be looked at as soon as it is enabled, and at the end of the process
         if was_enabled:
             gc.enable()
 

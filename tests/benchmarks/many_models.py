@@ -5,8 +5,10 @@
     python tests/benchmarks/many_models.py --models 1000 --packed --folder DIR
     python tests/benchmarks/many_models.py --models 100 --folder DIR
 
-The runs are records with accuracies that are drawn; no classifier is trained. Each has the ten files of a real one.
-Prints seconds, seconds of processors and peak memory of each command, and the number of files and folders.
+The runs are records with accuracies that are drawn; no classifier is trained. Each has the ten files of a real one,
+empty where neither command reads them. The files of more than 100 models are links to those of the first 100. A RAM
+file system needs an inode for each (``mount -t tmpfs -o nr_inodes=5000000``). Prints seconds, seconds of processors
+and peak memory of each command with all its processes, and the number of files and folders.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ import json
 import os
 import pickle
 import random
+import re
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -31,6 +36,9 @@ from result_folders import EPOCH_KEYS
 from cog import constants, paths
 from cog.results import concept_counts, find, run_records
 from cog.runtime import run_archive
+
+#: Models whose files are written.
+N_WRITTEN = 100
 
 #: Test images of a concept.
 N_IMAGES = 50
@@ -89,9 +97,9 @@ def runs_of(model: str, dataset: str, draw: random.Random):
 def make(root: Path, n_models: int, *, packed: bool) -> None:
     """Write the runs of all models."""
     draw = random.Random(0)
-    for number in range(n_models):
+    models = [f"net_{number:04d}" for number in range(n_models)]
+    for model in models[:N_WRITTEN]:
         for dataset in constants.DATASETS:
-            model = f"net_{number:04d}"
             folder = paths.ModelDir(root, model).path / dataset
             for split in constants.SPLITS:
                 (folder / f"features_{split}").mkdir(parents=True)
@@ -102,8 +110,11 @@ def make(root: Path, n_models: int, *, packed: bool) -> None:
                     "results.json": json.dumps(record, indent=2).encode(),
                     f"{FINAL}/logs.pkl": logs,
                 }
-                content[name] |= dict.fromkeys(SMALL_FILES, b"x")
+                content[name] |= dict.fromkeys(SMALL_FILES, b"")
             (write_packed if packed else write_loose)(folder, content)
+    for number in range(N_WRITTEN, n_models):
+        written, linked = (paths.ModelDir(root, models[n]).path for n in (number % N_WRITTEN, number))
+        shutil.copytree(written, linked, copy_function=os.link)
 
 
 def write_loose(folder: Path, content: dict[str, dict[str, bytes]]) -> None:
@@ -129,24 +140,36 @@ def write_packed(folder: Path, content: dict[str, dict[str, bytes]]) -> None:
 
 
 def measure(label: str, argv: list[str]) -> None:
-    """Run a command on two cores; print its seconds and peak memory."""
-    code = (
-        "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
-        "use = resource.getrusage(resource.RUSAGE_CHILDREN); print(code, use.ru_maxrss, use.ru_utime + use.ru_stime)"
+    """Run a command; print its seconds and the peak memory of its processes, shared pages counted once."""
+    start, before, peak = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN), 0
+    command = [sys.executable, *argv]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=errors) as process,
+    ):
+        while process.poll() is None:
+            peak = max(peak, memory(process.pid))
+            time.sleep(0.1)
+        errors.seek(0)
+        said = errors.read()
+    seconds, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(
+        f"{label}: {seconds:.1f} s ({cpu:.1f} s of processors), {peak / 1024:.0f} MB, exit code {process.returncode}"
     )
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", code, sys.executable, *argv],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    status, memory, cpu = done.stdout.split()
-    seconds = f"{time.monotonic() - start:.1f} s ({float(cpu):.1f} s of a processor)"
-    print(f"{label}: {seconds}, {int(memory) / 1024:.0f} MB, exit code {status}", flush=True)
-    if status != "0":
-        print(done.stderr[-2000:])
+    if process.returncode:
+        print(said[-2000:])
+
+
+def memory(process: int) -> int:
+    """Return the memory of a process and those that it has started, in kB."""
+    try:
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:  # it has ended
+        return 0
+    own = re.search(r"^Pss: +(\d+)", rollup, re.MULTILINE)
+    return (int(own[1]) if own else 0) + sum(memory(int(child)) for child in children)
 
 
 def main() -> None:
