@@ -7,7 +7,6 @@ is worth it is divided among processes then.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -15,9 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection, wait
-from typing import TypeVar, cast
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
 
 from cog.runtime.ranks import n_processors
 
@@ -35,9 +34,8 @@ _had_to_wait = False
 # Seconds of work that are divided among processes, and how many of these this process can take the results of.
 _WORTH_PROCESSES = 1.0
 _MOST_PROCESSES = 4
-# What the results of a part have in common is sent once. The numbers of all parts fit into a pipe.
+# What the results of a part have in common is sent once.
 _PART = 1024
-_MOST_PARTS, _NUMBER_BYTES = 4096, 4
 
 
 def map_waiting(
@@ -91,65 +89,47 @@ def _in_processes(
 ) -> Iterator[_Result]:
     """Apply ``function`` to all items in forked processes and yield the results in order.
 
-    What a process does not give back, because it was killed or the function raised an error, is done again here.
+    When a process is killed, for want of memory for example, this one reads what is left.
     """
-    size = max(1, min(_PART, len(items) // (8 * n_processes)), len(items) // _MOST_PARTS)
+    size = max(1, min(_PART, len(items) // (8 * n_processes)))
     parts = [items[first : first + size] for first in range(0, len(items), size)]
-    # Whoever is done with a part reads the number of the next. A pipe needs no lock, which a killed process would hold.
-    numbers, numbers_in = os.pipe()
-    os.write(numbers_in, b"".join(number.to_bytes(_NUMBER_BYTES) for number in range(len(parts))))
-    os.close(numbers_in)
-    context = multiprocessing.get_context("fork")
-    readers: list[Connection] = []
-    workers = []
-    given: dict[int, list[_Result]] = {}
-    n_yielded = 0
-    # ^C is for this process alone, which ends the others.
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with contextlib.suppress(OSError):  # as many processes as there can be
-            for _ in range(n_processes):
-                reader, writer = context.Pipe(duplex=False)
-                args = function, parts, numbers, writer, [*readers, reader]
-                worker = context.Process(target=_work, args=args, daemon=True)
-                worker.start()
-                writer.close()
-                workers.append(worker)
-                readers.append(reader)
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        while readers:
-            for ready in cast(list[Connection], wait(readers)):
-                try:
-                    number, results = ready.recv()
-                    given[number] = results
-                except (EOFError, OSError):  # the latter in the middle of a part
-                    readers.remove(ready)
-            while n_yielded in given:
-                yield from given.pop(n_yielded)
-                n_yielded += 1
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        os.close(numbers)
-        for worker in workers:
-            worker.terminate()
-            worker.join()
-    for number in range(n_yielded, len(parts)):
-        yield from given.pop(number, None) or map(function, parts[number])
+    n_done = 0
+    with ProcessPoolExecutor(
+        n_processes,
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=_begin,  # its arguments are inherited, and need not be sent
+        initargs=(function, parts),
+    ) as pool:
+        try:
+            for results in pool.map(_read_part, range(len(parts))):
+                yield from results
+                n_done += 1
+        except BrokenProcessPool:
+            pass
+    for part in parts[n_done:]:
+        yield from map(function, part)
 
 
-def _work(
-    function: Callable[[_Item], _Result],
-    parts: Sequence[Sequence[_Item]],
-    numbers: int,
-    writer: Connection,
-    readers: Sequence[Connection],
-) -> None:
-    """Send the number and the results of part after part."""
-    for reader in readers:
-        reader.close()  # so that writing fails when the first process is gone
-    try:
-        while number := os.read(numbers, _NUMBER_BYTES):
-            part = int.from_bytes(number)
-            writer.send((part, list(map_waiting(function, parts[part]))))
-    except Exception:  # the first process will meet it again, if it was no chance
-        os._exit(1)
+# Of a process that reads parts: the function, and the items of each part.
+_inherited: tuple[Callable[[Any], Any], Sequence[Sequence[Any]]] | None = None
+
+
+def _begin(function: Callable[[Any], Any], parts: Sequence[Sequence[Any]]) -> None:
+    global _inherited
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the first process, which ends the others
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    _inherited = function, parts
+
+
+def _end_with_the_first() -> None:
+    """End this process when the first one is killed; else it would wait for a task for ever."""
+    first = multiprocessing.parent_process()
+    assert first is not None
+    first.join()
+    os._exit(1)
+
+
+def _read_part(number: int) -> list[Any]:
+    assert _inherited is not None
+    function, parts = _inherited
+    return list(map_waiting(function, parts[number]))
