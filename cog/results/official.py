@@ -225,25 +225,30 @@ class Comparable:
 
     @property
     def mixed_places(self) -> list[str]:
-        """The results on different classes under one name, a line for each data set; not those that are refused."""
-        lists: dict[str, dict[str, dict[tuple[str, str], list[str]]]] = {}
+        """The results on different classes under one name; not those that are refused.
+
+        A line for the data sets on which the same models are apart, with " / " between those that are.
+        """
+        lists: dict[str, dict[str, dict[tuple[str, str], None]]] = {}
         for (model, source, dataset), verdict in self.verdicts.items():
             if self._is_refused((model, source, dataset), verdict):
                 continue
             for digest in verdict.class_lists:
-                by_digest = lists.setdefault(dataset, {})
-                by_digest.setdefault(digest, {}).setdefault((model, source), []).append(dataset)
+                lists.setdefault(dataset, {}).setdefault(digest, {})[model, source] = None
+        datasets: dict[tuple[tuple[tuple[str, str], ...], ...], list[str]] = {}
+        for dataset, by_digest in lists.items():
+            if len(by_digest) > 1:
+                datasets.setdefault(tuple(map(tuple, by_digest.values())), []).append(dataset)
         return [
-            " / ".join(map(_listing, by_digest.values()))
-            for by_digest in lists.values()
-            if len(by_digest) > 1
+            " / ".join(_listing(dict.fromkeys(models, names)) for models in apart)
+            for apart, names in datasets.items()
         ]
 
     @property
     def mixed(self) -> str:
         """Say in one line what is on different classes; "" when nothing is."""
         apart = self.mixed_places
-        more = f"; and {len(apart) - _NAMED} more data sets" if len(apart) > _NAMED else ""
+        more = f"; and {len(apart) - _NAMED} more such sets of models" if len(apart) > _NAMED else ""
         return (
             f"on different classes, not compared with each other: {'; '.join(apart[:_NAMED])}{more}"
             if apart

@@ -227,6 +227,10 @@ def test_as_many_classes_as_the_benchmark_need_not_be_its_classes():
         known.remarks[0]
         == "On different classes, not compared with each other: m_0 [lab] on cog_l1 / m_1 [lab] on cog_l1."
     )
+    both = [dataclasses.replace(a, dataset=name) for name in ("cog_l1", "cog_l2") for a in (one, two)]
+    assert official.compare(both).mixed_places == [
+        "m_0 [lab] on cog_l1, cog_l2 / m_1 [lab] on cog_l1, cog_l2"
+    ]
     assert official.compare([one, unknown]).mixed == "" and official.compare([own, other]).mixed == ""
 
 
