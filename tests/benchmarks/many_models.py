@@ -14,6 +14,7 @@ and peak memory of each command with all its processes, and the number of files 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pickle
@@ -149,7 +150,10 @@ def measure(label: str, argv: list[str]) -> None:
     ):
         while process.poll() is None:
             peak = max(peak, memory(process.pid))
-            time.sleep(0.1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(
+                    0.2 if time.monotonic() - start < 5 else 2
+                )  # counting the memory takes time, too
         errors.seek(0)
         said = errors.read()
     seconds, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
