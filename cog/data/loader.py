@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,8 +15,6 @@ from cog.data.image_lists import ImageList
 from cog.data.pixels import decode_exact
 from cog.errors import CogError
 from cog.runtime.ranks import n_processors
-
-logger = logging.getLogger(__name__)
 
 #: Batches decoded ahead of the one in use; with it, these are all the pixels in memory.
 PREFETCH = 2
@@ -115,10 +112,7 @@ def failure_reason(error: Exception) -> str:
 
 def usable_workers(n_workers: int) -> int:
     """Return ``n_workers``, at most the number of processors of this process."""
-    available = n_processors()
-    if n_workers > available:
-        logger.info("FT_EXTRACT.N_WORKERS %d: using %d, one per available processor", n_workers, available)
-    return min(n_workers, available)
+    return min(n_workers, n_processors())
 
 
 def batches(

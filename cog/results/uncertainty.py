@@ -341,7 +341,7 @@ def relative_difference(
     total, share = float(images.sum()), float(base.mean(axis=0).sum() / images.sum())
     residuals = _scaled(correct - ratio * base, images) / share
     few_images = _two_images(total) / share**2
-    return _around(100 * (ratio - 1), _parts(residuals), base.shape, few_images, confidence)
+    return _around(100 * (ratio - 1), _parts(residuals), base.shape, few_images, confidence, most=math.inf)
 
 
 def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
@@ -457,14 +457,24 @@ def _parts(x: np.ndarray) -> tuple[float, float]:
 
 
 def _around(
-    mean: float, parts: tuple[float, float], shape: tuple[int, int], few_images: float, confidence: float
+    mean: float,
+    parts: tuple[float, float],
+    shape: tuple[int, int],
+    few_images: float,
+    confidence: float,
+    *,
+    most: float = 100.0,
 ) -> Estimate:
-    """Return a mean over ``shape`` with its interval; ``few_images``: variance that is added for differences of few."""
+    """Return a mean over ``shape``, between ``-most`` and ``most``, with its interval.
+
+    ``few_images``: variance that is added for differences of few.
+    """
     parts = parts[0] + few_images, parts[1]
     degrees = _degrees(shape)
     half = math.sqrt(_half_squared(parts, degrees, 1 - confidence))
     n_seeds, n_concepts = shape
-    return Estimate(mean, mean - half, mean + half, _p_value(mean, parts, degrees), n_concepts, n_seeds)
+    low, high = min(mean, max(-most, mean - half)), max(mean, min(most, mean + half))
+    return Estimate(mean, low, high, _p_value(mean, parts, degrees), n_concepts, n_seeds)
 
 
 def _two_images(total: float) -> float:

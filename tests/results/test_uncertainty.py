@@ -374,7 +374,7 @@ def test_nothing_is_certain():
         found = uncertainty.accuracy(runs([[n_right] * 17] * 5))
         assert 0 <= found.low <= found.mean <= found.high <= 100 and found.high - found.low > 0.4
     one = uncertainty.difference(runs([[1] * 20], 1), runs([[0] * 20], 1))
-    assert one.low < 100 < one.high and one.p < 1e-9
+    assert one.low < 90 and one.high == 100 and one.p < 1e-9, "no difference is above 100 points"
 
 
 @pytest.mark.parametrize("n_concepts", [17, 1000])
