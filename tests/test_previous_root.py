@@ -40,7 +40,8 @@ def test_tables_are_printed_equally(unpacked, name):
 def test_exported_results_are_printed_equally(name):
     out = call(*previous_root.imported_tables(FOLDER / "export.json")[name])
     table, _, note = out.partition("\nUnverified: ")
-    assert "the file does not say how many classes and images" in " ".join(note.split())  # the note was added since
+    if name != "imported_csv":  # the note was added since
+        assert "the file does not say how many classes and images" in " ".join(note.split())
     assert table == (FOLDER / f"{name}.txt").read_text()
 
 
