@@ -383,7 +383,7 @@ def test_check(slurm, submit_study, study, workshop, tmp_path):
     )
     assert "ok       in1k train" in shown and "ok       files         about " in shown
     shown = submit_study(*study, "partition=none_such", "--check", code=2).stdout
-    assert "error    SLURM         extract tasks: sbatch failed" in shown
+    assert "problem  SLURM         extract tasks: sbatch failed" in shown
     (workshop.in21k / "n01440764" / "n01440764_2.JPEG").unlink()
     shown = submit_study(*study, "--check", code=2).stdout
     assert "n01440764_2.JPEG" in shown
