@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return show.check(lambda: results_request(args), output)
     request = results_request(args)
     paths = check_outputs(output)
-    with without_garbage_collection():
+    with without_garbage_collection(for_good=True):
         results = show.read(request, for_page=output.report is not None)
         shown = "output" in paths or not output.without_tables
         text = show.as_text(results, request) if shown else ""

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for model in study.models:
         if hint := did_you_mean_model(model, known):
             logger.warning("%s: no such model under %s%s", model, study.root, hint)
-    with without_garbage_collection():
+    with without_garbage_collection(for_good=True):
         sys.stdout.write(_as_text(args, study))
     return 0
 

@@ -207,9 +207,8 @@ class Findings:
             n_problems += level == PROBLEM
             # What differs between models, and is no other cause: their names, in paths, too, and amounts.
             cause = text.replace(model, "MODEL").replace("/".join(model.split("_", 1)), "MODEL")
-            if (
-                level == OK
-            ):  # what each model sees and gives is for the user to verify; of the rest, a number will do
+            if level == OK:
+                # What each model sees and gives is for the user to verify; of the rest, a number will do.
                 cause = text if subject == "model" else subject
             else:
                 cause = re.sub(r"[0-9a-f]{12,}|[0-9][0-9,.]*", "N", cause)
@@ -224,9 +223,8 @@ class Findings:
         """Return a line per cause: what stops the study first, then warnings, then what is as it should be."""
         lines = []
         everybody = {model for same in self._found.values() for model, _ in same}
-        subjects = list(
-            dict.fromkeys(subject for _, subject, _ in self._found)
-        )  # lines of one stand together
+        # Lines of one subject stand together.
+        subjects = list(dict.fromkeys(subject for _, subject, _ in self._found))
         found = sorted(self._found.items(), key=lambda item: subjects.index(item[0][1]))
         for level in (PROBLEM, WARNING, OK):
             for (of, subject, _), same in found:
