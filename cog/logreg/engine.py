@@ -4,7 +4,7 @@ The mathematics of ``torch.nn.Linear``, ``CrossEntropyLoss`` and ``torch.optim.S
 speed:
 
 * Classifiers that see the same rows in the same order (trials of a search that do not wait for each other) share each
-  batch and one product of at most :data:`CPU_COLUMNS` columns.
+  batch and one product of at most :data:`CPU_COLUMNS` columns, where there are more than :data:`CPU_ROWS_ALONE` rows.
 * Nothing is computed that nobody reads: training accuracy only where logs are recorded, validation once per trial.
 * With bfloat16 (``CLF.PRECISION``) the products of a step run on bfloat16 operands and accumulate in float32; master
   weights, momentum, softmax and all scores that count stay float32.
@@ -45,6 +45,10 @@ OnEpoch = Callable[[int, Logs], None]
 #: GPU is not filled by fewer than the ten trials that begin a search at 1000 classes.
 CPU_COLUMNS, GPU_COLUMNS = 1000, 10_000
 
+#: Training rows up to which trials share no product on a CPU: a search takes seconds there, and every trial has the
+#: digits of a classifier that is trained alone.
+CPU_ROWS_ALONE = 4096
+
 #: Runs that are trained side by side on a GPU: the protocol's five seeds. Beyond them it is full.
 _GPU_RUNS = 5
 
@@ -75,11 +79,22 @@ class Engine:
         self.graphs = Graphs(wanted=device.type == "cuda")
         self._thread = threading.local()
 
-    def trials_per_batch(self, settings: Settings, n_classes: int) -> int:
-        """Return how many trials of a search are trained in lockstep; a function of settings and shape alone."""
+    def trials_per_batch(self, n_rows: int, settings: Settings, *, dim: int, n_classes: int) -> int:
+        """Return how many trials of a search are trained in lockstep; a function of settings and shape alone.
+
+        Args:
+            n_rows: training rows of the search.
+            settings: settings of the run.
+            dim: dimension of the features.
+            n_classes: number of classes.
+        """
         if settings.is_mlp:
             return 1  # the products of one network take far longer than gathering its batches
-        return max(1, (CPU_COLUMNS if self.device.type == "cpu" else GPU_COLUMNS) // n_classes)
+        if self.device.type != "cpu":
+            return max(1, GPU_COLUMNS // n_classes)
+        if n_rows <= CPU_ROWS_ALONE and _learner(n_rows, settings, dim) is LinearLearner:
+            return 1
+        return max(1, CPU_COLUMNS // n_classes)
 
     @property
     def max_parallel_runs(self) -> int:

@@ -101,14 +101,19 @@ class SideBySide:
 
 def runs_at_once(data: Data, settings: Sequence[Settings], engine: Engine) -> tuple[int, list[int]]:
     """Return how many runs to do side by side, within the free memory, and the positions of those to do alone."""
-    first, n_classes = settings[0], len(data.labels)
-    each = training_bytes(first, data.features.n, data.features.dim, n_classes)
-    each *= engine.trials_per_batch(first, n_classes)
+    first, n_classes, dim = settings[0], len(data.labels), data.features.dim
+    class_sizes = torch.bincount(data.y).tolist()
+    sizes = [rows_of(class_sizes, run, data.test.n) for run in settings]
+    widths = [
+        engine.trials_per_batch(rows.search_train, run, dim=dim, n_classes=n_classes)
+        for rows, run in zip(sizes, settings, strict=True)
+    ]
+    each = max(widths) * training_bytes(first, data.features.n, dim, n_classes)
     most = min(len(settings), engine.max_parallel_runs, _USABLE * device_room(engine.device) / each)
     at_once = max(1, int(most))
     if at_once == 1 or engine.device.type != "cpu":
         return at_once, []
-    class_sizes, n_threads = torch.bincount(data.y).tolist(), torch.get_num_threads()
+    n_threads = torch.get_num_threads()
     shares = sorted({max(1, n_threads // n) for n in range(1, at_once + 1)})
 
     @functools.cache
@@ -121,9 +126,8 @@ def runs_at_once(data: Data, settings: Sequence[Settings], engine: Engine) -> tu
 
     alone = []
     try:
-        for number, run in enumerate(settings):
-            rows = rows_of(class_sizes, run, data.test.n)
-            shapes = _training_shapes(run, rows, engine.trials_per_batch(run, n_classes))
+        for number, (rows, run, width) in enumerate(zip(sizes, settings, widths, strict=True)):
+            shapes = _training_shapes(run, rows, width)
             if not all(gives_same_bits(*shape, rows.search_val) for shape in shapes):
                 alone.append(number)
     finally:

@@ -77,7 +77,9 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
         rng = random_streams.numpy_rng(settings.seed, "split")
         train_rows, val_rows = feature_files.split_train_val(data.y, val_frac=settings.val_frac, rng=rng)
         train_rows = _draw_few_shot(data, settings, train_rows, stage="search")
-        width = engine.trials_per_batch(settings, len(data.labels))
+        width = engine.trials_per_batch(
+            len(train_rows), settings, dim=data.features.dim, n_classes=len(data.labels)
+        )
         search = Search(settings, work.journal(settings), width=width)
         with _progress(settings, work, settings.n_trials, "hyper-parameter search", "trials") as progress:
             while pairs := search.ask():

@@ -144,7 +144,9 @@ class Parts:
             return
         count = {"together": 10, "round": 5, "alone": 1}[what.split()[1]]
         pairs = [(lr, 1e-6) for lr in torch.logspace(-1, 2, 10).tolist()[-count:]]
-        width = engine.trials_per_batch(settings, self.n_classes)
+        width = engine.trials_per_batch(
+            len(self.rows), settings, dim=data.features.dim, n_classes=self.n_classes
+        )
         for part in (pairs[start : start + width] for start in range(0, count, width)):
             if what.startswith("train"):
                 engine.fit(data, TrainSpec(self.rows, part, 1, 2), settings)

@@ -453,8 +453,12 @@ def test_a_request_to_end_is_heard_at_the_end_of_an_epoch(sets, monkeypatch, tmp
 def test_trials_share_products_of_a_thousand_columns():
     engine = Engine(CPU)
     for n_classes, expected in ((2, 500), (100, 10), (600, 1), (1000, 1), (20_000, 1)):
-        assert engine.trials_per_batch(SETTINGS, n_classes) == expected
-    assert engine.trials_per_batch(dataclasses.replace(SETTINGS, classifier="mlp"), 2) == 1
+        assert engine.trials_per_batch(5000, SETTINGS, dim=64, n_classes=n_classes) == expected
+    # Few rows: alone, but for those that are trained in their span.
+    assert engine.trials_per_batch(4000, SETTINGS, dim=64, n_classes=2) == 1
+    assert engine.trials_per_batch(4000, SETTINGS, dim=8000, n_classes=2) == 500
+    mlp = dataclasses.replace(SETTINGS, classifier="mlp")
+    assert engine.trials_per_batch(5000, mlp, dim=64, n_classes=2) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------

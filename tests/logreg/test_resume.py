@@ -21,7 +21,7 @@ from test_staging import Killed, Steps
 
 from cog.commands import logreg
 from cog.errors import CogError
-from cog.logreg import jobs, protocol
+from cog.logreg import engine, jobs, protocol
 from cog.runtime import atomic_dir, state_file
 from cog.runtime.locks import LockedError, locked
 from cog.runtime.output_folder import read_failure
@@ -81,9 +81,10 @@ def final_weights(out):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_interrupted_after_epochs_of_search_and_final_training(
-    feature_folders, tmp_path, uninterrupted, signalled, caplog, number
+    feature_folders, tmp_path, uninterrupted, signalled, caplog, monkeypatch, number
 ):
     """One start per epoch somewhere in the run; each ends with what it has saved."""
+    monkeypatch.setattr(engine, "CPU_ROWS_ALONE", 0)  # trials share products, as in long searches
     caplog.set_level("INFO", logger="cog")
     whole = uninterrupted("CLF.SEARCH", "batched", "CLF.TRIALS_PER_ROUND", "2")
     out = tmp_path / "run"
@@ -114,14 +115,15 @@ def test_interrupted_after_epochs_of_search_and_final_training(
     assert f"continuing, session {sessions}" in (out / "program.log").read_text()
 
 
-@pytest.mark.parametrize("epoch", [1, 2, 3])
+@pytest.mark.parametrize(("epoch", "trials_at_once"), [(1, 1), (2, 2), (3, 1)])
 def test_final_training_interrupted_at_every_epoch(
-    feature_folders, tmp_path, uninterrupted, signalled, epoch
+    feature_folders, tmp_path, uninterrupted, signalled, monkeypatch, epoch, trials_at_once
 ):
+    monkeypatch.setattr(engine, "CPU_ROWS_ALONE", 0 if trials_at_once == 2 else 4096)
     whole = uninterrupted("CLF.N_TRIALS", "2")
     out = tmp_path / "run"
     arguments = command(feature_folders, out, *PAIRS, "CLF.N_TRIALS", "2")
-    signalled(3 + epoch)
+    signalled(3 * (2 // trials_at_once) + epoch)
     with pytest.raises(Interrupted, match="the training so far is saved"):
         logreg.main(arguments)
     before = (out / ".resume" / "study.journal").read_bytes()

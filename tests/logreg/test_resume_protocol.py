@@ -40,7 +40,7 @@ class Stub(Engine):
         super().__init__(CPU)
         self.kill_at, self.width, self.trained = kill_at, width, []
 
-    def trials_per_batch(self, settings, n_classes):
+    def trials_per_batch(self, n_rows, settings, *, dim, n_classes):
         return self.width
 
     def fit(self, data, spec, settings, *, record=False, on_epoch=None, work=None):

@@ -197,7 +197,7 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
             seen.append(kwargs.get("stage"))
             folder = str(args[0]) if moment == "writing" else ""
             count = {
-                "search": len(seen),
+                "search": 3 * (len(seen) == 7),  # the first of three trials
                 "final": seen.count("final"),
                 "writing": 3 * ("seed-22/.part" in folder),
             }
@@ -394,9 +394,7 @@ def test_runs_at_once_within_the_processors_and_the_memory(feature_folders, monk
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     assert parallel.runs_at_once(data, study, engine)[0] == 3
     assert parallel.runs_at_once(data, study[:2], engine)[0] == 2
-    each = engine.trials_per_batch(study[0], len(data.labels)) * parallel.training_bytes(
-        study[0], data.features.n, data.features.dim, len(data.labels)
-    )
+    each = parallel.training_bytes(study[0], data.features.n, data.features.dim, len(data.labels))
     monkeypatch.setattr(parallel, "device_room", lambda device: 5 * each)
     assert parallel.runs_at_once(data, study, engine)[0] == 2
     monkeypatch.setattr(parallel, "_try_products", other_bits)
