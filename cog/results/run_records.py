@@ -19,13 +19,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cog import constants, paths
 from cog.errors import CogError
 from cog.results import concept_counts, ties
 from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import (
+    LOGREG,
     Counts,
     Score,
     SeedAverage,
@@ -130,6 +131,25 @@ class Details:
 _NO_DETAILS = Details()
 
 
+class RunPlace(NamedTuple):
+    """What the place of a seed folder says about its run.
+
+    Attributes:
+        model: name; "" where the folder is outside the layout, as for the next.
+        dataset: name.
+        n_shot: training images per class, 0 = all; None: as the run records it, else as the name of the evaluation's
+            folder has it.
+        seed: seed; None: it is not the place of a single run.
+        evaluation: ``EVAL.NAME`` with what tells variants apart, or the name of an analysis.
+    """
+
+    model: str
+    dataset: str
+    n_shot: int | None
+    seed: int | None
+    evaluation: str = LOGREG
+
+
 @dataclass(frozen=True)
 class Run:
     """One finished classifier run: one model, data set, number of shots and seed.
@@ -151,7 +171,7 @@ class Run:
     folder: str  # the seed folder
     final_folder: str  # its subfolder with logs.pkl
     details: Details = field(default_factory=Details, compare=False, repr=False)
-    evaluation: str = "logreg"  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
+    evaluation: str = LOGREG  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
     concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -278,16 +298,7 @@ class UnfinishedError(CogError):
         self.state = state
 
 
-def read_run(
-    path: str | os.PathLike[str],
-    *,
-    model: str,
-    dataset: str,
-    n_shot: int | None,
-    seed: int,
-    evaluation: str = "logreg",
-    problems: list[Problem] | None = None,
-) -> Run:
+def read_run(path: str | os.PathLike[str], place: RunPlace, problems: list[Problem] | None = None) -> Run:
     """Read one seed folder.
 
     A run of this toolkit is complete when ``results.json`` says so (it is written last); one of the
@@ -296,12 +307,7 @@ def read_run(
 
     Args:
         path: the seed folder.
-        model: what the folder's place says about the run (same for the next four).
-        dataset: data set.
-        n_shot: training images per class, 0 = all; None: as the run records it, else as the evaluation
-            folder's name has it.
-        seed: seed.
-        evaluation: ``EVAL.NAME`` with what tells variants apart.
+        place: what it says about the run.
         problems: receives leftovers inside the folder that do not make the run unusable.
 
     Raises:
@@ -310,19 +316,12 @@ def read_run(
     """
     path = os.fspath(path)
     problems = [] if problems is None else problems
-    place: dict[str, Any] = {
-        "model": model,
-        "dataset": dataset,
-        "n_shot": n_shot,
-        "seed": seed,
-        "evaluation": evaluation,
-    }
     finals, stages = [], []
     record: dict[str, Any] | None = None
     entries = _list(path)
     for name, is_dir in entries:
         if name == RESULTS_FILE:
-            record = _read_record(path, seed=seed, n_shot=n_shot)
+            record = _read_record(path, place)
         elif name.startswith("final") and is_dir:
             finals.append(name)
         elif name.startswith(STAGE_PREFIX):
@@ -332,7 +331,7 @@ def read_run(
     elif stages and read_state(path, [name for name, _ in entries], complete=True).holder is None:
         problems += [Problem(Path(path, name), LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
-    return _run(path, final, record, _read_last(path, final), **place)
+    return _run(path, final, record, _read_last(path, final), place)
 
 
 def _read_last(path: str, final: str) -> tuple[float, float, int]:
@@ -356,12 +355,7 @@ def _run(
     final: str,
     record: dict[str, Any] | None,
     last: tuple[float, float, int],
-    *,
-    model: str,
-    dataset: str,
-    n_shot: int | None,
-    seed: int,
-    evaluation: str,
+    place: RunPlace,
 ) -> Run:
     """Return the run that a record (None: of the original toolkit) and the end of its logs describe."""
     details = _NO_DETAILS if record is None else read_details(record)
@@ -389,15 +383,13 @@ def _run(
                 f"{RESULTS_FILE} was changed ({error}); run this again with --overwrite, or remove the entry "
                 f"{concept_counts.CORRECT}"
             ) from error
-    if n_shot is None:
+    if place.n_shot is None:
         named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
         n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
+        place = place._replace(n_shot=n_shot)
     pair = recorded if recorded.keys() >= {"lr", "wd"} else _hyper_parameters(final) | recorded
     return Run(
-        model=model,
-        dataset=dataset,
-        n_shot=n_shot,
-        seed=seed,
+        **place._asdict(),
         top1=top1,
         top5=top5,
         n_epochs=n_epochs,
@@ -407,7 +399,6 @@ def _run(
         folder=path,
         final_folder=final,
         details=details,
-        evaluation=evaluation,
         concepts=concepts,
     )
 
@@ -420,7 +411,8 @@ def summary_of(run: Run) -> dict[str, Any]:
     """
     record: dict[str, Any] | None = None
     if run_archive.is_file(run.path / RESULTS_FILE):
-        record = summarize(_read_record(run.folder, seed=run.seed, n_shot=run.n_shot))
+        place = RunPlace(run.model, run.dataset, run.n_shot, run.seed, run.evaluation)
+        record = summarize(_read_record(run.folder, place))
     return {"final": run.final_folder, "last": [run.top1, run.top5, run.n_epochs], "record": record}
 
 
@@ -431,14 +423,14 @@ def summarize(record: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {key: getattr(details, key) for key in _COUNTED}
 
 
-def read_packed(archive: RunArchive, name: str, path: str, **place: Any) -> Run:
+def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> Run:
     """Return a run as the index of its archive tells it, without a look at its files.
 
     Args:
         archive: where its files are.
         name: the run, as the archive names it.
         path: its seed folder, which need not exist.
-        **place: what the folder's place says about the run, see :func:`read_run`.
+        place: what it says about the run.
 
     Raises:
         CogError: when the entry is not one of :func:`summary_of`.
@@ -448,13 +440,13 @@ def read_packed(archive: RunArchive, name: str, path: str, **place: Any) -> Run:
         final, record = entry["final"], entry["record"]
         top1, top5, n_epochs = entry["last"]
         if record is not None:
-            _check_record(record, seed=place["seed"], n_shot=place["n_shot"])
+            _check_record(record, place)
     except (KeyError, TypeError, ValueError) as error:
         raise CogError(f"the index of {archive.path.name} has no entry of a run here ({error})") from error
     good = isinstance(final, str) and type(n_epochs) is int
     if not good or not all(type(value) is float and is_percentage(value) for value in (top1, top5)):
         raise CogError(f"the index of {archive.path.name} has no accuracies of this run")
-    return _run(path, final, record, (top1, top5, n_epochs), **place)
+    return _run(path, final, record, (top1, top5, n_epochs), place)
 
 
 def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool = False) -> None:
@@ -505,23 +497,23 @@ def _list(path: str) -> list[tuple[str, bool]]:
     return sorted(names)
 
 
-def _read_record(path: str, *, seed: int, n_shot: int | None) -> dict[str, Any]:
+def _read_record(path: str, place: RunPlace) -> dict[str, Any]:
     """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
     content = safe_load.contents(os.path.join(path, RESULTS_FILE), "record of a run", _LARGEST_RECORD)
     try:
         record = json.loads(bytes(content))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
-    _check_record(record, seed=seed, n_shot=n_shot)
+    _check_record(record, place)
     return record
 
 
-def _check_record(record: Any, *, seed: int, n_shot: int | None) -> None:
+def _check_record(record: Any, place: RunPlace) -> None:
     if not isinstance(record, dict) or not isinstance(record.get("final"), dict):
         raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
     if record.get("status") != "complete":
         raise CogError(f"{RESULTS_FILE} says status {record.get('status')!r}, expected 'complete'")
-    for key, expected in (("seed", seed), ("n_shot", n_shot)):
+    for key, expected in (("seed", place.seed), ("n_shot", place.n_shot)):
         if expected is not None and record.get(key, expected) != expected:
             raise CogError(f"{RESULTS_FILE} says {key} {record[key]!r}, the folder's name {expected}")
     if type(record.get("n_shot", 0)) is not int or record.get("n_shot", 0) < 0:
