@@ -25,6 +25,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cog.results import uncertainty
+from cog.results.concept_counts import ConceptCounts
 from cog.results.relative import points
 from cog.results.scores import SeedAverage, dataset_key
 
@@ -77,6 +78,11 @@ class Difference:
     p: float | None = None
     p_holm: float | None = None
     unknown: str = ""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends; None where they are not known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def paired(self) -> bool:
@@ -165,8 +171,7 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
     elif not seeds:
         unknown = "no common seed"
     else:
-        runs = [dict(zip(a.seeds, a.concepts, strict=True)) for a in (cell, baseline)]
-        paired = [[by_seed[seed] for seed in seeds] for by_seed in runs]
+        paired = with_common_seeds(cell, baseline)
         estimate = shown = uncertainty.difference(*paired)
         if over != uncertainty.CONCEPTS:
             shown = uncertainty.difference(*paired, over=over)
@@ -189,6 +194,13 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
         p=None if estimate is None else estimate.p,
         unknown=unknown,
     )
+
+
+def with_common_seeds(*averages: SeedAverage) -> list[list[ConceptCounts]]:
+    """Return the right answers per concept of each average, which are known, with the seeds that all of them have."""
+    runs = [dict(zip(average.seeds, average.concepts, strict=True)) for average in averages]
+    seeds = [seed for seed in runs[0] if all(seed in by_seed for by_seed in runs)]
+    return [[by_seed[seed] for seed in seeds] for by_seed in runs]
 
 
 def judge(differences: Iterable[Difference]) -> list[Difference]:

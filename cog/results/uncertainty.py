@@ -98,6 +98,11 @@ class Estimate:
     n_concepts: int
     n_seeds: int
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.low, self.high
+
 
 def accuracy(
     runs: Sequence[ConceptCounts], *, over: str = CONCEPTS, confidence: float = CONFIDENCE

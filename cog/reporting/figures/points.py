@@ -79,9 +79,7 @@ def _interval(
         found = comparison.difference(score, other)
     elif quantity == DROP and other is not None and other is not score:
         found = change_from(score, other)
-    if found is None or found.low is None or found.high is None:
-        return math.nan, math.nan
-    return found.low, found.high
+    return (found and found.interval) or (math.nan, math.nan)
 
 
 def pairs(selection: CurveSelection, curve: Curve, _: str | None, *, x_key: Key, y_key: Key) -> list[Point]:

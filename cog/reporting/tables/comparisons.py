@@ -126,8 +126,8 @@ def _differences_table(items: Sequence[Difference], style: TableStyle, over: str
     previous = None
     for item in items:
         interval = deviation = "-"
-        if item.low is not None and item.high is not None:
-            interval = f"[{', '.join(format_number(end, d, signed=True) for end in (item.low, item.high))}]"
+        if item.interval is not None:
+            interval = f"[{', '.join(format_number(end, d, signed=True) for end in item.interval)}]"
         if item.deviation is not None:
             deviation = f"{'' if item.paired else '± '}{item.deviation:.{d}f}"
         row = Row(item.model, item.source)

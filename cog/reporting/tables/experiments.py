@@ -29,7 +29,7 @@ from cog.reporting.tables.pivot import (
     tabulate,
 )
 from cog.reporting.tables.writers import Note, Table, TableEntry
-from cog.results import metric_info, published, relative, scores, uncertainty
+from cog.results import metric_info, published, relative, scores
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, ClassifierName, Metric
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key
@@ -167,8 +167,8 @@ def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None)
     of all.
     """
     number = own_number(average, decimals=decimals)
-    if average.concepts and (found := uncertainty.accuracy(average.concepts)) is not None:
-        return dataclasses.replace(number, interval=(found.low, found.high))
+    if number.interval is not None:
+        return number
     low, high = _ends(averages, average)
     if low is not None and high is not None:
         return dataclasses.replace(number, deviation=None, interval=(low.value, high.value))

@@ -186,15 +186,24 @@ class Quantity:
     mean_decimals: int = 1
 
 
-def own_number(average: SeedAverage, *, decimals: int | None = None) -> Number:
-    """Return the number of an average as its metric is declared."""
-    metric = metric_info.describe(*average.key)
+def own_number(
+    average: SeedAverage, *, decimals: int | None = None, over: str = uncertainty.CONCEPTS
+) -> Number:
+    """Return the number of an average as its metric is declared, with its interval where right answers are known.
+
+    Args:
+        average: of any metric.
+        decimals: digits after the point; None: those of the metric.
+        over: what varies in the interval, one of :data:`cog.results.uncertainty.OVER`.
+    """
+    metric, found = metric_info.describe(*average.key), uncertainty.accuracy(average.concepts, over=over)
     return Number(
         average.value,
         average.std,
         metric.decimals if decimals is None else decimals,
         metric.signed,
         metric.significant and decimals is None,
+        None if found is None else found.interval,
     )
 
 
