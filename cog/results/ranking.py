@@ -31,18 +31,20 @@ class Gap(NamedTuple):
     """How far one result is from another.
 
     Attributes:
-        model: the other one.
-        other: its result.
+        other: the result of the other model.
         points: own mean minus the other mean, in percentage points.
-        combined: combined standard deviation of both, in points; None when neither gives one.
-        clear: whether the difference is larger than that (see :func:`cog.results.comparison.within`).
+        clear: whether the difference is larger than the combined standard deviation of both (see
+            :func:`cog.results.comparison.within`); False when neither gives one.
     """
 
-    model: str
     other: SeedAverage
     points: float
-    combined: float | None
     clear: bool
+
+    @property
+    def model(self) -> str:
+        """The other one."""
+        return self.other.model
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def gap(average: SeedAverage, other: SeedAverage) -> Gap:
         theirs = mine
     combined = None if mine is None or theirs is None else math.hypot(mine, theirs)
     clear = combined is not None and not comparison.within(average.value, other.value, combined)
-    return Gap(other.model, other, average.value - other.value, combined, clear)
+    return Gap(other, average.value - other.value, clear)
 
 
 def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
@@ -356,10 +358,10 @@ def describe_highest(differences: Iterable[Difference], label: Mapping[tuple[str
     """
     told: dict[str, list[str]] = {}
     untold: dict[tuple[str, str], list[str]] = {}
-    for dataset, group in itertools.groupby(differences, key=lambda item: item.dataset):
+    for dataset, group in itertools.groupby(differences, key=lambda item: item.average.dataset):
         items = list(group)
-        first = label[items[0].model, items[0].source]
-        others = [label[item.baseline, item.baseline_source] for item in items if item.sign <= 0]
+        first = label[items[0].average.model, items[0].average.source]
+        others = [label[item.baseline.model, item.baseline.source] for item in items if item.sign <= 0]
         if others:
             untold.setdefault((first, some(others)), []).append(dataset)
         else:

@@ -69,11 +69,9 @@ def test_rank_at_the_precision_of_the_paper():
 def test_a_single_seed_borrows_the_other_deviation():
     own = make_cell(mean=70.5, std=0.0, seeds=(22,))
     gap = ranking.gap(own, published_cell("a_a", mean=70.0, std=0.4))
-    assert gap.combined == pytest.approx(math.hypot(0.4, 0.4))
-    assert not gap.clear
+    assert not gap.clear, "0.5 points are less than sqrt(2) times 0.4"
     several = ranking.gap(dataclasses.replace(own, seeds=(22, 37)), published_cell("a_a", mean=70.0, std=0.4))
-    assert several.combined == pytest.approx(0.4)
-    assert several.clear
+    assert several.clear, "but more than 0.4"
 
 
 def test_sentences_about_a_model_that_is_better_on_the_levels():
