@@ -9,32 +9,16 @@ from array import array
 
 import numpy as np
 import pytest
+from averages import counted_cell, paired_cell
 
-from cog.results import ranking, uncertainty
+from cog.results import uncertainty
 from cog.results.comparison import crossings, difference, judge, within
 from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import SeedAverage
 
 
-def paired_cell(model, values, *, dataset="in1k", n_shot=0, seeds=None, source="runs"):
-    seeds = tuple(seeds or range(len(values)))
-    mean, std = float(np.mean(values)), float(np.std(values))
-    return SeedAverage(
-        model, dataset, "logreg", "top1", n_shot, mean, std, seeds, by_seed=tuple(values), source=source
-    )
-
-
 def mean_cell(model, mean, std, *, dataset="in1k", n_shot=0, source="paper v2"):
     return SeedAverage(model, dataset, "logreg", "top1", n_shot, mean, std, source=source)
-
-
-def counted_cell(model, correct, *, images=50, dataset="in1k", seeds=None):
-    """An average of runs with these right answers (S, C)."""
-    correct = np.atleast_2d(correct)
-    values = 100 * correct.mean(axis=1) / images
-    cell = paired_cell(model, values.tolist(), dataset=dataset, seeds=seeds)
-    counts = (ConceptCounts(array("I", row.tolist()), images) for row in correct)
-    return dataclasses.replace(cell, concepts=tuple(counts))
 
 
 def test_pairing_is_by_seed_and_not_by_position():
@@ -61,35 +45,6 @@ def test_the_interval_is_over_concepts():
     assert found.deviation == 0 and (found.low, found.high) == pytest.approx((expected.low, expected.high))
     values = 100 * (a[0] - b[0]) / 50
     assert found.deviation < np.std(values) / np.sqrt(30) and found.mean == pytest.approx(values.mean())
-
-
-def test_own_models_are_said_to_be_highest_where_that_is_told():
-    generator = np.random.default_rng(3)
-    base = generator.binomial(50, 0.5, (5, 60))
-    cells = [counted_cell("a_c", base, dataset=name) for name in ("in1k", "cog_l1")]
-    cells += [counted_cell("a_b", base + gain, dataset=name) for name, gain in (("in1k", 10), ("cog_l1", 0))]
-    label = {(cell.model, cell.source): cell.model for cell in cells}
-    (text,) = ranking.describe_highest(judge(ranking.to_highest(cells)), label)
-    assert text == (
-        "With all training images: a_b is highest on in1k; highest by the mean alone: a_c on cog_l1 (not told "
-        "apart from a_b)."
-    )
-    assert ranking.describe_highest(judge(ranking.to_highest(cells[:2])), label) == []
-
-
-def test_the_highest_is_told_from_every_other_model():
-    """The second may be told from the first, and the third, which varies more, not."""
-    generator = np.random.default_rng(4)
-    base = generator.binomial(50, 0.5, (5, 60))
-    wild = np.clip(base + generator.integers(-25, 26, (1, 60)) - 2, 0, 50)
-    cells = [counted_cell("a_b", base + 1), counted_cell("a_c", base), counted_cell("a_d", wild)]
-    differences = ranking.to_highest(cells)
-    assert [item.baseline.model for item in differences] == ["a_c", "a_d"]
-    (text,) = ranking.describe_highest(
-        judge(differences), {(cell.model, "runs"): cell.model for cell in cells}
-    )
-    assert [item.sign for item in judge(differences)] == [1, 0]
-    assert text.endswith("highest by the mean alone: a_b on in1k (not told apart from a_d).")
 
 
 def elsewhere_than(item, dataset):
