@@ -600,7 +600,7 @@ def read_details(record: Mapping[str, Any]) -> Details:
             _numbered(trials, best_trial).get("val_top1") if trials else record.get("best_val_top1")
         ),
         seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
-        versions=_shared(record.get("versions"), _texts),
+        versions=_shared(record.get("versions"), texts),
         device=_interned(record.get("device")),
         precision=_interned(record.get("precision")),
         finished=text(record.get("finished")),
@@ -677,5 +677,6 @@ def _whole_numbers(value: Any) -> dict[str, int]:
     return {key: n for key, n in _mapping(value).items() if whole(n) is not None}
 
 
-def _texts(value: Any) -> dict[str, str]:
+def texts(value: Any) -> dict[str, str]:
+    """Return the texts of an object by their names; empty for anything else."""
     return {key: item for key, item in _mapping(value).items() if isinstance(item, str)}

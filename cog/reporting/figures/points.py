@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from cog import constants
 from cog.reporting.figures.chart import Point, std_of
-from cog.reporting.figures.curves import Curve, CurveSelection, Key, shorten
+from cog.reporting.figures.curves import Curve, CurveSelection, shorten
 from cog.reporting.tables.writers import printable
 from cog.results import comparison, labels, uncertainty
 from cog.results.comparison import Difference
 from cog.results.relative import change_from
-from cog.results.scores import RUNS, SeedAverage, interval_of
+from cog.results.scores import RUNS, Key, SeedAverage, interval_of
 from cog.results.uncertainty import Estimate
 from cog.runtime.json_fields import number
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from cog.reporting.tables.layout import Row, TableStyle, format_number, only_source, order_rows, seeds_there
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import metric_info, official, uncertainty
-from cog.results.scores import SeedAverage, dataset_key
+from cog.results.scores import Key, SeedAverage, dataset_key
 
 #: Fields that identify an average.
 PLACE = ("model", "source", "dataset", "evaluation", "metric", "n_shot")
@@ -26,9 +26,6 @@ _place_of = operator.attrgetter(*PLACE)
 
 #: What intervals of numbers of analyses are, unless the metric says otherwise.
 OVER_CONCEPTS = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
-
-#: What a number is, whatever the model and the data set: evaluation, metric, number of shots.
-Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
