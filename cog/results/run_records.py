@@ -11,20 +11,18 @@ import contextlib
 import functools
 import itertools
 import json
-import marshal
-import math
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.results import concept_counts, ties
+from cog.results import concept_counts
 from cog.results.concept_counts import ConceptCounts
+from cog.results.run_details import COUNTED, NO_DETAILS, Details, image_list_of_test, read_details
 from cog.results.scores import (
     LOGREG,
     Counts,
@@ -38,7 +36,7 @@ from cog.results.scores import (
 )
 from cog.runtime import run_archive, safe_load
 from cog.runtime.atomic_dir import STAGE_PREFIX
-from cog.runtime.json_fields import number, text, whole
+from cog.runtime.json_fields import number, whole
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING, read_state
 from cog.runtime.run_archive import RunArchive
 
@@ -56,79 +54,14 @@ _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
 # Accuracies computed in float32 may exceed 100 by rounding.
 _TOLERANCE_PERCENT = 1e-3
 
-_PLAIN = frozenset({type(None), str, bool, int})
-
-#: Of results.json, what :func:`read_details` and tables need (without the trials: :data:`_COUNTED`).
+#: Of results.json, what :func:`read_details` and tables need (without the trials: :data:`COUNTED`).
 _SUMMARIZED = (
     "status", "seed", "n_shot", "final", "identity", "train_features", "test_features", "n_classes", "feature_dim",
-    "rows", "best_trial", "seconds", "versions", "device", "precision",
-    "finished",
+    "rows", "best_trial", "seconds", "versions", "device", "precision", "finished",
 )  # fmt: skip
-
-#: What is told of the trials.
-_COUNTED = ("n_trials", "n_trials_tied", "n_trials_diverged", "best_val_top1")
-
-_KEPT: dict[tuple[Any, bytes], Any] = {}
-_MOST_KEPT = 1 << 12
 
 # A record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
-
-
-@dataclass(frozen=True)
-class Details:
-    """What ``results.json`` tells about a run beside its accuracy; all empty for the original toolkit's runs.
-
-    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and no number
-    is computed from it.
-
-    Attributes:
-        settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
-            booleans, None, and lists of two numbers: ``seed``, ``n_shot``, ``n_trials``, ``n_epochs``,
-            ``batch_size``, ``momentum``, ``val_frac``, ``lr_interval``, ``wd_interval``, ``normalize``, ``lr``,
-            ``wd`` (the last two only without a search).
-        train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
-            ``image_list_sha256``.
-        test_features: the same of the test features.
-        train_features_file: path of the training features as the run saw it.
-        test_features_file: the same of the test features.
-        n_classes: number of classes.
-        feature_dim: dimensions of the features.
-        rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
-        n_trials: trials of the search that were recorded.
-        n_trials_diverged: how many of them diverged.
-        n_trials_tied: how many are about as good as the best one (:mod:`cog.results.ties`).
-        best_trial: number of the trial whose pair was used; None without a search.
-        best_val_top1: its accuracy on the held-out part, in percent.
-        seconds: duration of search and final training together.
-        versions: of Python packages.
-        device: ``cpu``, ``cuda:0``, ...
-        precision: of the products in training as it was used, not as CLF.PRECISION asked for: ``bf16``, ``fp32
-            (search), bf16 (final training)``.
-        finished: ISO 8601 time in UTC.
-    """
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    train_features: Mapping[str, Any] = field(default_factory=dict)
-    test_features: Mapping[str, Any] = field(default_factory=dict)
-    train_features_file: str | None = None
-    test_features_file: str | None = None
-    n_classes: int | None = None
-    feature_dim: int | None = None
-    rows: Mapping[str, int] = field(default_factory=dict)
-    n_trials: int = 0
-    n_trials_diverged: int = 0
-    n_trials_tied: int = 0
-    best_trial: int | None = None
-    best_val_top1: float | None = None
-    seconds: float = 0.0
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str | None = None
-    precision: str | None = None
-    finished: str | None = None
-
-
-_NO_DETAILS = Details()
 
 
 class RunPlace(NamedTuple):
@@ -230,7 +163,7 @@ def scores(runs: Iterable[Run]) -> list[Score]:
     return made
 
 
-@functools.lru_cache(_MOST_KEPT)
+@functools.lru_cache(4096)
 def _counts(*known: int | None) -> Counts:
     """Return what most runs have in common."""
     return Counts(*(() if n is None else (n,) for n in known))  # type: ignore[arg-type]  # the fourth is not among them
@@ -345,11 +278,6 @@ def _read_last(path: str, final: str) -> tuple[float, float, int]:
     return top1, top5, n_epochs
 
 
-def image_list_of_test(details: Details) -> str | None:
-    """Return the SHA-256 of the list of test images that a run was tested on; None where it is not recorded."""
-    return text(details.test_features.get("image_list_sha256"))
-
-
 def _run(
     path: str,
     final: str,
@@ -358,7 +286,7 @@ def _run(
     place: RunPlace,
 ) -> Run:
     """Return the run that a record (None: of the original toolkit) and the end of its logs describe."""
-    details = _NO_DETAILS if record is None else read_details(record)
+    details = NO_DETAILS if record is None else read_details(record)
     paths.require_limit(path, details.settings.get("limit"))
     top1, top5, n_epochs = last
     recorded = record["final"] if record is not None else {}
@@ -420,7 +348,7 @@ def summarize(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what :func:`read_packed` needs of the content of ``results.json``."""
     details = read_details(record)
     kept = {key: record[key] for key in _SUMMARIZED if key in record}
-    return kept | {key: getattr(details, key) for key in _COUNTED}
+    return kept | {key: getattr(details, key) for key in COUNTED}
 
 
 def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> Run:
@@ -568,115 +496,3 @@ def _hyper_parameters(final_folder: str) -> dict[str, Any]:
 def is_percentage(value: float) -> bool:
     """Whether ``value`` is in [0, 100], up to rounding; also refuses NaN."""
     return -_TOLERANCE_PERCENT <= value <= 100 + _TOLERANCE_PERCENT
-
-
-def read_details(record: Mapping[str, Any]) -> Details:
-    """Take from the content of ``results.json`` what is shown beside the accuracy.
-
-    Whatever is absent or of an unexpected type is left empty: old and foreign records count all the same.
-    """
-    identity = _mapping(record.get("identity"))
-    trials = [trial for trial in _sequence(record.get("trials")) if isinstance(trial, dict)]
-    best_trial = record.get("best_trial")
-    best_trial = best_trial if type(best_trial) is int else None
-    return Details(
-        settings=_shared(
-            {key: value for key, value in identity.items() if type(value) is not dict}, _settings
-        ),
-        train_features=_shared(identity.get("train_features"), _plain),
-        test_features=_shared(identity.get("test_features"), _plain),
-        train_features_file=_interned(record.get("train_features")),
-        test_features_file=_interned(record.get("test_features")),
-        n_classes=whole(record.get("n_classes")),
-        feature_dim=whole(record.get("feature_dim")),
-        rows=_shared(record.get("rows"), _whole_numbers),
-        n_trials=len(trials) or whole(record.get("n_trials")) or 0,
-        n_trials_tied=len(ties.tied(list(map(_val_top1, trials)))) or whole(record.get("n_trials_tied")) or 0,
-        n_trials_diverged=sum([trial.get("diverged") is True for trial in trials])
-        or whole(record.get("n_trials_diverged"))
-        or 0,
-        best_trial=best_trial,
-        best_val_top1=number(
-            _numbered(trials, best_trial).get("val_top1") if trials else record.get("best_val_top1")
-        ),
-        seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
-        versions=_shared(record.get("versions"), texts),
-        device=_interned(record.get("device")),
-        precision=_interned(record.get("precision")),
-        finished=text(record.get("finished")),
-    )
-
-
-def _numbered(trials: Sequence[Mapping[str, Any]], wanted: int | None) -> Mapping[str, Any]:
-    """Return the last trial of a number."""
-    for trial in reversed(trials):
-        n = trial.get("number")
-        if type(n) is int and n == wanted:
-            return trial
-    return {}
-
-
-def _interned(value: Any) -> str | None:
-    """Return a text, which hundreds of thousands of runs share."""
-    said = text(value)
-    return said and sys.intern(said)
-
-
-def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return what an entry of a record is kept as: what hundreds of thousands of runs say is converted and kept once.
-
-    Args:
-        value: of JSON.
-        convert: what becomes of it.
-    """
-    key = convert, marshal.dumps(value, 2)  # of version 2: equal bytes for equal values
-    kept = _KEPT.get(key)
-    if kept is None:
-        kept = convert(value)
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        _KEPT[key] = kept
-    return kept
-
-
-def _val_top1(trial: Mapping[str, Any]) -> float:
-    if trial.get("diverged") is True:
-        return math.nan
-    value = trial.get("val_top1")
-    if type(value) is not float or not math.isfinite(value):
-        value = number(value)
-    return math.nan if value is None else value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _sequence(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in _PLAIN or (type(value) is float and math.isfinite(value))
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return {key: item for key, item in _mapping(value).items() if _is_plain(item)}
-
-
-def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values and short lists of them."""
-    return {
-        key: value
-        for key, value in identity.items()
-        if _is_plain(value) or (isinstance(value, list) and len(value) <= 2 and all(map(_is_plain, value)))
-    }
-
-
-def _whole_numbers(value: Any) -> dict[str, int]:
-    return {key: n for key, n in _mapping(value).items() if whole(n) is not None}
-
-
-def texts(value: Any) -> dict[str, str]:
-    """Return the texts of an object by their names; empty for anything else."""
-    return {key: item for key, item in _mapping(value).items() if isinstance(item, str)}

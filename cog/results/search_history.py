@@ -17,7 +17,8 @@ from typing import Any
 
 from cog import constants
 from cog.errors import CogError
-from cog.results.run_records import LOGS_FILE, RESULTS_FILE, Run, texts
+from cog.results.run_details import texts
+from cog.results.run_records import LOGS_FILE, RESULTS_FILE, Run
 from cog.runtime import run_archive, safe_load
 from cog.runtime.json_fields import number, text, whole
 
