@@ -81,6 +81,9 @@ _MOST_ENTRIES = 400_000
 _MOST_SEEDS = 1000
 _LONGEST_LABEL = 80
 
+# Squares of numbers below it are numbers.
+_TOO_LARGE = 1e100
+
 _METRICS = ("top1", "top5")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _HEAD = ("format", "version", "label", "toolkit", "written")
@@ -335,8 +338,8 @@ def _upgraded(entry: dict[str, Any], list_name: str, path: str) -> Iterator[tupl
                 continue
         if not isinstance(stated, dict):
             raise _Invalid(f"{path}.{metric} is {_short(stated)}, expected an object with mean and std")
-        number = {"value": stated.get("mean"), "std": stated.get("std"), "by_seed": by_seed}
-        yield f"{path}.{metric}", {**shared, "evaluation": LOGREG, "metric": metric, **number}
+        values = {"value": stated.get("mean"), "std": stated.get("std"), "by_seed": by_seed}
+        yield f"{path}.{metric}", {**shared, "evaluation": LOGREG, "metric": metric, **values}
 
 
 def _check_published(averages: Iterable[SeedAverage]) -> None:
@@ -463,7 +466,7 @@ def _label(value: Any, name: str) -> str:
 
 def _number(value: Any, name: str) -> float:
     checked = number(value)
-    _require(checked is not None, name, value, "a number")
+    _require(checked is not None and abs(checked) < _TOO_LARGE, name, value, "a number")
     return cast(float, checked)
 
 

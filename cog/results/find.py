@@ -191,26 +191,22 @@ def read_evaluation(
         CogError: when ``folder`` is not a readable folder.
     """
     folder = files.require_dir(folder, "--logreg_root_dir")
-    model, dataset, n_shot = _describe(folder)
-    parsed = paths.parse_evaluation_folder(Path(os.path.abspath(folder)).name)
-    evaluation = parsed[0] if parsed is not None else LOGREG
+    place = _place_of(Path(os.path.abspath(folder)))
     problems: list[Problem] = []
-    archive = None if parsed is None else _archive(Path(os.path.abspath(folder)).parent, problems)
-    wanted = None if seeds is None else set(seeds)
-    place = RunPlace(model, dataset, n_shot, None, evaluation)
-    runs = _runs_in(folder, place, wanted, archive, problems)
+    archive = _archive(Path(os.path.abspath(folder)).parent, problems)
+    runs = _runs_in(folder, place, None if seeds is None else set(seeds), archive, problems)
     everything = _read_all(_unambiguous(runs, problems), problems)
-    return everything.runs.get(evaluation, []), everything.problems
+    return everything.runs.get(place.evaluation, []), everything.problems
 
 
-def _describe(folder: Path) -> tuple[str, str, int | None]:
-    """Model, data set and shots of an evaluation folder in the layout; empty and None elsewhere."""
-    parts = Path(os.path.abspath(folder)).parts[-4:]
-    parsed = paths.parse_evaluation_folder(parts[-1]) if parts else None
+def _place_of(folder: Path) -> RunPlace:
+    """Return what the whole path of an evaluation folder says; outside the layout, at most the evaluation."""
+    parts = folder.parts[-4:]
+    evaluation, n_shot = paths.parse_evaluation_folder(folder.name) or (LOGREG, None)
     model = "_".join(parts[:2])
-    if parsed is None or len(parts) < 4 or not constants.is_model_name(model) or "_" in parts[0]:
-        return "", "", None
-    return model, parts[2], parsed[1]
+    if n_shot is None or len(parts) < 4 or not constants.is_model_name(model) or "_" in parts[0]:
+        return RunPlace("", "", None, None, evaluation)
+    return RunPlace(model, parts[2], n_shot, None, evaluation)
 
 
 def _scan(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> list[os.DirEntry[str]]:
