@@ -159,7 +159,7 @@ def read_run(path: Path, *, model: str, dataset: str, n_shot: int | None, seed: 
     Raises:
         CogError: see :func:`cog.results.run_records.read_run`.
     """
-    run = run_records.read_run(path, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
+    run = run_records.read_run(path, run_records.RunPlace(model, dataset, n_shot, seed))
     record: Any = {}
     if run_archive.is_file(path / run_records.RESULTS_FILE):
         record = safe_load.read_json(path / run_records.RESULTS_FILE, "record of a run")

@@ -26,9 +26,9 @@ from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean
 from cog.models.names import find_dataset, find_model
 from cog.models.zoo import MODELS
-from cog.reporting.tables.pivot import Number, own_number
+from cog.reporting.tables.pivot import own_number
 from cog.reporting.tables.writers import DRAWN, Table, draw
-from cog.results import find, query, scores, uncertainty
+from cog.results import find, query, scores
 from cog.results.labels import shots_label
 from cog.results.run_records import Problem
 from cog.results.scores import RUNS, Score, SeedAverage
@@ -173,7 +173,8 @@ class Results(Sequence[Score]):
         title += f" [{source[0]}]" if len(source) == 1 and source != [RUNS] else ""
         labels, header = (tuple(_label(field, value) for value in names[field]) for field in (rows, columns))
         entries = (
-            tuple(None if average is None else _number(average).entry() for average in line) for line in grid
+            tuple(None if average is None else own_number(average).entry() for average in line)
+            for line in grid
         )
         return draw([Table(title, header, tuple(zip(labels, entries, strict=True)), corner=rows)], format)
 
@@ -203,14 +204,6 @@ def _require_known(field: str, name: str, known: Collection[str]) -> None:
     if name not in known and name not in declared and not find.is_pattern(name):
         hint = did_you_mean(name, [*known, *declared])
         raise CogError(f"{field} {name}: no result of it among those read{hint}")
-
-
-def _number(average: SeedAverage) -> Number:
-    """Return the number of an average with its interval over concepts, where that is known."""
-    found = uncertainty.accuracy(average.concepts)
-    return dataclasses.replace(
-        own_number(average), interval=None if found is None else (found.low, found.high)
-    )
 
 
 def _value(average: SeedAverage, field: str) -> Any:

@@ -215,12 +215,10 @@ def _p(distance: float, terms: Sequence[Term]) -> float | None:
     for weight, one, two in terms:
         if not one.concepts or (two is not None and not two.concepts):
             return None
-        runs = [dict(zip(a.seeds, a.concepts, strict=True)) for a in (one, two) if a is not None]
-        seeds = [seed for seed in runs[0] if seed in runs[-1]]
-        if len(seeds) < 2:  # another seed may say otherwise
+        runs, *baseline = comparison.with_common_seeds(*(a for a in (one, two) if a is not None))
+        if len(runs) < 2:  # another seed may say otherwise
             return 1.0
-        counts = [[by_seed[seed] for seed in seeds] for by_seed in runs]
-        paired.append((weight, counts[0], counts[1] if two is not None else []))
+        paired.append((weight, runs, baseline[0] if baseline else []))
     found = uncertainty.p_of_sum(distance, paired)
     return 1.0 if found is None else found
 

@@ -25,8 +25,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cog.results import uncertainty
+from cog.results.concept_counts import ConceptCounts
 from cog.results.relative import points
-from cog.results.scores import SeedAverage, dataset_key
+from cog.results.scores import SeedAverage, dataset_key, grouped
 
 #: Probability of any false verdict among the comparisons shown beside each other.
 ERROR_RATE = 0.05
@@ -43,13 +44,8 @@ class Difference:
     """A model against a baseline on one data set with one number of shots.
 
     Attributes:
-        model: model.
-        source: where its numbers come from (:attr:`cog.results.scores.SeedAverage.source`).
-        baseline: baseline.
-        baseline_source: where its numbers come from.
-        dataset: data set.
-        n_shot: training images per class, 0 = all.
-        metric: ``"top1"`` or ``"top5"``.
+        average: of the model.
+        baseline: of the baseline: the same metric, data set and number of shots.
         mean: model minus baseline in points (percent of the test images).
         low: lower end of the 95 % interval over concepts, or images of these, and common seeds; None where it is not
             known.
@@ -62,13 +58,8 @@ class Difference:
         unknown: why there is no interval over concepts, or no verdict; "" when there may be one.
     """
 
-    model: str
-    source: str
-    baseline: str
-    baseline_source: str
-    dataset: str
-    n_shot: int
-    metric: str
+    average: SeedAverage
+    baseline: SeedAverage
     mean: float
     low: float | None
     high: float | None
@@ -77,6 +68,11 @@ class Difference:
     p: float | None = None
     p_holm: float | None = None
     unknown: str = ""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends; None where they are not known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def paired(self) -> bool:
@@ -103,30 +99,23 @@ class Crossing:
     """Where a model and the baseline change places on the way from the first data set to the last.
 
     Attributes:
-        model: model.
-        source: where its numbers come from.
-        baseline: baseline.
-        n_shot: training images per class, 0 = all.
-        before: the data set up to which the one is ahead by its mean.
-        after: the next data set, from which the other is; when the means change sides to and fro where the numbers do
-            not tell who is ahead, the first from which they do so no more.
-        model_leads_after: who is ahead from then on.
-        established: whether the numbers tell who is ahead (:attr:`Difference.sign`) on some data set before, and the
-            opposite on some data set after, with nothing told in between.
-        earliest: when established, the last data set where the old order is told; the crossing is after it.
-        latest: when established, the first data set where the new order is told; the crossing is before it.
+        before: the difference on the data set up to which the one is ahead by its mean.
+        after: that on the next data set, from which the other is; when the means change sides to and fro where the
+            numbers do not tell who is ahead, on the first from which they do so no more.
+        earliest: the last one that tells the old order (:attr:`Difference.sign`); the crossing is after it. None when
+            it is not told on some data set before, and the opposite on some data set after.
+        latest: when ``earliest`` is known, the first one that tells the new order; the crossing is before it.
     """
 
-    model: str
-    source: str
-    baseline: str
-    n_shot: int
-    before: str
-    after: str
-    model_leads_after: bool
-    established: bool
-    earliest: str | None
-    latest: str | None
+    before: Difference
+    after: Difference
+    earliest: Difference | None = None
+    latest: Difference | None = None
+
+    @property
+    def model_leads_after(self) -> bool:
+        """Whether the model is ahead from then on, and not the baseline."""
+        return self.after.mean > 0
 
 
 def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertainty.CONCEPTS) -> Difference:
@@ -165,8 +154,7 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
     elif not seeds:
         unknown = "no common seed"
     else:
-        runs = [dict(zip(a.seeds, a.concepts, strict=True)) for a in (cell, baseline)]
-        paired = [[by_seed[seed] for seed in seeds] for by_seed in runs]
+        paired = with_common_seeds(cell, baseline)
         estimate = shown = uncertainty.difference(*paired)
         if over != uncertainty.CONCEPTS:
             shown = uncertainty.difference(*paired, over=over)
@@ -174,13 +162,8 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
         if estimate is None:
             unknown = "not the same test images" if len(cell.concepts[0].correct) > 1 else "a single concept"
     return Difference(
-        model=cell.model,
-        source=cell.source,
-        baseline=baseline.model,
-        baseline_source=baseline.source,
-        dataset=cell.dataset,
-        n_shot=cell.n_shot,
-        metric=cell.metric,
+        average=cell,
+        baseline=baseline,
         mean=mean,
         low=None if shown is None else shown.low,
         high=None if shown is None else shown.high,
@@ -189,6 +172,13 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
         p=None if estimate is None else estimate.p,
         unknown=unknown,
     )
+
+
+def with_common_seeds(*averages: SeedAverage) -> list[list[ConceptCounts]]:
+    """Return the right answers per concept of each average, which are known, with the seeds that all of them have."""
+    runs = [dict(zip(average.seeds, average.concepts, strict=True)) for average in averages]
+    seeds = [seed for seed in runs[0] if all(seed in by_seed for by_seed in runs)]
+    return [[by_seed[seed] for seed in seeds] for by_seed in runs]
 
 
 def judge(differences: Iterable[Difference]) -> list[Difference]:
@@ -204,8 +194,8 @@ def judge(differences: Iterable[Difference]) -> list[Difference]:
 
 def _comparison(item: Difference) -> tuple[Hashable, ...]:
     """Return what is compared, the two models in any order."""
-    models = frozenset({(item.model, item.source), (item.baseline, item.baseline_source)})
-    return models, item.dataset, item.n_shot, item.metric
+    models = frozenset((a.model, a.source) for a in (item.average, item.baseline))
+    return models, item.average.dataset, item.average.n_shot, item.average.metric
 
 
 def within(mean: float, other_mean: float, deviation: float, *, rounding: float = PUBLISHED_ROUNDING) -> bool:
@@ -259,15 +249,15 @@ def crossings(differences: Iterable[Difference]) -> list[Crossing]:
         In the order of the first appearance of the model and number of shots, then of the data sets. A mean of exactly
         zero counts as no change.
     """
-    groups: dict[tuple[str, str, str, str, int, str], list[Difference]] = {}
-    for item in differences:
-        key = (item.model, item.source, item.baseline, item.baseline_source, item.n_shot, item.metric)
-        groups.setdefault(key, []).append(item)
+    groups = grouped(
+        differences,
+        lambda item: (*((a.model, a.source, a.n_shot, a.metric) for a in (item.average, item.baseline)),),
+    )
     return [crossing for group in groups.values() for crossing in _crossings(group)]
 
 
 def _crossings(group: Sequence[Difference]) -> list[Crossing]:
-    ordered = sorted(group, key=lambda item: dataset_key(item.dataset))
+    ordered = sorted(group, key=lambda item: dataset_key(item.average.dataset))
     nonzero = [index for index, item in enumerate(ordered) if item.mean]
     told = [index for index, item in enumerate(ordered) if item.sign]
     crossed = []
@@ -282,23 +272,8 @@ def _crossings(group: Sequence[Difference]) -> list[Crossing]:
         ]
         first = ordered[told[gap - 1]] if gap else None
         last = ordered[told[gap]] if gap < len(told) else None
-        established = bool(changes) and first is not None and last is not None and first.sign != last.sign
-        if established:
-            changes = [(changes[0][0], changes[-1][1])]
-        for before, after in changes:
-            item = ordered[before]
-            crossed.append(
-                Crossing(
-                    model=item.model,
-                    source=item.source,
-                    baseline=item.baseline,
-                    n_shot=item.n_shot,
-                    before=item.dataset,
-                    after=ordered[after].dataset,
-                    model_leads_after=ordered[after].mean > 0,
-                    established=established,
-                    earliest=first.dataset if established and first else None,
-                    latest=last.dataset if established and last else None,
-                )
-            )
+        if changes and first is not None and last is not None and first.sign != last.sign:
+            crossed.append(Crossing(ordered[changes[0][0]], ordered[changes[-1][1]], first, last))
+        else:
+            crossed += [Crossing(ordered[before], ordered[after]) for before, after in changes]
     return crossed

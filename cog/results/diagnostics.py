@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from cog.results.query import QueryResult
 
 _Item = TypeVar("_Item")
+_Subject = TypeVar("_Subject")
+_Value = TypeVar("_Value")
 
 # A value this close to an end, as a share of the interval's length on the logarithmic axis, lies at the edge.
 _EDGE_SHARE = 0.02
@@ -407,53 +409,54 @@ def _unrecorded(model: ModelResults) -> list[Notice]:
 # --- of several models
 
 
+def _apart(
+    told: Iterable[tuple[_Subject, _Value, _Item]],
+) -> Iterator[tuple[_Subject, dict[_Value, list[_Item]]]]:
+    """Yield each subject of which several values are told, with the items that tell each of them."""
+    for subject, group in grouped(told, operator.itemgetter(0)).items():
+        by_value = grouped(group, operator.itemgetter(1))
+        if len(by_value) > 1:
+            yield subject, {value: [item for *_, item in some] for value, some in by_value.items()}
+
+
 def _precisions(runs: Sequence[Run]) -> list[Notice]:
     """Name data sets and numbers of shots whose runs (any seeds, any models) differ in precision."""
+    told = (((run.dataset, run.n_shot), run.details.precision, run) for run in runs if run.details.precision)
     items = []
-    known = [run for run in runs if run.details.precision is not None]
-    for place, group in grouped(known, lambda run: (run.dataset, run.n_shot)).items():
-        by_precision = grouped(group, lambda run: run.details.precision)
-        if len(by_precision) > 1:
-            texts = (
-                f"{precision}: {_some(members, lambda run: f'{run.model}, seed {run.seed}')}"
-                for precision, members in by_precision.items()
-            )
-            items.append(f"{_place(*place)}: {'; '.join(texts)}")
+    for place, by_precision in _apart(told):
+        texts = (
+            f"{precision}: {_some(members, lambda run: f'{run.model}, seed {run.seed}')}"
+            for precision, members in by_precision.items()
+        )
+        items.append(f"{_place(*place)}: {'; '.join(texts)}")
     return notices("precision", "", items)
 
 
 def _analyses_with_other_settings(analyses: Sequence[AnalysisRecord]) -> list[Notice]:
     """Name settings that differ between results of the same analysis of the same data set."""
-    told = [
+    told = (
         ((record.analysis, record.dataset or "", key), value, record.model or "")
         for record in analyses
         for key, value in analysis_settings(record).items()
-    ]
+    )
     items = []
-    for (analysis, dataset, key), group in grouped(told, lambda setting: setting[0]).items():
-        by_value = grouped(group, lambda setting: setting[1])
-        if len(by_value) > 1:
-            words = (
-                f"{value} ({', '.join([model for *_, model in members[:3]])})"
-                for value, members in by_value.items()
-            )
-            items.append(f"{analysis} on {dataset_label(dataset)}, {key}: {'; '.join(words)}")
+    for (analysis, dataset, key), by_value in _apart(told):
+        words = (f"{value} ({', '.join(models[:3])})" for value, models in by_value.items())
+        items.append(f"{analysis} on {dataset_label(dataset)}, {key}: {'; '.join(words)}")
     return notices("analyses' settings", "", items)
 
 
 def _analyses_of_other_features(analyses: Sequence[AnalysisRecord]) -> list[Notice]:
     """Name splits of which analyses of one model saw different features."""
-    used = [
+    used = (
         ((record.model or "", record.dataset or "", split), digest, record.analysis)
         for record in analyses
         for split, digest in _digests(record).items()
-    ]
+    )
     items = []
-    for (model, dataset, split), group in grouped(used, lambda use: use[0]).items():
-        by_digest = grouped(group, lambda use: use[1]).values()
-        if len(by_digest) > 1:
-            groups = " / ".join(", ".join(name for *_, name in members) for members in by_digest)
-            items.append((model, f"{dataset_label(dataset)}, {split}: {groups}"))
+    for (model, dataset, split), by_digest in _apart(used):
+        groups = " / ".join(map(", ".join, by_digest.values()))
+        items.append((model, f"{dataset_label(dataset)}, {split}: {groups}"))
     return _of_models("analyses' features", items)
 
 

@@ -1,78 +1,52 @@
 """Results of many models as one small file, to be shared and merged: ``print_results.py --export`` and ``--import``.
 
-The file is JSON, UTF-8, version 1 of this form::
+The file is JSON, UTF-8. An entry is one number, averaged over seeds (:class:`cog.results.scores.SeedAverage`); what
+follows ``value`` may be absent or null, which says that there is nothing, or that it is not known::
 
     {
       "format": "imagenet-cog results",
-      "version": 1,
+      "version": 6,
       "label": "our lab",                     names the origin in tables; the reader takes the file's name if null
       "toolkit": "0.1.0",                     version that wrote it
       "written": "2026-01-01T00:00:00+00:00",
-      "cells": [
+      "entries": [
         {
           "model": "sup_resnet50",            <title>_<architecture>
           "dataset": "cog_l1",
-          "n_shot": 0,                        training images per class, 0 = all
-          "source": null,                     origin when it is not the file's label, such as "paper v2"
-          "top1": {"mean": 67.3, "std": 0.1}, percent; population standard deviation over seeds, null if not known
-          "top5": null,                       null: not known
-          "seeds": [22, 37],                  ascending; [] where only mean and deviation are known
+          "evaluation": "logreg",             the classifier (logreg, mlp, logreg_pca256) or the analysis (kmeans)
+          "metric": "top1",                   which of its numbers
+          "n_shot": 0,                        training images per class of a classifier, 0 = all
+          "value": 67.3,                      in the unit of the metric; accuracies in percent
+          "std": 0.1,                         population standard deviation over seeds
+          "seeds": [22, 37],                  ascending
           "missing_seeds": [45],              expected but absent
-          "epochs": [100, 100],               of each seed; or []
-          "top1_by_seed": [67.2, 67.4],       percent, of each seed; or [] - needed for paired comparisons
-          "top5_by_seed": [],
+          "by_seed": [67.2, 67.4],            values of the seeds, needed for paired comparisons
+          "source": "paper v2",               origin when it is not the file's label
+          "epochs": [100, 100],               of each seed
           "counts": {                         numbers behind the runs, several where these disagree, [] where they do
             "classes": [1000],                not tell; they decide on comparisons with published numbers, and where
             "train_images": [1281167],        the whole entry is absent, tables call the results unverified
-            "test_images": [50000]
-          }
-        }
+            "test_images": [50000],
+            "class_lists": ["9d2a..."]        SHA-256 of the list of classes
+          },
+          "concepts": {                       right answers per concept of a top-1 accuracy, for intervals over concepts
+            "n_classes": 1000,
+            "images_per_class": 50,           encoded as in results.json (cog.results.concept_counts), by class index
+            "correct_per_class": ["MC4w...", "MS0x..."],      of each seed; they make its accuracy
+            "image_list": "5e1f..."           SHA-256 of the list of test images, null where it is not known
+          },
+          "pretraining": "IN-21K"             what the model has seen, one of cog.models.spec.PRETRAINING; absent: its
+        }                                     name tells it, or nothing; the same in all entries of a model and source
       ]
     }
 
-With numbers of other experiments the version is 2, and there is one list more (``cells`` may then be empty). With
-digests of lists of classes it is 3: ``counts`` has ``class_lists``, too, and measures may have ``counts``::
+Entries have any order, each number is there once, and nothing else is allowed (a later form has another version).
+Numbers are written with all their digits, so that what is read equals what was written. Means (of accuracies of
+classifiers) and deviations must follow from the values of the seeds where these are given. A file is read as what it
+is, somebody's word: it can claim any accuracy, and tables name its label beside every number from it. It cannot claim
+to be a run found on disk, nor a published number that differs from the published one.
 
-      "measures": [
-        {
-          "model": "sup_resnet50",
-          "dataset": "cog_l1",
-          "experiment": "kmeans",             name of the analysis, or of the evaluation (logreg_pca256; accuracies
-                                              of logreg itself are cells)
-          "quantity": "ami",                  which of its numbers
-          "n_shot": 0,                        training images per class of a classifier, 0 = all
-          "source": null,
-          "value": 0.53,                      in the unit of the quantity
-          "std": 0.01,                        population standard deviation over seeds, null if there is none
-          "seeds": [0, 1, 2],
-          "missing_seeds": [],
-          "by_seed": [0.53, 0.52, 0.54]       or []
-        }
-      ]
-
-With right answers per concept it is 4: cells, and measures that are the top-1 accuracy of a classifier, may have
-``concepts``, from which readers compute intervals over concepts. Numbers are encoded as in ``results.json``
-(:mod:`cog.results.concept_counts`), by class index, and make the accuracy of each seed::
-
-          "concepts": {
-            "n_classes": 1000,
-            "images_per_class": 50,           test images; one number where all classes have as many, else encoded
-            "correct_per_class": ["MC4w...", "MS0x..."],      top-1, of each seed
-            "image_list": "5e1f..."           SHA-256 of the list of test images, null where it is not known
-          }
-
-With what a model has seen in pretraining it is 5: cells and measures may have ``pretraining``, one of
-:data:`cog.models.spec.PRETRAINING`. Where the entry is absent, the model's name tells it, or nothing; all entries of a
-model and source that have it say the same::
-
-          "pretraining": "IN-21K"
-
-All entries of a cell (but for ``counts``, ``concepts`` and ``pretraining``) or measure are there, in any order; each
-once, and no others are allowed (a later form has another version). Both are read as the same averages: a cell is two
-numbers, a measure one. Numbers are written with all their digits, so that what is read equals what was written. Means
-(of accuracies of classifiers) and deviations must follow from the values of the seeds where these are given. A file is
-read as what it is, somebody's word: it can claim any accuracy, and tables name its label beside every number from it.
-It cannot claim to be a run found on disk, nor a published number that differs from the published one.
+Files of versions 1 to 5 are read, too (:func:`_upgraded`); earlier toolkits refuse files of this version by its number.
 """
 
 from __future__ import annotations
@@ -83,7 +57,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import cog
 from cog import constants
@@ -93,49 +67,27 @@ from cog.results import concept_counts, published, uncertainty
 from cog.results.run_records import is_percentage
 from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
 from cog.runtime import files
+from cog.runtime.json_fields import number
 from cog.runtime.provenance import now
 
 _T = TypeVar("_T")
 
 FORMAT = "imagenet-cog results"
+VERSION = 6
 
-# A cell of five seeds takes 600 bytes, a measure 300; with the answers of 1,000 concepts 7 kB more.
+# An accuracy of five seeds takes 400 bytes; with the answers of 1,000 concepts 7 kB more.
 _LARGEST = 1 << 27
 _MOST_ENTRIES = 400_000
 _MOST_SEEDS = 1000
 _LONGEST_LABEL = 80
 
+# Squares of numbers below it are numbers.
+_TOO_LARGE = 1e100
+
 _METRICS = ("top1", "top5")
-_COUNTS = tuple(Counts.__dataclass_fields__)
 _DIGEST = re.compile("[0-9a-f]{64}")
-_FILE_KEYS = ("format", "version", "label", "toolkit", "written")
-
-#: Lists of a file, with the entries of what is in them.
-LISTS = {
-    "cells": (
-        "model", "dataset", "n_shot", "source", "top1", "top5", "seeds", "missing_seeds", "epochs", "top1_by_seed",
-        "top5_by_seed",
-    ),
-    "measures": (
-        "model", "dataset", "experiment", "quantity", "n_shot", "source", "value", "std", "seeds", "missing_seeds",
-        "by_seed",
-    ),
-}  # fmt: skip
-
-#: Lists of each version.
-VERSIONS = {1: ("cells",), **dict.fromkeys((2, 3, 4, 5), ("cells", "measures"))}
-
-# The first version with digests of lists of classes, and with counts of measures.
-_WITH_CLASS_LISTS = 3
-
-# The first one with right answers per concept, and their entries.
-_WITH_CONCEPTS = 4
-_N_CLASSES = "n_classes"
-_IMAGE_LIST = "image_list"
-_CONCEPTS = (_N_CLASSES, concept_counts.IMAGES, concept_counts.CORRECT, _IMAGE_LIST)
-
-# The first one with what models have seen.
-_WITH_PRETRAINING = 5
+_HEAD = ("format", "version", "label", "toolkit", "written")
+_CONCEPTS = ("n_classes", concept_counts.IMAGES, concept_counts.CORRECT, "image_list")
 
 
 def check_label(label: str) -> str:
@@ -151,9 +103,6 @@ def check_label(label: str) -> str:
     return label
 
 
-#: A number in a file: evaluation and metric; value, std and by_seed; and what messages call these three.
-_Stated = tuple[tuple[str, str], dict[str, Any], dict[str, str]]
-
 # --- writing
 
 
@@ -161,89 +110,44 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     """Return the content of a results file.
 
     Args:
-        averages: of any sources; those of runs found on disk get the label of the file when they are read. With
-            accuracies of logistic regression alone, readers of version 1 can read the file.
+        averages: of any sources; those of runs found on disk get the label of the file when they are read.
         label: origin of the runs; None: the reader takes the file's name.
 
     Raises:
-        CogError: when an average has a name that no reader would accept, or a top-5 is there without its top-1.
+        CogError: when an average has a name, or a value, that no reader would accept.
     """
-    averages = list(averages)
-    version = 1 if all(map(is_protocol, averages)) else 2
-    if any(average.counts.class_lists for average in averages):
-        version = _WITH_CLASS_LISTS
-    if any(map(_shares_concepts, averages)):
-        version = _WITH_CONCEPTS
-    if any(average.pretraining for average in averages):
-        version = _WITH_PRETRAINING
-    groups: dict[tuple[Any, ...], list[SeedAverage]] = {}
-    for number, average in enumerate(averages):
-        # Both accuracies of a cell are one entry.
-        place = (average.model, average.dataset, average.n_shot, average.source)
-        groups.setdefault(place if is_protocol(average) else (number,), []).append(average)
-    lines: dict[str, list[str]] = {"cells": [], "measures": []}
-    for group in groups.values():
-        kind = "cells" if is_protocol(group[0]) else "measures"
-        entry = _entry(group, version)
+    lines = []
+    for average in averages:
+        entry = _entry(average)
         try:
-            _read_entry(entry, kind, version, path="", label="?")
+            _read_entry(entry, label="?")
         except _Invalid as error:
-            name = f"{group[0].model or 'runs without a model name'}, {group[0].dataset}"
-            name = name if kind == "cells" else f"{group[0].evaluation} of {name}"
-            raise CogError(f"cannot export {name}: {error}") from None
-        lines[kind].append("    " + json.dumps(entry))
-    head = {
-        "format": FORMAT,
-        "version": version,
-        "label": label,
-        "toolkit": cog.__version__,
-        "written": now(),
+            raise CogError(f"cannot export {_describe(average)}: {error}") from None
+        lines.append("    " + json.dumps(entry))
+    values = FORMAT, VERSION, label, cog.__version__, now()
+    text = json.dumps(dict(zip(_HEAD, values, strict=True)), indent=2).removesuffix("\n}")
+    return f'{text},\n  "entries": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
+
+
+def _entry(average: SeedAverage) -> dict[str, Any]:
+    """Return the entry of a file for an average: its fields, but for those that say nothing."""
+    entry = {
+        field.name: list(value) if isinstance(value, tuple) else value
+        for field in _FIELDS
+        if (value := getattr(average, field.name)) != field.default
     }
-    parts = [json.dumps(head, indent=2, ensure_ascii=True).removesuffix("\n}")]
-    for kind in VERSIONS[version]:
-        listed = "[\n" + ",\n".join(lines[kind]) + "\n  ]" if lines[kind] else "[]"
-        parts.append(f'  "{kind}": {listed}')
-    return ",\n".join(parts) + "\n}\n"
-
-
-def _entry(group: Sequence[SeedAverage], version: int) -> dict[str, Any]:
-    """Return the entry of a file for both accuracies of a cell, or for another number."""
-    first = group[0]
-    values = {
-        "model": first.model, "dataset": first.dataset, "experiment": first.evaluation, "quantity": first.metric,
-        "n_shot": first.n_shot, "source": None if first.source == RUNS else first.source, "value": first.value,
-        "std": first.std, "seeds": list(first.seeds), "missing_seeds": list(first.missing_seeds),
-        "by_seed": list(first.by_seed), "epochs": list(first.epochs),
-        **dict.fromkeys(_METRICS), **{f"{metric}_by_seed": [] for metric in _METRICS},
-    }  # fmt: skip
-    for average in group:
-        values[average.metric] = {"mean": average.value, "std": average.std}
-        values[f"{average.metric}_by_seed"] = list(average.by_seed)
-    entry = {key: values[key] for key in LISTS["cells" if is_protocol(first) else "measures"]}
-    if first.counts != Counts() and (is_protocol(first) or version >= _WITH_CLASS_LISTS):
-        entry["counts"] = {key: list(getattr(first.counts, key)) for key in _counts_keys(version)}
-    for average in filter(_shares_concepts, group):
+    if "counts" in entry:
+        entry["counts"] = {key: list(values) for key, values in vars(average.counts).items()}
+    if entry.pop("concepts", None) and uncertainty.same_images(average.concepts):
         written = [concept_counts.write(run.correct, run.images_of_each) for run in average.concepts]
+        image_lists = (run.image_list for run in average.concepts if _is_digest(run.image_list))
         entry["concepts"] = {
-            _N_CLASSES: len(average.concepts[0].correct),
+            "n_classes": len(average.concepts[0].correct),
             concept_counts.IMAGES: written[0][concept_counts.IMAGES],
             concept_counts.CORRECT: [run[concept_counts.CORRECT] for run in written],
-            _IMAGE_LIST: next(
-                (run.image_list for run in average.concepts if _is_digest(run.image_list)), None
-            ),
+            "image_list": next(image_lists, None),
         }
-    if first.pretraining is not None:
-        entry["pretraining"] = first.pretraining
     return entry
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
-
-
-def _shares_concepts(average: SeedAverage) -> bool:
-    """Whether right answers per concept are known, all on the same images."""
-    return uncertainty.same_images(average.concepts)
 
 
 def write(path: str | os.PathLike[str], averages: Iterable[SeedAverage], *, label: str | None = None) -> None:
@@ -262,8 +166,8 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
         flag: how the user gave it, for error messages.
 
     Returns:
-        Its averages, accuracies of logistic regression first; ``source`` is that of the entry, else the file's
-        label, else the file's name without its ending.
+        Its averages in the order of the file; ``source`` is that of the entry, else the file's label, else the
+        file's name without its ending.
 
     Raises:
         CogError: when it cannot be read, is not of this form, or holds what no results can be.
@@ -290,6 +194,10 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
         raise CogError(f"{name}: {error}") from None
 
 
+#: What a file may lack that another file with the same number has.
+_ADDED = ("epochs", "concepts", "pretraining")
+
+
 def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
     """Put averages of several files together.
 
@@ -297,7 +205,7 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
         groups: name of the file (for error messages) and its averages.
 
     Returns:
-        All of them; those that are in several files and are the same, once.
+        All of them; those that are in several files and are the same, once, with what either says of them.
 
     Raises:
         CogError: when two files disagree on the same number of the same source, or on what a model has seen.
@@ -307,16 +215,14 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
     for name, averages in groups:
         for average in averages:
             first, known = merged.setdefault(average.place, (name, average))
-            if known != average:
-                raise CogError(
-                    f"{first} and {name} have different numbers of {_describe(average)} under the same label "
-                    f"{average.source!r}; change the entry 'label' of one of them"
-                )
             if known is not average:
-                more = {
-                    key: getattr(known, key) or getattr(average, key) for key in ("concepts", "pretraining")
-                }
-                merged[average.place] = (first, dataclasses.replace(known, **more))
+                whole = _with_added(known, average)
+                if whole != _with_added(average, known):
+                    raise CogError(
+                        f"{first} and {name} have different numbers of {_describe(average)} under the same label "
+                        f"{average.source!r}; change the entry 'label' of one of them"
+                    )
+                merged[average.place] = (first, whole)
             if average.pretraining is not None:
                 model = average.model, average.source
                 where, said = seen.setdefault(model, (name, average.pretraining))
@@ -328,9 +234,15 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
     return [average for _, average in merged.values()]
 
 
+def _with_added(average: SeedAverage, other: SeedAverage) -> SeedAverage:
+    """Return an average with what another one of the same number says in addition."""
+    added = {key: getattr(average, key) or getattr(other, key) for key in _ADDED}
+    return dataclasses.replace(average, **added)
+
+
 def _describe(average: SeedAverage) -> str:
     """Say which number an average is."""
-    place = f"{average.model} on {average.dataset}"
+    place = f"{average.model or 'runs without a model name'} on {average.dataset}"
     if is_protocol(average):
         return f"{place} (n_shot {average.n_shot})"
     return f"{average.evaluation} {average.metric} of {place}"
@@ -345,7 +257,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; of an entry that is there twice readers take the first or the last, as they like."""
+    """Refuse an object with an entry that is there twice, of which parsers take the first or the last, as they like."""
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -358,13 +270,12 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise _Invalid(f'not a file of --export (expected an object with "format": "{FORMAT}")')
     version = content.get("version")
-    if type(version) is not int or version not in VERSIONS:
-        known = f"{min(VERSIONS)} to {max(VERSIONS)}"
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise _Invalid(
-            f"version is {_short(version)}, expected {known}; read it with the toolkit that wrote it"
+            f"version is {_short(version)}, expected 1 to {VERSION}; read it with the toolkit that wrote it"
         )
-    kinds = VERSIONS[version]
-    _check_keys(content, (*_FILE_KEYS, *kinds), "the file", needed=("label", *kinds))
+    lists = ("entries",) if version == VERSION else ("cells", "measures")[:version]
+    _check_keys(content, (*_HEAD, *lists), needed=("label", *lists))
     label = content["label"]
     if label is None:
         printable = "".join(character if character.isprintable() else "?" for character in name)
@@ -374,24 +285,61 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
     if label in published.SOURCES.values():
         raise _Invalid(f"label is {label!r}, which is reserved for published numbers")
     averages: dict[tuple[Any, ...], SeedAverage] = {}
-    places: dict[tuple[Any, ...], str] = {}
-    for kind in kinds:
-        entries = content[kind]
-        if not isinstance(entries, list):
-            raise _Invalid(f"{kind} is not a list with anything in it")
-        if len(entries) > _MOST_ENTRIES:
-            raise _Invalid(f"{len(entries)} {kind}, expected at most {_MOST_ENTRIES}")
-        for index, entry in enumerate(entries):
-            path = f"{kind}[{index}]"
-            for average in _read_entry(entry, kind, version, path=path, label=label):
-                place = average.place
-                if places.setdefault(place, path) is not path:
-                    raise _Invalid(f"{path} is a second {_describe(average)}; the first is {places[place]}")
-                averages[place] = average
+    paths: dict[tuple[Any, ...], str] = {}
+    for list_name in lists:
+        for path, entry in _entries(content[list_name], list_name):
+            try:
+                average = _read_entry(entry, label=label)
+            except _Invalid as error:
+                raise _Invalid(f"{path}: {error}") from None
+            place = average.place
+            if place in averages:
+                raise _Invalid(f"{path} is a second {_describe(average)}; the first is {paths[place]}")
+            averages[place], paths[place] = average, path
     if not averages:
-        raise _Invalid("cells is not a list with anything in it")
+        raise _Invalid(f"{lists[0]} is not a list with anything in it")
     _check_published(averages.values())
     return list(averages.values())
+
+
+def _entries(entries: Any, list_name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a list of a file, in the form of this version, each with its place for messages."""
+    if not isinstance(entries, list):
+        raise _Invalid(f"{list_name} is not a list with anything in it")
+    if len(entries) > _MOST_ENTRIES:
+        raise _Invalid(f"{len(entries)} {list_name}, expected at most {_MOST_ENTRIES}")
+    for index, entry in enumerate(entries):
+        path = f"{list_name}[{index}]"
+        if list_name == "entries" or not isinstance(entry, dict):
+            yield path, entry
+        else:
+            yield from _upgraded(entry, list_name, path)
+
+
+def _upgraded(entry: dict[str, Any], list_name: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the entries of this version that an entry of versions 1 to 5 is.
+
+    These had two lists. A measure is an entry whose evaluation is called ``experiment`` and whose metric ``quantity``.
+    A cell is both accuracies of logistic regression, ``"top1": {"mean": 67.3, "std": 0.1}``, ``"top1_by_seed": [...]``,
+    ``"top5"`` (or null) and ``"top5_by_seed"``; its answers per concept are those of top-1. Version 1 had cells alone,
+    3 added lists of classes, 4 answers per concept, 5 pretraining.
+    """
+    if list_name == "measures":
+        new_names = {"experiment": "evaluation", "quantity": "metric"}
+        yield path, {new_names.get(key, key): value for key, value in entry.items()}
+        return
+    for metric in _METRICS:
+        shared, stated, by_seed = dict(entry), entry.get(metric), entry.get(f"{metric}_by_seed")
+        for key in ("top1", "top5", "top1_by_seed", "top5_by_seed"):
+            shared.pop(key, None)
+        if metric == "top5":
+            shared.pop("concepts", None)
+            if stated is None and not by_seed:
+                continue
+        if not isinstance(stated, dict):
+            raise _Invalid(f"{path}.{metric} is {_short(stated)}, expected an object with mean and std")
+        values = {"value": stated.get("mean"), "std": stated.get("std"), "by_seed": by_seed}
+        yield f"{path}.{metric}", {**shared, "evaluation": LOGREG, "metric": metric, **values}
 
 
 def _check_published(averages: Iterable[SeedAverage]) -> None:
@@ -407,229 +355,81 @@ def _check_published(averages: Iterable[SeedAverage]) -> None:
                 raise _Invalid(f"{_describe(average)} {text}")
 
 
-def _read_entry(entry: Any, kind: str, version: int, *, path: str, label: str) -> list[SeedAverage]:
-    """Check a cell or a measure, and return its averages.
-
-    Args:
-        entry: what the file holds.
-        kind: key of ``LISTS``.
-        version: of the file.
-        path: what messages call the entry; "": nothing.
-        label: source of entries that name none.
-    """
-    if not isinstance(entry, dict):
-        raise _Invalid(f"{path} is {_short(entry)}, expected an object")
-    is_cell = kind == "cells"
-    keys = LISTS[kind]
-    allowed = [*keys, *["counts"] * (is_cell or version >= _WITH_CLASS_LISTS)]
-    allowed += ["concepts"] * (version >= _WITH_CONCEPTS) + ["pretraining"] * (version >= _WITH_PRETRAINING)
-    _check_keys(entry, allowed, path, needed=keys)
-    dot = f"{path}." if path else ""
-    shared: dict[str, Any] = {
-        "model": _name(entry, "model", dot, constants.is_model_name, "<model_title>_<architecture_name>"),
-        "dataset": _name(entry, "dataset", dot, constants.is_plain_name, "a data set name such as in1k"),
-        "n_shot": _whole(entry["n_shot"], f"{dot}n_shot"),
-        "seeds": _ascending(entry["seeds"], f"{dot}seeds"),
-        "missing_seeds": _ascending(entry["missing_seeds"], f"{dot}missing_seeds"),
-        "source": label if entry["source"] is None else _label(entry["source"], f"{dot}source"),
+def _read_entry(entry: Any, *, label: str) -> SeedAverage:
+    """Check an entry, and return its average; ``label`` is the source where it names none."""
+    _require(isinstance(entry, dict), "the entry", entry, "an object")
+    _check_keys(entry, _CHECKS, needed=_NEEDED)
+    fields = {
+        key: _CHECKS[key](value, key) for key, value in entry.items() if value is not None or key in _NEEDED
     }
-    if "counts" in entry:
-        shared["counts"] = _counts(entry["counts"], f"{dot}counts", _counts_keys(version))
-    if "pretraining" in entry:
-        shared["pretraining"] = said = entry["pretraining"]
-        if said not in PRETRAINING:
-            raise _Invalid(f"{dot}pretraining is {_short(said)}, expected {', '.join(PRETRAINING)}")
-    seeds = shared["seeds"]
-    if not set(seeds).isdisjoint(shared["missing_seeds"]):
-        raise _Invalid(f"{dot}missing_seeds names a seed that is there")
-    if is_cell:
-        shared["epochs"] = epochs = _wholes(entry["epochs"], f"{dot}epochs")
-        if epochs and (len(epochs) != len(seeds) or 0 in epochs):
-            raise _Invalid(
-                f"{dot}epochs has {len(epochs)} values, expected a positive one for each of {len(seeds)} seeds"
-            )
-    numbers = _numbers_of_cell(entry, dot) if is_cell else iter([_number_of_measure(entry, path, dot)])
-    first, *others = [_average(key, values, names, shared) for key, values, names in numbers]
-    return [_with_concepts(first, entry, dot), *others]
+    concepts = fields.pop("concepts", None)
+    average = SeedAverage(**{"source": label} | fields)
+    n_seeds = len(average.seeds)
+    if not set(average.seeds).isdisjoint(average.missing_seeds):
+        raise _Invalid("missing_seeds names a seed that is there")
+    if average.epochs and (len(average.epochs) != n_seeds or 0 in average.epochs):
+        n_epochs = len(average.epochs)
+        raise _Invalid(f"epochs has {n_epochs} values, expected a positive one for each of {n_seeds} seeds")
+    by_seed = entry.get("by_seed")
+    _require(len(average.by_seed) in (0, n_seeds), "by_seed", by_seed, "a number for each seed, or none")
+    _check_values(average)
+    return average if concepts is None else _with_concepts(average, concepts)
 
 
-def _number_of_measure(entry: dict[str, Any], path: str, dot: str) -> _Stated:
-    """Return the number of a measure; arguments: see :func:`_read_entry`."""
-    named = "a name of letters, digits and ._+-"
-    evaluation, metric = (
-        _name(entry, name, dot, constants.is_plain_name, named) for name in ("experiment", "quantity")
-    )
-    if evaluation == LOGREG and metric in _METRICS:
-        raise _Invalid(f"{path or 'the measure'} is an accuracy of logistic regression, expected among cells")
-    return (evaluation, metric), entry, {name: f"{dot}{name}" for name in ("value", "std", "by_seed")}
+def _check_values(average: SeedAverage) -> None:
+    """Check an accuracy for its range, and mean and deviation for what the values of the seeds say."""
+    value, std, by_seed = average.value, average.std, average.by_seed
+    is_accuracy = is_classifier(average.evaluation) and average.metric in _METRICS
+    if is_accuracy:
+        for name, percent in (("value", value), *(("by_seed", of_seed) for of_seed in by_seed)):
+            _require(is_percentage(percent), name, percent, "a percentage")
+    if std is not None:  # the most that percentages can deviate is 50
+        _require(0 <= std <= (50.01 if is_accuracy else math.inf), "std", std, "a deviation")
+    if by_seed:
+        mean, deviation = mean_std(by_seed)
+        # The value of an analysis need not be the mean: of k-means it is that of the best seed.
+        if is_accuracy and not math.isclose(value, mean, abs_tol=1e-6, rel_tol=0):
+            raise _Invalid("by_seed does not have the mean that is given")
+        stated = math.nan if std is None and is_accuracy and len(by_seed) > 1 else std
+        if stated is not None and not math.isclose(stated, deviation, abs_tol=1e-6, rel_tol=1e-6):
+            raise _Invalid("by_seed does not have the population standard deviation that is given")
 
 
-def _numbers_of_cell(entry: dict[str, Any], dot: str) -> Iterator[_Stated]:
-    """Yield the accuracies of a cell in the form of measures: top-1, and top-5 where it is known."""
-    for metric in _METRICS:
-        score, name = entry[metric], f"{dot}{metric}"
-        by_seed = entry[f"{metric}_by_seed"]
-        if score is None and metric == "top5":
-            if by_seed != []:
-                raise _Invalid(f"{name}_by_seed has values, but their mean is null")
-            continue
-        if not isinstance(score, dict):
-            raise _Invalid(f"{name} is {_short(score)}, expected an object with mean and std")
-        _check_keys(score, ("mean", "std"), name, needed=("mean", "std"))
-        values = {"value": score["mean"], "std": score["std"], "by_seed": by_seed}
-        names = {"value": f"{name}.mean", "std": f"{name}.std", "by_seed": f"{name}_by_seed"}
-        yield (LOGREG, metric), values, names
-
-
-def _with_concepts(average: SeedAverage, entry: dict[str, Any], dot: str) -> SeedAverage:
-    """Return the average of an entry with its right answers per concept, where it has some."""
-    if "concepts" not in entry:
-        return average
-    concepts, name = entry["concepts"], f"{dot}concepts"
-    if not isinstance(concepts, dict):
-        raise _Invalid(f"{name} is {_short(concepts)}, expected an object with {', '.join(_CONCEPTS)}")
-    _check_keys(concepts, _CONCEPTS, name, needed=_CONCEPTS)
-    n_classes = _whole(concepts[_N_CLASSES], f"{name}.{_N_CLASSES}")
-    runs, images = (concepts[key] for key in (concept_counts.CORRECT, concept_counts.IMAGES))
+def _with_concepts(average: SeedAverage, concepts: Any) -> SeedAverage:
+    """Return an average with its right answers per concept, which must make its accuracies."""
+    _require(isinstance(concepts, dict), "concepts", concepts, f"an object with {', '.join(_CONCEPTS)}")
+    _check_keys(concepts, _CONCEPTS, needed=_CONCEPTS, path="concepts: ")
+    n_classes, images, runs, image_list = (concepts[key] for key in _CONCEPTS)
+    _whole(n_classes, "concepts.n_classes")
     if average.metric != "top1" or not (isinstance(runs, list) and len(runs) == len(average.by_seed) > 0):
-        raise _Invalid(f"{name}.{concept_counts.CORRECT} is not a list with the top-1 answers of each seed")
-    image_list = concepts[_IMAGE_LIST]
-    if image_list is not None and not _is_digest(image_list):
-        raise _Invalid(f"{name}.{_IMAGE_LIST} is {_short(image_list)}, expected a SHA-256 digest or null")
+        raise _Invalid(f"concepts.{concept_counts.CORRECT} is not a list with the top-1 answers of each seed")
+    fine = image_list is None or _is_digest(image_list)
+    _require(fine, "concepts.image_list", image_list, "a SHA-256 digest or null")
     counts = []
     for run, top1 in zip(runs, average.by_seed, strict=True):
-        numbers = {concept_counts.CORRECT: run, concept_counts.IMAGES: images}
+        final = {concept_counts.CORRECT: run, concept_counts.IMAGES: images}
         try:
-            read = concept_counts.read(numbers, n_classes=n_classes, top1=top1, image_list=image_list)
+            read = concept_counts.read(final, n_classes=n_classes, top1=top1, image_list=image_list)
         except ValueError as error:
-            raise _Invalid(f"{name} is wrong: {error}") from None
+            raise _Invalid(f"concepts is wrong: {error}") from None
         counts += [read] if read is not None else []
     return dataclasses.replace(average, concepts=tuple(counts))
 
 
-def _average(
-    key: Sequence[str], values: dict[str, Any], names: dict[str, str], shared: dict[str, Any]
-) -> SeedAverage:
-    """Check a number, its deviation and its values by seed.
-
-    Args:
-        key: evaluation and metric.
-        values: ``value``, ``std`` and ``by_seed``.
-        names: what messages call these.
-        shared: other fields of the average.
-    """
-    is_accuracy = is_classifier(key[0]) and key[1] in _METRICS
-    check = _percentage if is_accuracy else _number
-    value, std, by_seed = check(values["value"], names["value"]), values["std"], values["by_seed"]
-    if std is not None:
-        std = _number(std, names["std"])
-        if not 0 <= std <= (50.01 if is_accuracy else math.inf):  # the most that percentages can deviate
-            raise _Invalid(f"{names['std']} is {_short(std)}, expected a deviation")
-    path = names["by_seed"]
-    if not isinstance(by_seed, list) or len(by_seed) not in (0, len(shared["seeds"])):
-        raise _Invalid(f"{path} is {_short(by_seed)}, expected a number for each seed, or none")
-    # Nearly all are floats as they must be: the slower check is for the message, or for whole numbers.
-    fine = all(type(item) is float and 0.0 <= item <= 100.0 for item in by_seed)
-    numbers = tuple(by_seed) if fine else _each(check, by_seed, path)
-    if numbers:
-        mean, deviation = mean_std(numbers)
-        # The value of an analysis need not be the mean: of k-means it is that of the best seed.
-        if is_accuracy and not math.isclose(value, mean, abs_tol=1e-6, rel_tol=0):
-            raise _Invalid(f"{path} does not have the mean that is given")
-        stated = math.nan if std is None and is_accuracy and len(numbers) > 1 else std
-        if stated is not None and not math.isclose(stated, deviation, abs_tol=1e-6, rel_tol=1e-6):
-            raise _Invalid(f"{path} does not have the population standard deviation that is given")
-    return SeedAverage(evaluation=key[0], metric=key[1], value=value, std=std, by_seed=numbers, **shared)
-
-
-def _counts_keys(version: int) -> tuple[str, ...]:
-    return _COUNTS if version >= _WITH_CLASS_LISTS else _COUNTS[:-1]
-
-
-def _counts(value: Any, name: str, keys: Sequence[str]) -> Counts:
-    if not isinstance(value, dict):
-        raise _Invalid(f"{name} is {_short(value)}, expected an object with {', '.join(keys)}")
-    _check_keys(value, keys, name, needed=keys)
-    digests = value.get("class_lists", [])
-    if not isinstance(digests, list) or not all(_is_digest(d) for d in digests):
-        raise _Invalid(f"{name}.class_lists is {_short(digests)}, expected SHA-256 digests")
-    if digests != sorted(set(digests)) or len(digests) > _MOST_SEEDS:
-        raise _Invalid(f"{name}.class_lists is not in ascending order, has one twice, or has too many")
-    counts = {key: _ascending(value[key], f"{name}.{key}") for key in keys if key != "class_lists"}
-    if any(0 in numbers for numbers in counts.values()):
-        raise _Invalid(f"{name} has a number of 0, expected positive ones")
-    return Counts(**counts, class_lists=tuple(digests))
-
-
-def _check_keys(value: dict[str, Any], allowed: Sequence[str], path: str, *, needed: Sequence[str]) -> None:
+def _check_keys(
+    value: dict[str, Any], allowed: Iterable[str], *, needed: Iterable[str], path: str = ""
+) -> None:
     for key in value:
         if key not in allowed:
-            raise _Invalid(f"{path or 'the cell'} has the unknown entry {_short(key)}")
+            raise _Invalid(f"{path}unknown entry {_short(key)}")
     for key in needed:
         if key not in value:
-            raise _Invalid(f"{path or 'the cell'} has no entry {key!r}")
+            raise _Invalid(f"{path}no entry {key!r}")
 
 
-def _name(entry: dict[str, Any], key: str, dot: str, is_name: Callable[[str], bool], expected: str) -> str:
-    value = entry[key]
-    if not (isinstance(value, str) and len(value) <= 255 and is_name(value)):
-        raise _Invalid(f"{dot}{key} is {_short(value)}, expected {expected}")
-    return value
-
-
-def _label(value: Any, path: str) -> str:
-    try:
-        if not isinstance(value, str):
-            raise ValueError("expected text")
-        return check_label(value)
-    except ValueError as error:
-        raise _Invalid(f"{path} is {_short(value)}: {error}") from None
-
-
-def _percentage(value: Any, path: str) -> float:
-    number = _number(value, path)
-    if not is_percentage(number):
-        raise _Invalid(f"{path} is {_short(value)}, expected a percentage")
-    return number
-
-
-def _number(value: Any, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Invalid(f"{path} is {_short(value)}, expected a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise _Invalid(f"{path} is {_short(value)}, expected a number")
-    return number
-
-
-def _whole(value: Any, path: str) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise _Invalid(f"{path} is {_short(value)}, expected a whole number")
-    return value
-
-
-def _wholes(value: Any, path: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_SEEDS:
-        raise _Invalid(f"{path} is {_short(value)}, expected a list of at most {_MOST_SEEDS} whole numbers")
-    return _each(_whole, value, path)
-
-
-def _ascending(value: Any, path: str) -> tuple[int, ...]:
-    numbers = _wholes(value, path)
-    if list(numbers) != sorted(set(numbers)):
-        raise _Invalid(f"{path} is not in ascending order, or has a seed twice")
-    return numbers
-
-
-def _each(check: Callable[[Any, str], _T], values: Sequence[Any], path: str) -> tuple[_T, ...]:
-    """Check the entries of a list; which one is wrong is written only when one is, since most of the time goes here."""
-    try:
-        return tuple([check(item, path) for item in values])
-    except _Invalid:
-        return tuple([check(item, f"{path}[{index}]") for index, item in enumerate(values)])
+def _require(fine: bool, name: str, value: Any, expected: str) -> None:
+    if not fine:
+        raise _Invalid(f"{name} is {_short(value)}, expected {expected}")
 
 
 def _short(value: Any) -> str:
@@ -640,3 +440,107 @@ def _short(value: Any) -> str:
         return "a huge number"
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- checks of one value, given with its name for messages; each returns it as an average has it
+
+
+def _name(is_name: Callable[[str], bool], expected: str) -> Callable[[Any, str], str]:
+    """Return a check of names."""
+
+    def check(value: Any, name: str) -> str:
+        _require(isinstance(value, str) and len(value) <= 255 and is_name(value), name, value, expected)
+        return value
+
+    return check
+
+
+def _label(value: Any, name: str) -> str:
+    try:
+        if not isinstance(value, str):
+            raise ValueError("expected text")
+        return check_label(value)
+    except ValueError as error:
+        raise _Invalid(f"{name} is {_short(value)}: {error}") from None
+
+
+def _number(value: Any, name: str) -> float:
+    checked = number(value)
+    _require(checked is not None and abs(checked) < _TOO_LARGE, name, value, "a number")
+    return cast(float, checked)
+
+
+def _whole(value: Any, name: str) -> int:
+    _require(type(value) is int and 0 <= value < 1 << 63, name, value, "a whole number")
+    return value
+
+
+def _list_of(check: Callable[[Any, str], _T]) -> Callable[[Any, str], tuple[_T, ...]]:
+    """Return a check of lists; which item is wrong is written only when one is, since most of the time goes here."""
+
+    def check_all(value: Any, name: str) -> tuple[_T, ...]:
+        few = isinstance(value, list) and len(value) <= _MOST_SEEDS
+        _require(few, name, value, f"a list of at most {_MOST_SEEDS} numbers")
+        try:
+            return tuple([check(item, name) for item in value])
+        except _Invalid:
+            return tuple([check(item, f"{name}[{index}]") for index, item in enumerate(value)])
+
+    return check_all
+
+
+_wholes = _list_of(_whole)
+
+
+def _ascending(value: Any, name: str) -> tuple[int, ...]:
+    numbers = _wholes(value, name)
+    if list(numbers) != sorted(set(numbers)):
+        raise _Invalid(f"{name} is not in ascending order, or has a seed twice")
+    return numbers
+
+
+def _counts(value: Any, name: str) -> Counts:
+    *numbers, lists = (field.name for field in dataclasses.fields(Counts))
+    _require(isinstance(value, dict), name, value, f"an object with {', '.join(numbers)} and {lists}")
+    # Versions 1 and 2 have no lists of classes.
+    _check_keys(value, (*numbers, lists), needed=numbers, path=f"{name}: ")
+    digests = value.get(lists, [])
+    fine = isinstance(digests, list) and all(map(_is_digest, digests)) and digests == sorted(set(digests))
+    _require(fine and len(digests) <= _MOST_SEEDS, f"{name}.{lists}", digests, "ascending SHA-256 digests")
+    counts = {key: _ascending(value[key], f"{name}.{key}") for key in numbers}
+    if any(0 in several for several in counts.values()):
+        raise _Invalid(f"{name} has a number of 0, expected positive ones")
+    return Counts(**counts, class_lists=tuple(digests))
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def _pretraining(value: Any, name: str) -> str:
+    _require(value in PRETRAINING, name, value, ", ".join(PRETRAINING))
+    return value
+
+
+_plain_name = _name(constants.is_plain_name, "a name of letters, digits and ._+-")
+
+#: Checks of an entry, by its keys, which are the fields of an average.
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "model": _name(constants.is_model_name, "<model_title>_<architecture_name>"),
+    "dataset": _name(constants.is_plain_name, "a data set name such as in1k"),
+    "evaluation": _plain_name,
+    "metric": _plain_name,
+    "n_shot": _whole,
+    "value": _number,
+    "std": _number,
+    "seeds": _ascending,
+    "missing_seeds": _ascending,
+    "by_seed": _list_of(_number),
+    "source": _label,
+    "epochs": _wholes,
+    "counts": _counts,
+    "concepts": lambda value, name: value,  # checked with the accuracies that they make
+    "pretraining": _pretraining,
+}
+_FIELDS = dataclasses.fields(SeedAverage)
+_NEEDED = tuple(field.name for field in _FIELDS if field.default is dataclasses.MISSING)

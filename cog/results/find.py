@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import operator
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from cog import config, constants, paths
 from cog.errors import CogError, some
 from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, UnfinishedError
+from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, RunPlace, UnfinishedError
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.runtime import files, run_archive
 from cog.runtime.parallel_reading import map_waiting
@@ -39,11 +40,7 @@ _MOST_LOOKED_AT = 100
 class _Folder(NamedTuple):
     """A folder that looks like a result, and what its place says about it."""
 
-    model: str
-    dataset: str
-    evaluation: str  # or the name of the analysis
-    n_shot: int | None  # None: the run must say
-    seed: int | None  # None: it is an analysis
+    place: RunPlace  # of an analysis without a seed
     path: str
     run: Run | Problem | None = None  # already read, from an archive
 
@@ -114,16 +111,8 @@ def find_all(
         analyses=analyses,
     )
     problems = [] if models is not None else _misnamed(root)
-    folders = list(_model_folders(root, models, problems))
-    return _sorted(search.read(folders), problems)
-
-
-class _Results(NamedTuple):
-    """What there is in some folders, in no particular order."""
-
-    runs: list[Run]
-    analyses: list[AnalysisRecord]
-    problems: list[Problem]
+    folders = search.list_models(list(_model_folders(root, models, problems)), problems)
+    return _read_all(folders, problems)
 
 
 @dataclass(frozen=True)
@@ -136,14 +125,13 @@ class _Search:
     seeds: frozenset[int] | None
     analyses: bool
 
-    def read(self, models: Sequence[tuple[str, Path]]) -> _Results:
-        """Read the results in the folders of models."""
+    def list_models(self, models: Sequence[tuple[str, Path]], problems: list[Problem]) -> list[_Folder]:
+        """Return the folders of results in those of models."""
         folders: list[_Folder] = []
-        problems: list[Problem] = []
         for found, inside in map_waiting(self._list_model, models, patience=8):
             folders += found
             problems += inside
-        return _read_all(folders, problems)
+        return folders
 
     def _list_model(self, item: tuple[str, Path]) -> tuple[list[_Folder], list[Problem]]:
         model, path = item
@@ -163,28 +151,17 @@ class _Search:
         archive = _archive(path, problems)
         for name in _names(path, archive, problems):
             if self.analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
-                folders.append(_Folder(model, dataset, analysis, None, None, os.path.join(path, name)))
+                place = RunPlace(model, dataset, None, None, analysis)
+                folders.append(_Folder(place, os.path.join(path, name)))
             parsed = paths.parse_evaluation_folder(name)
             if parsed is None or self.evaluation not in (None, parsed[0]):
                 continue
             if self.n_shots is None or parsed[1] in self.n_shots:
-                folders += _runs_in(path / name, model, dataset, *parsed, self.seeds, archive, problems)
+                place = RunPlace(model, dataset, parsed[1], None, parsed[0])
+                folders += _runs_in(path / name, place, self.seeds, archive, problems)
         if version != run_archive.version(path):
             return self._list_dataset(model, dataset, path)
         return _unambiguous(folders, problems), problems
-
-
-def _sorted(results: _Results, more_problems: list[Problem]) -> Everything:
-    """Return results and further problems, sorted."""
-    problems = [*more_problems, *results.problems]
-    by_evaluation: dict[str, list[Run]] = {}
-    for run in sorted(results.runs, key=run_records.sort_key):
-        by_evaluation.setdefault(run.evaluation, []).append(run)
-    records = sorted(
-        results.analyses,
-        key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis)),
-    )
-    return Everything(by_evaluation, records, sorted(problems, key=lambda problem: str(problem.path)))
 
 
 def top1_of_model(
@@ -214,25 +191,22 @@ def read_evaluation(
         CogError: when ``folder`` is not a readable folder.
     """
     folder = files.require_dir(folder, "--logreg_root_dir")
-    model, dataset, n_shot = _describe(folder)
-    parsed = paths.parse_evaluation_folder(Path(os.path.abspath(folder)).name)
-    evaluation = parsed[0] if parsed is not None else LOGREG
+    place = _place_of(Path(os.path.abspath(folder)))
     problems: list[Problem] = []
-    archive = None if parsed is None else _archive(Path(os.path.abspath(folder)).parent, problems)
-    wanted = None if seeds is None else set(seeds)
-    runs = _runs_in(folder, model, dataset, evaluation, n_shot, wanted, archive, problems)
-    everything = _sorted(_read_all(_unambiguous(runs, problems), problems), [])
-    return everything.runs.get(evaluation, []), everything.problems
+    archive = _archive(Path(os.path.abspath(folder)).parent, problems)
+    runs = _runs_in(folder, place, None if seeds is None else set(seeds), archive, problems)
+    everything = _read_all(_unambiguous(runs, problems), problems)
+    return everything.runs.get(place.evaluation, []), everything.problems
 
 
-def _describe(folder: Path) -> tuple[str, str, int | None]:
-    """Model, data set and shots of an evaluation folder in the layout; empty and None elsewhere."""
-    parts = Path(os.path.abspath(folder)).parts[-4:]
-    parsed = paths.parse_evaluation_folder(parts[-1]) if parts else None
+def _place_of(folder: Path) -> RunPlace:
+    """Return what the whole path of an evaluation folder says; outside the layout, at most the evaluation."""
+    parts = folder.parts[-4:]
+    evaluation, n_shot = paths.parse_evaluation_folder(folder.name) or (LOGREG, None)
     model = "_".join(parts[:2])
-    if parsed is None or len(parts) < 4 or not constants.is_model_name(model) or "_" in parts[0]:
-        return "", "", None
-    return model, parts[2], parsed[1]
+    if n_shot is None or len(parts) < 4 or not constants.is_model_name(model) or "_" in parts[0]:
+        return RunPlace("", "", None, None, evaluation)
+    return RunPlace(model, parts[2], n_shot, None, evaluation)
 
 
 def _scan(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> list[os.DirEntry[str]]:
@@ -362,10 +336,7 @@ def _names(folder: Path, archive: RunArchive | None, problems: list[Problem]) ->
 
 def _runs_in(
     folder: Path,
-    model: str,
-    dataset: str,
-    evaluation: str,
-    n_shot: int | None,
+    place: RunPlace,
     wanted: Collection[int] | None,
     archive: RunArchive | None,
     problems: list[Problem],
@@ -379,23 +350,17 @@ def _runs_in(
             seed = paths.parse_seed_folder(name)
             if seed is None or (wanted is not None and seed not in wanted):
                 continue
-            place = {
-                "model": model,
-                "dataset": dataset,
-                "n_shot": n_shot,
-                "seed": seed,
-                "evaluation": evaluation,
-            }
+            here, path = place._replace(seed=seed), f"{prefix}{name}"
             run: Run | Problem
             try:
-                run = run_records.read_packed(archive, f"{packed}/{name}", f"{prefix}{name}", **place)
+                run = run_records.read_packed(archive, f"{packed}/{name}", path, here)
             except CogError as error:
                 run = Problem(folder / name, str(error))
-            found[name] = _Folder(model, dataset, evaluation, n_shot, seed, f"{prefix}{name}", run)
+            found[name] = _Folder(here, path, run)
     for seed, name in _seed_folders(folder, wanted, problems, missing_ok=archive is not None):
         names = [entry.name for entry in _scan(folder / name, [])] if name in found else []
         if name not in found or run_archive.holds_result(names):
-            found[name] = _Folder(model, dataset, evaluation, n_shot, seed, f"{prefix}{name}")
+            found[name] = _Folder(place._replace(seed=seed), f"{prefix}{name}")
     return list(found.values())
 
 
@@ -419,27 +384,33 @@ def _seed_folders(
 def _unambiguous(folders: Iterable[_Folder], problems: list[Problem]) -> list[_Folder]:
     """Return the folders whose result is in no other one; the others become problems."""
     single = []
-    for group in grouped(folders, lambda folder: folder[:5]).values():
+    for group in grouped(folders, lambda folder: folder.place).values():
         if len(group) == 1:
             single += group
             continue
         for folder in group:
             others = ", ".join(other.path for other in group if other is not folder)
-            reason = f"seed {folder.seed} is also in {others}; keep one of them"
+            reason = f"seed {folder.place.seed} is also in {others}; keep one of them"
             problems.append(Problem(Path(folder.path), reason))
     return single
 
 
-def _read_all(folders: Sequence[_Folder], problems: list[Problem]) -> _Results:
-    """Read folders."""
-    runs, records = [], []
+def _read_all(folders: Sequence[_Folder], problems: list[Problem]) -> Everything:
+    """Return what is in folders, and the problems with it beside those that are known, sorted."""
+    runs: list[Run] = []
+    records: list[AnalysisRecord] = []
     for result, inside in map_waiting(_read, folders):
         if isinstance(result, Run):
             runs.append(result)
         elif result is not None:
             records.append(result)
         problems += inside
-    return _Results(runs, records, problems)
+    runs.sort(key=run_records.sort_key)
+    records.sort(
+        key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))
+    )
+    problems.sort(key=lambda problem: str(problem.path))
+    return Everything(grouped(runs, operator.attrgetter("evaluation")), records, problems)
 
 
 def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
@@ -449,17 +420,9 @@ def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
     if folder.run is not None:
         return (folder.run, []) if isinstance(folder.run, Run) else (None, [folder.run])
     try:
-        if folder.seed is None:
+        if folder.place.seed is None:
             return _read_analysis(folder), problems
-        return run_records.read_run(
-            folder.path,
-            model=folder.model,
-            dataset=folder.dataset,
-            n_shot=folder.n_shot,
-            seed=folder.seed,
-            evaluation=folder.evaluation,
-            problems=problems,
-        ), problems
+        return run_records.read_run(folder.path, folder.place, problems), problems
     except UnfinishedError as error:
         reason, state = str(error), error.state
     except CogError as error:
@@ -475,7 +438,7 @@ def _read_analysis(folder: _Folder) -> AnalysisRecord:
         UnfinishedError: when there is none yet.
         CogError: when it is not the record of this analysis.
     """
-    path = Path(folder.path)
+    path, place = Path(folder.path), folder.place
     try:
         entries = sorted(os.listdir(path))
         if RESULTS_FILE not in entries:
@@ -493,10 +456,12 @@ def _read_analysis(folder: _Folder) -> AnalysisRecord:
     except (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise CogError(f"{RESULTS_FILE} is not the record of an analysis ({error})") from error
     paths.require_limit(path, record.identity.get("limit"))
-    if record.analysis != folder.evaluation:
-        name = folder.evaluation
-        raise CogError(f"{RESULTS_FILE} holds a result of {record.analysis}, the folder's name says {name}")
+    if record.analysis != place.evaluation:
+        expected = place.evaluation
+        raise CogError(
+            f"{RESULTS_FILE} holds a result of {record.analysis}, the folder's name says {expected}"
+        )
     odd = [name for name in record.values if not constants.is_plain_name(name)]
     if odd:
         raise CogError(f"{RESULTS_FILE} has a value named {odd[0][:40]!r}, expected letters, digits and ._+-")
-    return dataclasses.replace(record, model=folder.model, dataset=folder.dataset)
+    return dataclasses.replace(record, model=place.model, dataset=place.dataset)

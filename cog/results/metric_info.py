@@ -119,22 +119,16 @@ class ClassifierName:
     @property
     def label(self) -> str:
         """A few words."""
-        parts = [_TYPES[self.type]]
-        if self.pca_dim:
-            parts.append(f"{self.pca_dim} principal components")
-        if self.max_per_class:
-            parts.append(f"{self.max_per_class} images per class")
-        return ", ".join(parts)
+        return self._words(_TYPES, "{} principal components", "{} images per class")
 
     @property
     def short(self) -> str:
         """Fewer words."""
-        parts = [_SHORT_TYPES[self.type]]
-        if self.pca_dim:
-            parts.append(f"PCA {self.pca_dim}")
-        if self.max_per_class:
-            parts.append(f"max {self.max_per_class} images")
-        return ", ".join(parts)
+        return self._words(_SHORT_TYPES, "PCA {}", "max {} images")
+
+    def _words(self, types: Mapping[str, str], pca: str, most: str) -> str:
+        limits = ((pca, self.pca_dim), (most, self.max_per_class))
+        return ", ".join([types[self.type], *(text.format(n) for text, n in limits if n)])
 
 
 def classifier(experiment: str) -> ClassifierName | None:

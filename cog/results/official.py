@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -156,12 +156,12 @@ class Comparable:
     """
 
     verdicts: Mapping[tuple[str, str, str], Verdict]
-    _benchmark: frozenset[str] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def _benchmark(self) -> frozenset[str]:
+        """The data sets on which some results are on the official data."""
         on_it = (Match.OFFICIAL, Match.NEARLY)
-        datasets = (dataset for (_, _, dataset), v in self.verdicts.items() if v.match in on_it)
-        object.__setattr__(self, "_benchmark", frozenset(datasets))
+        return frozenset(dataset for (*_, dataset), v in self.verdicts.items() if v.match in on_it)
 
     def verdict(self, average: SeedAverage) -> Verdict:
         """Return the verdict on the data of an average."""
@@ -169,7 +169,7 @@ class Comparable:
 
     def is_foreign(self, average: SeedAverage) -> bool:
         """Whether an average is on other data than results on the same data set that are on the official data."""
-        return self.verdict(average).match is Match.DIFFERENT and average.dataset in self._benchmark
+        return self._is_refused((average.model, average.source, average.dataset), self.verdict(average))
 
     def allows(self, average: SeedAverage, other: SeedAverage) -> bool:
         """Whether two averages of a data set may be compared.

@@ -77,13 +77,13 @@ def kinds(averages: Iterable[SeedAverage]) -> list[LevelKind]:
     return made
 
 
-def mean_interval(kind: LevelKind, *, level: float = 0.95) -> tuple[float, float] | None:
-    """Return Student's t interval of the mean over random draws; None for one draw, or for levels."""
+def mean_interval(kind: LevelKind) -> tuple[float, float] | None:
+    """Return Student's t interval (95 %) of the mean over random draws; None for one draw, or for levels."""
     if kind.draws < 2:
         return None
     from scipy import stats
 
     (mean,) = kind.by_level.values()
     assert mean.std is not None
-    half = float(stats.t.ppf((1 + level) / 2, kind.draws - 1)) * mean.std / kind.draws**0.5
+    half = float(stats.t.ppf(0.975, kind.draws - 1)) * mean.std / kind.draws**0.5
     return mean.value - half, mean.value + half

@@ -11,21 +11,20 @@ import contextlib
 import functools
 import itertools
 import json
-import marshal
-import math
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.results import concept_counts, ties
+from cog.results import concept_counts
 from cog.results.concept_counts import ConceptCounts
+from cog.results.run_details import COUNTED, NO_DETAILS, Details, image_list_of_test, read_details
 from cog.results.scores import (
+    LOGREG,
     Counts,
     Score,
     SeedAverage,
@@ -37,7 +36,7 @@ from cog.results.scores import (
 )
 from cog.runtime import run_archive, safe_load
 from cog.runtime.atomic_dir import STAGE_PREFIX
-from cog.runtime.json_fields import number, text, whole
+from cog.runtime.json_fields import number, whole
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING, read_state
 from cog.runtime.run_archive import RunArchive
 
@@ -55,79 +54,33 @@ _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
 # Accuracies computed in float32 may exceed 100 by rounding.
 _TOLERANCE_PERCENT = 1e-3
 
-_PLAIN = frozenset({type(None), str, bool, int})
-
-#: Of results.json, what :func:`read_details` and tables need (without the trials: :data:`_COUNTED`).
+#: Of results.json, what :func:`read_details` and tables need (without the trials: :data:`COUNTED`).
 _SUMMARIZED = (
     "status", "seed", "n_shot", "final", "identity", "train_features", "test_features", "n_classes", "feature_dim",
-    "rows", "best_trial", "seconds", "versions", "device", "precision",
-    "finished",
+    "rows", "best_trial", "seconds", "versions", "device", "precision", "finished",
 )  # fmt: skip
-
-#: What is told of the trials.
-_COUNTED = ("n_trials", "n_trials_tied", "n_trials_diverged", "best_val_top1")
-
-_KEPT: dict[tuple[Any, bytes], Any] = {}
-_MOST_KEPT = 1 << 12
 
 # A record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
 
 
-@dataclass(frozen=True)
-class Details:
-    """What ``results.json`` tells about a run beside its accuracy; all empty for the original toolkit's runs.
-
-    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and no number
-    is computed from it.
+class RunPlace(NamedTuple):
+    """What the place of a seed folder says about its run.
 
     Attributes:
-        settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
-            booleans, None, and lists of two numbers: ``seed``, ``n_shot``, ``n_trials``, ``n_epochs``,
-            ``batch_size``, ``momentum``, ``val_frac``, ``lr_interval``, ``wd_interval``, ``normalize``, ``lr``,
-            ``wd`` (the last two only without a search).
-        train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
-            ``image_list_sha256``.
-        test_features: the same of the test features.
-        train_features_file: path of the training features as the run saw it.
-        test_features_file: the same of the test features.
-        n_classes: number of classes.
-        feature_dim: dimensions of the features.
-        rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
-        n_trials: trials of the search that were recorded.
-        n_trials_diverged: how many of them diverged.
-        n_trials_tied: how many are about as good as the best one (:mod:`cog.results.ties`).
-        best_trial: number of the trial whose pair was used; None without a search.
-        best_val_top1: its accuracy on the held-out part, in percent.
-        seconds: duration of search and final training together.
-        versions: of Python packages.
-        device: ``cpu``, ``cuda:0``, ...
-        precision: of the products in training as it was used, not as CLF.PRECISION asked for: ``bf16``, ``fp32
-            (search), bf16 (final training)``.
-        finished: ISO 8601 time in UTC.
+        model: name; "" where the folder is outside the layout, as for the next.
+        dataset: name.
+        n_shot: training images per class, 0 = all; None: as the run records it, else as the name of the evaluation's
+            folder has it.
+        seed: seed; None: it is not the place of a single run.
+        evaluation: ``EVAL.NAME`` with what tells variants apart, or the name of an analysis.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    train_features: Mapping[str, Any] = field(default_factory=dict)
-    test_features: Mapping[str, Any] = field(default_factory=dict)
-    train_features_file: str | None = None
-    test_features_file: str | None = None
-    n_classes: int | None = None
-    feature_dim: int | None = None
-    rows: Mapping[str, int] = field(default_factory=dict)
-    n_trials: int = 0
-    n_trials_diverged: int = 0
-    n_trials_tied: int = 0
-    best_trial: int | None = None
-    best_val_top1: float | None = None
-    seconds: float = 0.0
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str | None = None
-    precision: str | None = None
-    finished: str | None = None
-
-
-_NO_DETAILS = Details()
+    model: str
+    dataset: str
+    n_shot: int | None
+    seed: int | None
+    evaluation: str = LOGREG
 
 
 @dataclass(frozen=True)
@@ -151,7 +104,7 @@ class Run:
     folder: str  # the seed folder
     final_folder: str  # its subfolder with logs.pkl
     details: Details = field(default_factory=Details, compare=False, repr=False)
-    evaluation: str = "logreg"  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
+    evaluation: str = LOGREG  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
     concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -210,7 +163,7 @@ def scores(runs: Iterable[Run]) -> list[Score]:
     return made
 
 
-@functools.lru_cache(_MOST_KEPT)
+@functools.lru_cache(4096)
 def _counts(*known: int | None) -> Counts:
     """Return what most runs have in common."""
     return Counts(*(() if n is None else (n,) for n in known))  # type: ignore[arg-type]  # the fourth is not among them
@@ -278,16 +231,7 @@ class UnfinishedError(CogError):
         self.state = state
 
 
-def read_run(
-    path: str | os.PathLike[str],
-    *,
-    model: str,
-    dataset: str,
-    n_shot: int | None,
-    seed: int,
-    evaluation: str = "logreg",
-    problems: list[Problem] | None = None,
-) -> Run:
+def read_run(path: str | os.PathLike[str], place: RunPlace, problems: list[Problem] | None = None) -> Run:
     """Read one seed folder.
 
     A run of this toolkit is complete when ``results.json`` says so (it is written last); one of the
@@ -296,12 +240,7 @@ def read_run(
 
     Args:
         path: the seed folder.
-        model: what the folder's place says about the run (same for the next four).
-        dataset: data set.
-        n_shot: training images per class, 0 = all; None: as the run records it, else as the evaluation
-            folder's name has it.
-        seed: seed.
-        evaluation: ``EVAL.NAME`` with what tells variants apart.
+        place: what it says about the run.
         problems: receives leftovers inside the folder that do not make the run unusable.
 
     Raises:
@@ -310,19 +249,12 @@ def read_run(
     """
     path = os.fspath(path)
     problems = [] if problems is None else problems
-    place: dict[str, Any] = {
-        "model": model,
-        "dataset": dataset,
-        "n_shot": n_shot,
-        "seed": seed,
-        "evaluation": evaluation,
-    }
     finals, stages = [], []
     record: dict[str, Any] | None = None
     entries = _list(path)
     for name, is_dir in entries:
         if name == RESULTS_FILE:
-            record = _read_record(path, seed=seed, n_shot=n_shot)
+            record = _read_record(path, place)
         elif name.startswith("final") and is_dir:
             finals.append(name)
         elif name.startswith(STAGE_PREFIX):
@@ -332,7 +264,7 @@ def read_run(
     elif stages and read_state(path, [name for name, _ in entries], complete=True).holder is None:
         problems += [Problem(Path(path, name), LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
-    return _run(path, final, record, _read_last(path, final), **place)
+    return _run(path, final, record, _read_last(path, final), place)
 
 
 def _read_last(path: str, final: str) -> tuple[float, float, int]:
@@ -346,25 +278,15 @@ def _read_last(path: str, final: str) -> tuple[float, float, int]:
     return top1, top5, n_epochs
 
 
-def image_list_of_test(details: Details) -> str | None:
-    """Return the SHA-256 of the list of test images that a run was tested on; None where it is not recorded."""
-    return text(details.test_features.get("image_list_sha256"))
-
-
 def _run(
     path: str,
     final: str,
     record: dict[str, Any] | None,
     last: tuple[float, float, int],
-    *,
-    model: str,
-    dataset: str,
-    n_shot: int | None,
-    seed: int,
-    evaluation: str,
+    place: RunPlace,
 ) -> Run:
     """Return the run that a record (None: of the original toolkit) and the end of its logs describe."""
-    details = _NO_DETAILS if record is None else read_details(record)
+    details = NO_DETAILS if record is None else read_details(record)
     paths.require_limit(path, details.settings.get("limit"))
     top1, top5, n_epochs = last
     recorded = record["final"] if record is not None else {}
@@ -389,15 +311,13 @@ def _run(
                 f"{RESULTS_FILE} was changed ({error}); run this again with --overwrite, or remove the entry "
                 f"{concept_counts.CORRECT}"
             ) from error
-    if n_shot is None:
+    if place.n_shot is None:
         named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
         n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
+        place = place._replace(n_shot=n_shot)
     pair = recorded if recorded.keys() >= {"lr", "wd"} else _hyper_parameters(final) | recorded
     return Run(
-        model=model,
-        dataset=dataset,
-        n_shot=n_shot,
-        seed=seed,
+        **place._asdict(),
         top1=top1,
         top5=top5,
         n_epochs=n_epochs,
@@ -407,7 +327,6 @@ def _run(
         folder=path,
         final_folder=final,
         details=details,
-        evaluation=evaluation,
         concepts=concepts,
     )
 
@@ -420,7 +339,8 @@ def summary_of(run: Run) -> dict[str, Any]:
     """
     record: dict[str, Any] | None = None
     if run_archive.is_file(run.path / RESULTS_FILE):
-        record = summarize(_read_record(run.folder, seed=run.seed, n_shot=run.n_shot))
+        place = RunPlace(run.model, run.dataset, run.n_shot, run.seed, run.evaluation)
+        record = summarize(_read_record(run.folder, place))
     return {"final": run.final_folder, "last": [run.top1, run.top5, run.n_epochs], "record": record}
 
 
@@ -428,17 +348,17 @@ def summarize(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what :func:`read_packed` needs of the content of ``results.json``."""
     details = read_details(record)
     kept = {key: record[key] for key in _SUMMARIZED if key in record}
-    return kept | {key: getattr(details, key) for key in _COUNTED}
+    return kept | {key: getattr(details, key) for key in COUNTED}
 
 
-def read_packed(archive: RunArchive, name: str, path: str, **place: Any) -> Run:
+def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> Run:
     """Return a run as the index of its archive tells it, without a look at its files.
 
     Args:
         archive: where its files are.
         name: the run, as the archive names it.
         path: its seed folder, which need not exist.
-        **place: what the folder's place says about the run, see :func:`read_run`.
+        place: what it says about the run.
 
     Raises:
         CogError: when the entry is not one of :func:`summary_of`.
@@ -448,13 +368,13 @@ def read_packed(archive: RunArchive, name: str, path: str, **place: Any) -> Run:
         final, record = entry["final"], entry["record"]
         top1, top5, n_epochs = entry["last"]
         if record is not None:
-            _check_record(record, seed=place["seed"], n_shot=place["n_shot"])
+            _check_record(record, place)
     except (KeyError, TypeError, ValueError) as error:
         raise CogError(f"the index of {archive.path.name} has no entry of a run here ({error})") from error
     good = isinstance(final, str) and type(n_epochs) is int
     if not good or not all(type(value) is float and is_percentage(value) for value in (top1, top5)):
         raise CogError(f"the index of {archive.path.name} has no accuracies of this run")
-    return _run(path, final, record, (top1, top5, n_epochs), **place)
+    return _run(path, final, record, (top1, top5, n_epochs), place)
 
 
 def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool = False) -> None:
@@ -505,23 +425,23 @@ def _list(path: str) -> list[tuple[str, bool]]:
     return sorted(names)
 
 
-def _read_record(path: str, *, seed: int, n_shot: int | None) -> dict[str, Any]:
+def _read_record(path: str, place: RunPlace) -> dict[str, Any]:
     """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
     content = safe_load.contents(os.path.join(path, RESULTS_FILE), "record of a run", _LARGEST_RECORD)
     try:
         record = json.loads(bytes(content))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
-    _check_record(record, seed=seed, n_shot=n_shot)
+    _check_record(record, place)
     return record
 
 
-def _check_record(record: Any, *, seed: int, n_shot: int | None) -> None:
+def _check_record(record: Any, place: RunPlace) -> None:
     if not isinstance(record, dict) or not isinstance(record.get("final"), dict):
         raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
     if record.get("status") != "complete":
         raise CogError(f"{RESULTS_FILE} says status {record.get('status')!r}, expected 'complete'")
-    for key, expected in (("seed", seed), ("n_shot", n_shot)):
+    for key, expected in (("seed", place.seed), ("n_shot", place.n_shot)):
         if expected is not None and record.get(key, expected) != expected:
             raise CogError(f"{RESULTS_FILE} says {key} {record[key]!r}, the folder's name {expected}")
     if type(record.get("n_shot", 0)) is not int or record.get("n_shot", 0) < 0:
@@ -576,114 +496,3 @@ def _hyper_parameters(final_folder: str) -> dict[str, Any]:
 def is_percentage(value: float) -> bool:
     """Whether ``value`` is in [0, 100], up to rounding; also refuses NaN."""
     return -_TOLERANCE_PERCENT <= value <= 100 + _TOLERANCE_PERCENT
-
-
-def read_details(record: Mapping[str, Any]) -> Details:
-    """Take from the content of ``results.json`` what is shown beside the accuracy.
-
-    Whatever is absent or of an unexpected type is left empty: old and foreign records count all the same.
-    """
-    identity = _mapping(record.get("identity"))
-    trials = [trial for trial in _sequence(record.get("trials")) if isinstance(trial, dict)]
-    best_trial = record.get("best_trial")
-    best_trial = best_trial if type(best_trial) is int else None
-    return Details(
-        settings=_shared(
-            {key: value for key, value in identity.items() if type(value) is not dict}, _settings
-        ),
-        train_features=_shared(identity.get("train_features"), _plain),
-        test_features=_shared(identity.get("test_features"), _plain),
-        train_features_file=_interned(record.get("train_features")),
-        test_features_file=_interned(record.get("test_features")),
-        n_classes=whole(record.get("n_classes")),
-        feature_dim=whole(record.get("feature_dim")),
-        rows=_shared(record.get("rows"), _whole_numbers),
-        n_trials=len(trials) or whole(record.get("n_trials")) or 0,
-        n_trials_tied=len(ties.tied(list(map(_val_top1, trials)))) or whole(record.get("n_trials_tied")) or 0,
-        n_trials_diverged=sum([trial.get("diverged") is True for trial in trials])
-        or whole(record.get("n_trials_diverged"))
-        or 0,
-        best_trial=best_trial,
-        best_val_top1=number(
-            _numbered(trials, best_trial).get("val_top1") if trials else record.get("best_val_top1")
-        ),
-        seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
-        versions=_shared(record.get("versions"), _texts),
-        device=_interned(record.get("device")),
-        precision=_interned(record.get("precision")),
-        finished=text(record.get("finished")),
-    )
-
-
-def _numbered(trials: Sequence[Mapping[str, Any]], wanted: int | None) -> Mapping[str, Any]:
-    """Return the last trial of a number."""
-    for trial in reversed(trials):
-        n = trial.get("number")
-        if type(n) is int and n == wanted:
-            return trial
-    return {}
-
-
-def _interned(value: Any) -> str | None:
-    """Return a text, which hundreds of thousands of runs share."""
-    said = text(value)
-    return said and sys.intern(said)
-
-
-def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return what an entry of a record is kept as: what hundreds of thousands of runs say is converted and kept once.
-
-    Args:
-        value: of JSON.
-        convert: what becomes of it.
-    """
-    key = convert, marshal.dumps(value, 2)  # of version 2: equal bytes for equal values
-    kept = _KEPT.get(key)
-    if kept is None:
-        kept = convert(value)
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        _KEPT[key] = kept
-    return kept
-
-
-def _val_top1(trial: Mapping[str, Any]) -> float:
-    if trial.get("diverged") is True:
-        return math.nan
-    value = trial.get("val_top1")
-    if type(value) is not float or not math.isfinite(value):
-        value = number(value)
-    return math.nan if value is None else value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _sequence(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in _PLAIN or (type(value) is float and math.isfinite(value))
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return {key: item for key, item in _mapping(value).items() if _is_plain(item)}
-
-
-def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values and short lists of them."""
-    return {
-        key: value
-        for key, value in identity.items()
-        if _is_plain(value) or (isinstance(value, list) and len(value) <= 2 and all(map(_is_plain, value)))
-    }
-
-
-def _whole_numbers(value: Any) -> dict[str, int]:
-    return {key: n for key, n in _mapping(value).items() if whole(n) is not None}
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {key: item for key, item in _mapping(value).items() if isinstance(item, str)}

@@ -20,7 +20,8 @@ from cog import constants
 from cog.errors import CogError
 from cog.results import official
 from cog.results.concept_counts import TOLERANCE_PERCENT, ConceptCounts
-from cog.results.run_records import Run, image_list_of_test
+from cog.results.run_details import image_list_of_test
+from cog.results.run_records import Run
 from cog.runtime import safe_load
 
 PREDICTIONS_FILE = "preds.pkl"

@@ -101,6 +101,10 @@ class Score:
     concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
 
+#: What a number is, whatever the model and the data set: evaluation, metric, training images per class (0 = all).
+Key = tuple[str, str, int]
+
+
 @dataclass(frozen=True)
 class SeedAverage:
     """One number of one model on one data set, averaged over seeds: of runs, an analysis, a publication, or a file.
@@ -141,12 +145,12 @@ class SeedAverage:
     pretraining: str | None = field(default=None, compare=False, repr=False)
 
     @property
-    def key(self) -> tuple[str, str, int]:
+    def key(self) -> Key:
         """Which number it is, whatever the model and the data set."""
         return self.evaluation, self.metric, self.n_shot
 
     @property
-    def place(self) -> tuple[str, str, tuple[str, str, int], str]:
+    def place(self) -> tuple[str, str, Key, str]:
         """Which number it is, of which model, data set and source."""
         return self.model, self.dataset, self.key, self.source
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from cog import constants
 from cog.errors import CogError
+from cog.results.run_details import texts
 from cog.results.run_records import LOGS_FILE, RESULTS_FILE, Run
 from cog.runtime import run_archive, safe_load
 from cog.runtime.json_fields import number, text, whole
@@ -173,18 +174,14 @@ def _read_features(folder: Path, dataset: str, split: str) -> FeatureDescription
     data = _read_json(folder / _FEATURES_METADATA)
     if data is None:
         return None
-    is_published, versions = data.get("checkpoint_is_published"), data.get("versions")
+    is_published = data.get("checkpoint_is_published")
     return FeatureDescription(
         dataset=dataset,
         split=split,
         folder=folder,
         checkpoint_is_published=is_published if isinstance(is_published, bool) else None,
         preprocessing=_preprocessing(data.get("preprocessing")),
-        versions={
-            key: value
-            for key, value in (versions.items() if isinstance(versions, dict) else ())
-            if isinstance(value, str)
-        },
+        versions=texts(data.get("versions")),
         **{name: check(data.get(name)) for check, names in _ENTRIES.items() for name in names},
     )
 

@@ -98,6 +98,11 @@ class Estimate:
     n_concepts: int
     n_seeds: int
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.low, self.high
+
 
 def accuracy(
     runs: Sequence[ConceptCounts], *, over: str = CONCEPTS, confidence: float = CONFIDENCE
@@ -134,15 +139,12 @@ def accuracy(
     return _share(share, _parts(_scaled(correct, images)), correct.shape, total, confidence)
 
 
-def mean_accuracy(
-    accuracies: np.ndarray, n_images: int, *, confidence: float = CONFIDENCE
-) -> Estimate | None:
+def mean_accuracy(accuracies: np.ndarray, n_images: int) -> Estimate | None:
     """Return the mean of the accuracies of concepts, each with the same weight.
 
     Args:
         accuracies: by seed and concept, in percent, float64 ``(S, C)``.
         n_images: test images of all concepts.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         In percent; that of :func:`accuracy` where all concepts have as many images. None for a single concept.
@@ -150,7 +152,7 @@ def mean_accuracy(
     if accuracies.shape[1] < 2:
         return None
     share = float(accuracies.mean()) / 100
-    return _share(share, _parts(accuracies), accuracies.shape, n_images, confidence)
+    return _share(share, _parts(accuracies), accuracies.shape, n_images)
 
 
 def _share(
@@ -158,7 +160,7 @@ def _share(
     parts: tuple[float, float],
     shape: tuple[int, int],
     total: float,
-    confidence: float,
+    confidence: float = CONFIDENCE,
     *,
     least: float | None = None,
 ) -> Estimate:
@@ -222,15 +224,12 @@ def difference(
     return _around(mean, _parts(_scaled(wins, images)), wins.shape, _two_images(total), confidence)
 
 
-def mean_difference(
-    differences: np.ndarray, n_images: int, *, confidence: float = CONFIDENCE
-) -> Estimate | None:
+def mean_difference(differences: np.ndarray, n_images: int) -> Estimate | None:
     """Return the mean over concepts of differences of their accuracies, each concept with the same weight.
 
     Args:
         differences: of two models by seed and concept, in points, float64 ``(S, C)``.
         n_images: test images of all concepts.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         In points; that of :func:`difference` where all concepts have as many images. None for a single concept.
@@ -238,7 +237,7 @@ def mean_difference(
     if differences.shape[1] < 2:
         return None
     mean, parts = float(differences.mean()), _parts(differences)
-    return _around(mean, parts, differences.shape, _two_images(n_images), confidence)
+    return _around(mean, parts, differences.shape, _two_images(n_images))
 
 
 def mean_difference_over_images(
@@ -315,9 +314,7 @@ def _strata(x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> _S
     return _Strata(float(of_seeds.mean()), (images, seeds), (n_seeds, n_images - len(n) + 1), least)
 
 
-def relative_difference(
-    runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts], *, confidence: float = CONFIDENCE
-) -> Estimate | None:
+def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts]) -> Estimate | None:
     """Return the difference of two models on the same images in percent of the baseline's accuracy.
 
     Paired over concepts and seeds as :func:`difference`. The ratio is linear to first order: each concept and seed
@@ -327,7 +324,6 @@ def relative_difference(
     Args:
         runs: of the model, one for each seed.
         baseline: of the other one, with the same seeds in the same order.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         In percent; None when the runs are not of the same images, of a single concept, or the baseline is never right.
@@ -341,7 +337,7 @@ def relative_difference(
     total, share = float(images.sum()), float(base.mean(axis=0).sum() / images.sum())
     residuals = _scaled(correct - ratio * base, images) / share
     few_images = _two_images(total) / share**2
-    return _around(100 * (ratio - 1), _parts(residuals), base.shape, few_images, confidence, most=math.inf)
+    return _around(100 * (ratio - 1), _parts(residuals), base.shape, few_images, most=math.inf)
 
 
 def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
@@ -461,7 +457,7 @@ def _around(
     parts: tuple[float, float],
     shape: tuple[int, int],
     few_images: float,
-    confidence: float,
+    confidence: float = CONFIDENCE,
     *,
     most: float = 100.0,
 ) -> Estimate:
@@ -587,7 +583,7 @@ def spread(pairs: Sequence[tuple[Sequence[ConceptCounts], Sequence[ConceptCounts
     return Spread(concepts, seeds, rest, len(images), int(images.sum()))
 
 
-def smallest_difference(spread: Spread, n_seeds: int, *, confidence: float = CONFIDENCE) -> float:
+def smallest_difference(spread: Spread, n_seeds: int) -> float:
     """Return the difference in points that ``n_seeds`` seeds, at least two, would tell in 80 % of studies.
 
     Without correction for the number of comparisons. That is half the interval plus 0.84 standard errors.
@@ -596,7 +592,7 @@ def smallest_difference(spread: Spread, n_seeds: int, *, confidence: float = CON
 
     concepts = spread.concepts / spread.n_concepts + _two_images(spread.n_images)
     parts = concepts, (spread.seeds + spread.rest / spread.n_concepts) / n_seeds
-    half = math.sqrt(_half_squared(parts, _degrees((n_seeds, spread.n_concepts)), 1 - confidence))
+    half = math.sqrt(_half_squared(parts, _degrees((n_seeds, spread.n_concepts)), 1 - CONFIDENCE))
     return half + float(ndtri(POWER)) * math.sqrt(sum(parts))
 
 

@@ -217,9 +217,7 @@ def _look(
     evaluation, n_shot = parsed
     seed = paths.parse_seed_folder(path.name)
     assert seed is not None
-    run = run_records.read_run(
-        path, model=model, dataset=dataset, n_shot=n_shot, seed=seed, evaluation=evaluation
-    )
+    run = run_records.read_run(path, run_records.RunPlace(model, dataset, n_shot, seed, evaluation))
     statuses, n_folders = _statuses(path)
     return _LooseRun(name, path, statuses, n_folders, run_records.summary_of(run))
 

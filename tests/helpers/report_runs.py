@@ -5,7 +5,8 @@ from __future__ import annotations
 from cog import constants
 from cog.results import published
 from cog.results.query import QueryResult
-from cog.results.run_records import Details, Run, average_runs
+from cog.results.run_details import Details
+from cog.results.run_records import Run, average_runs
 from cog.results.scores import SeedAverage
 
 SETTINGS = {

@@ -48,7 +48,7 @@ BAD = {
     "import missing": (("--import", "{root}/nowhere.json"), "does not exist"),
     "import folder": (("--import", "{root}"), "is a folder"),
     "import no JSON": (("--import", "{broken}"), "is not valid JSON"),
-    "import wrong schema": (("--import", "{wrong}"), "cells[0].top1.mean is 175.0, expected a percentage"),
+    "import wrong schema": (("--import", "{wrong}"), "entries[0]: value is 175.0, expected a percentage"),
     "import other JSON": (("--import", "{other}"), "not a file of --export"),
     "import twice, different": (("--import", "{good}", "{same_label}"), "under the same label 'lab'"),
     "mixed epochs": ((*ROOT, "--import", "{mixed}"), "different numbers of epochs (seed 1: 2, seed 2: 3)"),
@@ -153,7 +153,7 @@ def workshop(tmp_path_factory):
     ]
     add("mixed", exchange.dump(mixed))
     add("broken", good[:-30])
-    add("wrong", good.replace('"mean": 70.0', '"mean": 175.0'))
+    add("wrong", good.replace('"value": 70.0', '"value": 175.0'))
     add("other", '{"results": []}')
     places["locked"].chmod(0o500)
     yield base, {name: str(path) for name, path in places.items()}

@@ -478,7 +478,7 @@ def test_published_experiments_travel_and_cannot_be_forged(tmp_path):
     print_results.main(["--published_only", "--paper", "v1", "--export", str(file)])
     assert exchange.load(file) == published.averages("v1")
     text = file.read_text()
-    start = text.index('"experiment": "kmeans"')
+    start = text.index('"evaluation": "kmeans"')
     file.write_text(text[:start] + text[start:].replace('"value": 0.659', '"value": 0.959', 1))
     with pytest.raises(
         CogError, match="kmeans purity_v1 of sup_resnet50 on in1k is labelled 'paper v1' but is not"
@@ -498,9 +498,9 @@ GOOD = SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5, 0.0, (0, 1), (), (0.5
         ({"std": -1}, "expected a deviation"),
         ({"std": 0.5}, "does not have the population standard deviation"),
         ({"by_seed": [0.5]}, "a number for each seed"),
-        ({"experiment": "../x"}, "expected a name of letters"),
-        ({"quantity": ""}, "expected a name of letters"),
-        ({"quantity": 3}, "expected a name of letters"),
+        ({"evaluation": "../x"}, "expected a name of letters"),
+        ({"metric": ""}, "expected a name of letters"),
+        ({"metric": 3}, "expected a name of letters"),
         ({"model": "x"}, "expected <model_title>"),
         ({"seeds": [1, 0]}, "ascending"),
         ({"missing_seeds": [0]}, "names a seed that is there"),
@@ -510,13 +510,12 @@ GOOD = SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5, 0.0, (0, 1), (), (0.5
 )
 def test_bad_measures_in_a_file(tmp_path, change, message):
     content = json.loads(exchange.dump([GOOD], label="lab"))
-    assert content["version"] == 2
-    content["measures"][0] |= change
+    content["entries"][0] |= change
     (tmp_path / "f.json").write_text(json.dumps(content))
     with pytest.raises(CogError, match=re.escape(message)):
         exchange.load(tmp_path / "f.json")
     if "value" in change:  # without the list, or twice the same
-        content["measures"] = json.loads(exchange.dump([GOOD, GOOD]))["measures"]
+        content["entries"] = json.loads(exchange.dump([GOOD, GOOD]))["entries"]
         (tmp_path / "f.json").write_text(json.dumps(content))
         with pytest.raises(CogError, match="is a second kmeans ami"):
             exchange.load(tmp_path / "f.json")
@@ -527,10 +526,6 @@ def test_files_that_disagree():
     assert exchange.merge(("f", [GOOD]), ("g", [GOOD])) == [GOOD]
     with pytest.raises(CogError, match="f and g have different numbers of kmeans ami of a_b on in1k"):
         exchange.merge(("f", [GOOD]), ("g", [other]))
-
-
-def test_a_file_without_other_experiments_is_of_version_1():
-    assert json.loads(exchange.dump(published.accuracies("v2")[:1]))["version"] == 1
 
 
 @pytest.mark.parametrize(
@@ -778,9 +773,9 @@ def test_an_exported_variant_is_not_taken_for_the_protocols_classifier(
 ):
     path = tmp_path / "variant.json"
     content = exported(root, path, *keys)
-    assert content["cells"] == [] and {row["experiment"] for row in content["measures"]} == {evaluation}
+    assert {row["evaluation"] for row in content["entries"]} == {evaluation}
     lacking = sorted({*constants.SEEDS} - {*SEEDS}) if evaluation != "finetune" else []
-    assert all(row["missing_seeds"] == lacking for row in content["measures"])
+    assert all(row.get("missing_seeds", []) == lacking for row in content["entries"])
     found = json.loads(show("--import", path, "--overview", "--format", "json"))
     assert {row["experiment"] for row in found} == {evaluation}
     with pytest.raises(CogError, match="only numbers of other experiments there; add --overview"):
@@ -792,13 +787,12 @@ def test_an_exported_variant_is_not_taken_for_the_protocols_classifier(
     [
         ({"value": 180.0, "by_seed": [], "std": None}, "value is 180.0, expected a percentage"),
         ({"value": 1.0}, "by_seed does not have the mean that is given"),
-        ({"experiment": "logreg"}, "is an accuracy of logistic regression, expected among cells"),
     ],
 )
 def test_accuracies_in_a_file_are_checked_whatever_the_classifier(show, root, tmp_path, change, message):
     path = tmp_path / "ours.json"
     content = exported(root, path)
-    next(row for row in content["measures"] if row["experiment"] == "mlp").update(change)
+    next(row for row in content["entries"] if row["evaluation"] == "mlp").update(change)
     path.write_text(json.dumps(content))
     with pytest.raises(CogError, match=message):
         show("--import", path, "--variants", "mlp")
@@ -834,6 +828,6 @@ def test_one_folder_is_what_its_name_says(show, root, tmp_path):
     path = tmp_path / "one.json"
     print_results.main(["--logreg_root_dir", str(folder), "--export", str(path)])
     content = json.loads(path.read_text())
-    assert content["cells"] == [] and {row["experiment"] for row in content["measures"]} == {"logreg_pca256"}
+    assert {row["evaluation"] for row in content["entries"]} == {"logreg_pca256"}
     print_results.main(["--logreg_root_dir", str(folder.with_name("eval_logreg")), "--export", f"{path}2"])
-    assert len(json.loads((tmp_path / "one.json2").read_text())["cells"]) == 1
+    assert len(json.loads((tmp_path / "one.json2").read_text())["entries"]) == 2

@@ -93,7 +93,7 @@ def test_imported_models_are_marked_as_they_were_where_they_come_from(tmp_path, 
         (folder / "features_train/features.json").write_text(json.dumps({"pretraining": seen}))
     file, again = tmp_path / "ours.json", tmp_path / "again.json"
     assert print_results.main(["--models_root_dir", str(tmp_path / "models"), "--export", str(file)]) == 0
-    entries = json.loads(file.read_text())["cells"]
+    entries = json.loads(file.read_text())["entries"]
     assert {entry["model"]: entry["pretraining"] for entry in entries if "pretraining" in entry} == {
         "net_mine": "IN-1K", "net_web": "web"
     }  # fmt: skip
@@ -102,7 +102,7 @@ def test_imported_models_are_marked_as_they_were_where_they_come_from(tmp_path, 
     assert print_results.main(["--import", str(file)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "(web: net_web; not stated: net_untold)" in text and "net_mine †" not in text
-    assert json.loads(again.read_text())["cells"][0]["pretraining"] == "IN-1K"
+    assert json.loads(again.read_text())["entries"][0]["pretraining"] == "IN-1K"
     own = tmp_path / "models.yaml"
     own.write_text("net_web: {pretraining: IN-21K}\n")
     argv = ["--import", str(file), "--models_file", str(own), "--format", "json"]

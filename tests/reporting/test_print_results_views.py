@@ -84,8 +84,7 @@ def test_records_beside_the_published(study, show):
     for row in own:
         folders = (study / f"sup/resnet50/{row['dataset']}/eval_logreg").iterdir()
         values = [
-            run_records.read_run(f, model="", dataset="", n_shot=0, seed=int(f.name[5:])).top1
-            for f in folders
+            run_records.read_run(f, run_records.RunPlace("", "", 0, int(f.name[5:]))).top1 for f in folders
         ]
         assert row["mean"] == pytest.approx(np.mean(values)) and row["std"] == pytest.approx(np.std(values))
         other = paper["sup_resnet50", row["dataset"], 0]

@@ -10,6 +10,7 @@ from report_runs import forty_models, make_cell, make_found, make_run, published
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.html import facts, score_tables
+from cog.reporting.html.sentences import headline, of_model
 from cog.results import published, search_history
 from cog.results.model_facts import ModelFacts
 from cog.results.run_records import average_runs
@@ -35,12 +36,12 @@ def test_results_on_other_data_are_compared_with_each_other_only():
     assert all(not model.places for model in found.own)
     assert (
         "not on the official data (24 classes where the benchmark has 1,000, for example)"
-        in found.headline[0]
+        in headline(found)[0]
     )
-    assert found.headline[1] == (
+    assert headline(found)[1] == (
         "With all training images: highest by the mean alone: a_net on in1k and cog_l5 (not told apart from b_net)."
     )
-    assert "rank" not in " ".join(found.own[0].sentences)
+    assert "rank" not in " ".join(of_model(found.own[0]))
     assert found.baseline is found.own[0]
     assert {key: round(d.mean, 3) for key, d in found.differences.items()} == {
         (1, "in1k"): -40.0,
@@ -54,13 +55,13 @@ def test_only_the_data_sets_that_allow_it_are_compared():
     assert found.compared
     assert set(found.own[0].places) == {("in1k", 0)}
     assert any(
-        "Not compared, because the data are others: cog_l1, birds." in s for s in found.own[0].sentences
+        "Not compared, because the data are others: cog_l1, birds." in s for s in of_model(found.own[0])
     )
 
 
 def test_single_seeds_are_said():
-    assert any("single seed" in s for s in report_facts([make_run()]).own[0].sentences)
-    full = report_facts([make_run(seed=s) for s in constants.SEEDS]).own[0].sentences
+    assert any("single seed" in s for s in of_model(report_facts([make_run()]).own[0]))
+    full = of_model(report_facts([make_run(seed=s) for s in constants.SEEDS]).own[0])
     assert full[-1] == "Means over 5 seeds."
 
 
@@ -68,24 +69,24 @@ def test_few_shot_results_alone():
     official = report_facts(
         [make_run(dataset="cog_l5", n_shot=8, seed=s, top1=33.6) for s in constants.SEEDS]
     ).own[0]
-    assert official.sentences[0].startswith("With 8 training images per class: 33.6 ± 0.0 % on L5, rank ")
+    assert of_model(official)[0].startswith("With 8 training images per class: 33.6 ± 0.0 % on L5, rank ")
     other = report_facts([make_run(dataset="birds", n_shot=n, seed=22, top1=n) for n in (1, 4)])
-    assert other.own[0].sentences[0] == "With 4 training images per class: 4.0 ± 0.0 % on birds."
-    assert other.headline[0].endswith("What follows is about them alone.")
+    assert of_model(other.own[0])[0] == "With 4 training images per class: 4.0 ± 0.0 % on birds."
+    assert headline(other)[0].endswith("What follows is about them alone.")
 
 
 def test_first_version_of_the_paper_comes_with_a_caution():
     assert (
         "levels were built differently"
-        in report_facts([make_run()], published_cells=published.accuracies("v1")).headline[0]
+        in headline(report_facts([make_run()], published_cells=published.accuracies("v1")))[0]
     )
-    assert report_facts([make_run()]).headline == ()
+    assert headline(report_facts([make_run()])) == []
 
 
 def test_no_own_results():
     found = report_facts([])
     assert found.own == () and not found.notices
-    assert "no results of your own" in found.headline[0]
+    assert "no results of your own" in headline(found)[0]
 
 
 def test_own_runs_of_a_published_model_and_imports_are_told_apart():
@@ -98,17 +99,17 @@ def test_best_model_on_unseen_concepts():
     cells = shifted_study({}, model="a_net") + shifted_study(
         dict.fromkeys(constants.COG_LEVELS, 3.0), model="b_net"
     )
-    [text] = report_facts([], cells=cells).headline
+    [text] = headline(report_facts([], cells=cells))
     assert text.startswith("Of 2 models, b_net † has the highest mean over L1 to L5")
     assert "best on unseen" not in text and text.endswith(
         "None of them is known to have seen nothing beyond IN-1K."
     )
-    [text] = report_facts([], cells=cells, model_facts=ModelFacts({"a_net": "IN-1K"})).headline
+    [text] = headline(report_facts([], cells=cells, model_facts=ModelFacts({"a_net": "IN-1K"})))
     assert text.startswith("Of 2 models, b_net † has the highest mean")
     assert "Alone in having seen only IN-1K, a_net is best on unseen concepts" in text
     stated = ModelFacts({"a_net": "web", "b_net": "web"}, {"a_net": "IN-1K", "b_net": "IN-1K"})
     found = report_facts([], cells=cells, model_facts=stated)
-    assert found.headline[0].startswith("Of 2 models, b_net is best on unseen concepts: mean ")
+    assert headline(found)[0].startswith("Of 2 models, b_net is best on unseen concepts: mean ")
     assert (
         found.footnote.startswith("† ")
         and "a_net" not in found.footnote

@@ -9,32 +9,16 @@ from array import array
 
 import numpy as np
 import pytest
+from averages import counted_cell, paired_cell
 
-from cog.results import ranking, uncertainty
+from cog.results import uncertainty
 from cog.results.comparison import crossings, difference, judge, within
 from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import SeedAverage
 
 
-def paired_cell(model, values, *, dataset="in1k", n_shot=0, seeds=None, source="runs"):
-    seeds = tuple(seeds or range(len(values)))
-    mean, std = float(np.mean(values)), float(np.std(values))
-    return SeedAverage(
-        model, dataset, "logreg", "top1", n_shot, mean, std, seeds, by_seed=tuple(values), source=source
-    )
-
-
 def mean_cell(model, mean, std, *, dataset="in1k", n_shot=0, source="paper v2"):
     return SeedAverage(model, dataset, "logreg", "top1", n_shot, mean, std, source=source)
-
-
-def counted_cell(model, correct, *, images=50, dataset="in1k", seeds=None):
-    """An average of runs with these right answers (S, C)."""
-    correct = np.atleast_2d(correct)
-    values = 100 * correct.mean(axis=1) / images
-    cell = paired_cell(model, values.tolist(), dataset=dataset, seeds=seeds)
-    counts = (ConceptCounts(array("I", row.tolist()), images) for row in correct)
-    return dataclasses.replace(cell, concepts=tuple(counts))
 
 
 def test_pairing_is_by_seed_and_not_by_position():
@@ -63,33 +47,9 @@ def test_the_interval_is_over_concepts():
     assert found.deviation < np.std(values) / np.sqrt(30) and found.mean == pytest.approx(values.mean())
 
 
-def test_own_models_are_said_to_be_highest_where_that_is_told():
-    generator = np.random.default_rng(3)
-    base = generator.binomial(50, 0.5, (5, 60))
-    cells = [counted_cell("a_c", base, dataset=name) for name in ("in1k", "cog_l1")]
-    cells += [counted_cell("a_b", base + gain, dataset=name) for name, gain in (("in1k", 10), ("cog_l1", 0))]
-    label = {(cell.model, cell.source): cell.model for cell in cells}
-    (text,) = ranking.describe_highest(judge(ranking.to_highest(cells)), label)
-    assert text == (
-        "With all training images: a_b is highest on in1k; highest by the mean alone: a_c on cog_l1 (not told "
-        "apart from a_b)."
-    )
-    assert ranking.describe_highest(judge(ranking.to_highest(cells[:2])), label) == []
-
-
-def test_the_highest_is_told_from_every_other_model():
-    """The second may be told from the first, and the third, which varies more, not."""
-    generator = np.random.default_rng(4)
-    base = generator.binomial(50, 0.5, (5, 60))
-    wild = np.clip(base + generator.integers(-25, 26, (1, 60)) - 2, 0, 50)
-    cells = [counted_cell("a_b", base + 1), counted_cell("a_c", base), counted_cell("a_d", wild)]
-    differences = ranking.to_highest(cells)
-    assert [item.baseline for item in differences] == ["a_c", "a_d"]
-    (text,) = ranking.describe_highest(
-        judge(differences), {(cell.model, "runs"): cell.model for cell in cells}
-    )
-    assert [item.sign for item in judge(differences)] == [1, 0]
-    assert text.endswith("highest by the mean alone: a_b on in1k (not told apart from a_d).")
+def elsewhere_than(item, dataset):
+    """The same difference on another data set."""
+    return dataclasses.replace(item, average=dataclasses.replace(item.average, dataset=dataset))
 
 
 def test_a_comparison_that_is_shown_twice_is_corrected_for_once():
@@ -104,7 +64,7 @@ def test_a_comparison_that_is_shown_twice_is_corrected_for_once():
     assert [item.p_holm for item in judged] == pytest.approx(
         [expected[0], expected[0], expected[1], expected[0]]
     )
-    elsewhere = dataclasses.replace(there, dataset="cog_l1")
+    elsewhere = elsewhere_than(there, "cog_l1")
     assert judge([there, elsewhere])[0].p_holm == pytest.approx(min(1, 2 * there.p))
 
 
@@ -124,7 +84,7 @@ def test_verdicts_are_after_holms_correction():
     assert [item.p_holm for item in judged] == uncertainty.holm([item.p for item in items])
     (alone,) = judge(items[1:2])
     assert alone.reading == "higher"
-    many = judge([items[1], *(dataclasses.replace(items[2], dataset=f"data{i}") for i in range(10**4))])
+    many = judge([items[1], *(elsewhere_than(items[2], f"data{i}") for i in range(10**4))])
     assert many[0].low > 0 and many[0].reading == "not told apart"
 
 
@@ -203,9 +163,19 @@ def over_levels(means, *, std=1.0, n_shot=0, model="a_b"):
     ]
 
 
+def on(item):
+    """The data set of a difference."""
+    return item.average.dataset
+
+
 def found(*means, **changes):
     return [
-        (c.before, c.after, c.model_leads_after, (c.earliest, c.latest) if c.established else None)
+        (
+            on(c.before),
+            on(c.after),
+            c.model_leads_after,
+            (on(c.earliest), on(c.latest)) if c.earliest else None,
+        )
         for c in crossings(over_levels(means, **changes))
     ]
 
@@ -235,10 +205,11 @@ def test_exact_ties_are_no_change():
 def test_crossings_follow_the_order_of_the_levels_and_keep_models_apart():
     mixed = over_levels((-3, 3), n_shot=8)[::-1] + over_levels((3, -3), model="a_d") + over_levels((1, 1))
     found = crossings(mixed)
-    assert [(c.model, c.n_shot, c.model_leads_after, c.baseline, c.source) for c in found] == [
-        ("a_b", 8, True, "a_c", "lab"),
-        ("a_d", 0, False, "a_c", "lab"),
+    assert [(c.before.average.model, c.before.average.n_shot, c.model_leads_after) for c in found] == [
+        ("a_b", 8, True),
+        ("a_d", 0, False),
     ]
+    assert {(c.before.baseline.model, c.before.baseline.source) for c in found} == {("a_c", "lab")}
 
 
 def test_one_established_crossing_for_each_change_of_the_told_order():
@@ -248,14 +219,12 @@ def test_one_established_crossing_for_each_change_of_the_told_order():
         group = over_levels(generator.normal(0, 2, 6))
         result = crossings(group)
         told = [item.sign for item in group if item.sign]
-        established = [c for c in result if c.established]
+        established = [c for c in result if c.earliest]
         assert len(established) == sum(a != b for a, b in itertools.pairwise(told))
-        by_place = {item.dataset: item for item in group}
         for c in established:
-            signs = by_place[c.earliest].sign, by_place[c.latest].sign
-            assert signs == ((-1, 1) if c.model_leads_after else (1, -1))
-            assert (by_place[c.after].mean > 0) == c.model_leads_after == (by_place[c.before].mean < 0)
-            order = [PLACES.index(place) for place in (c.earliest, c.before, c.after, c.latest)]
+            assert (c.earliest.sign, c.latest.sign) == ((-1, 1) if c.model_leads_after else (1, -1))
+            assert (c.after.mean > 0) == c.model_leads_after == (c.before.mean < 0)
+            order = [PLACES.index(on(item)) for item in (c.earliest, c.before, c.after, c.latest)]
             assert order == sorted(order)
         n_established += len(established)
     assert n_established > 200

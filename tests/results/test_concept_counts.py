@@ -70,5 +70,5 @@ def test_damaged_counts_are_one_line(entries, words, tmp_path):
     record = json.loads((folder / "results.json").read_text()) | {"n_classes": 2}
     (folder / "results.json").write_text(json.dumps(record))
     with pytest.raises(CogError) as caught:
-        run_records.read_run(folder, model="", dataset="", n_shot=0, seed=22)
+        run_records.read_run(folder, run_records.RunPlace("", "", 0, 22))
     assert "\n" not in str(caught.value) and "--overwrite" in str(caught.value)

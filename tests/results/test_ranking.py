@@ -1,4 +1,4 @@
-"""Ranks and the sentences about them, checked against calculations of their own."""
+"""Ranks, checked against calculations of their own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import dataclasses
 import math
 
 import pytest
-from report_runs import make_cell, published_cell, shifted_study
+from report_runs import make_cell, published_cell
 
 from cog import constants
 from cog.results import published, ranking
 
 PAPER = published.accuracies()
-LABELS = {name: model.label for name, model in published.MODELS.items()}
 
 
 @pytest.mark.parametrize("n_shot", [0, 1, 16])
@@ -69,45 +68,6 @@ def test_rank_at_the_precision_of_the_paper():
 def test_a_single_seed_borrows_the_other_deviation():
     own = make_cell(mean=70.5, std=0.0, seeds=(22,))
     gap = ranking.gap(own, published_cell("a_a", mean=70.0, std=0.4))
-    assert gap.combined == pytest.approx(math.hypot(0.4, 0.4))
-    assert not gap.clear
+    assert not gap.clear, "0.5 points are less than sqrt(2) times 0.4"
     several = ranking.gap(dataclasses.replace(own, seeds=(22, 37)), published_cell("a_a", mean=70.0, std=0.4))
-    assert several.combined == pytest.approx(0.4)
-    assert several.clear
-
-
-def test_sentences_about_a_model_that_is_better_on_the_levels():
-    cells = shifted_study({"in1k": -2.0, **{level: 4.0 + i for i, level in enumerate(constants.COG_LEVELS)}})
-    text = " ".join(ranking.describe_places(ranking.places(cells, PAPER), LABELS))
-    better = sum(c.value > 73.8 for c in PAPER if (c.dataset, c.n_shot) == ("in1k", 0))
-    assert f"73.8 ± 0.0 % on IN-1K, rank {better + 1} of 32" in text
-    assert "deviation over seeds on IN-1K (−2.0) and all levels (+4.0 on L1 to +8.0 on L5)." in text
-    assert "it stands better on unseen concepts than on those of IN-1K" in text
-    words = "its mean is above every published one by more than the combined deviation over seeds"
-    assert f"On L3, L4 and L5 {words}" in text
-
-
-def test_sentences_do_not_claim_what_the_deviations_do_not_carry():
-    text = " ".join(ranking.describe_places(ranking.places(shifted_study({}), PAPER), LABELS))
-    words = (
-        "within the combined deviation over seeds on IN-1K (0.0) and all levels (0.0). Whether other concepts"
-    )
-    assert f"Against ResNet50, in percentage points: {words}" in text
-    assert "better" not in text and "worse" not in text and "ahead" not in text
-
-
-def test_sentence_about_few_images():
-    found = ranking.places(shifted_study({}, shots=(0, 1, 128)), PAPER)
-    [text] = ranking.describe_few_shot(found)
-    assert text.startswith("Ranks by number of training images: on IN-1K ")
-    assert f"on IN-1K {found['in1k', 1].rank} with 1 per class, {found['in1k', 0].rank} with all" in text
-    assert ranking.describe_few_shot(ranking.places(shifted_study({}), PAPER)) == []
-
-
-def test_a_published_model_is_compared_with_its_publication():
-    cells = shifted_study({"cog_l2": 3.0}, model="sup_resnet50")
-    places = ranking.places(cells, PAPER)
-    [text] = ranking.describe_published(places)
-    assert "further apart on L2 (+3.0)" in text
-    assert not any("Against ResNet50" in s for s in ranking.describe_places(places, LABELS))
-    assert ranking.describe_published(ranking.places(shifted_study({}), PAPER)) == []
+    assert several.clear, "but more than 0.4"

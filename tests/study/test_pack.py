@@ -97,8 +97,8 @@ def test_the_index_tells_all_that_the_files_tell(root):
     """A detail that is added to runs has to be added to what is summarized."""
     pack.pack(_folder(root), "a_net", "birds")
     for run in (run for runs in find.find_all(root).runs.values() for run in runs):
-        place = {key: getattr(run, key) for key in ("model", "dataset", "n_shot", "seed", "evaluation")}
-        assert dataclasses.asdict(run_records.read_run(run.path, **place)) == dataclasses.asdict(run)
+        place = run_records.RunPlace(run.model, run.dataset, run.n_shot, run.seed, run.evaluation)
+        assert dataclasses.asdict(run_records.read_run(run.path, place)) == dataclasses.asdict(run)
 
 
 def test_every_reader_finds_packed_runs(root, capsys):

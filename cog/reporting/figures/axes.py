@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cog.analysis.knn import neighbor_metric
-from cog.reporting.figures.curves import CurveSelection, Key
+from cog.reporting.figures.curves import CurveSelection
 from cog.reporting.figures.points import dataset_label
 from cog.results import metric_info
-from cog.results.scores import LOGREG
+from cog.results.scores import LOGREG, Key
 
 
 @dataclass(frozen=True)

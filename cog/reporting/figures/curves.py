@@ -21,15 +21,11 @@ from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.published import REFERENCE
-from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key
+from cog.results.scores import LOGREG, RUNS, Key, SeedAverage, dataset_key
 
 LOG = logging.getLogger("cog")
 
 _LABEL_LENGTH = 48
-
-
-#: Which number of a model on a data set: evaluation, metric, training images per class (0 = all).
-Key = tuple[str, str, int]
 
 #: Averages by data set and key.
 Scores = Mapping[tuple[str, Key], SeedAverage]

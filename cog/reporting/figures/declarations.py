@@ -17,10 +17,10 @@ import cog.reporting.figures.style as style
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.figures.chart import Panel, Point
-from cog.reporting.figures.curves import Curve, CurveSelection, Key
+from cog.reporting.figures.curves import Curve, CurveSelection
 from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
 from cog.results import other_levels, published, relative
-from cog.results.scores import LOGREG
+from cog.results.scores import LOGREG, Key
 
 _OVER_SEEDS = (
     ". Error bars: standard deviation over seeds; paler, where known: 95 % interval over concepts and seeds."

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from cog.errors import some
 from cog.reporting.figures.chart import Panel, Point
-from cog.reporting.figures.curves import Curve, CurveSelection, Key, model_label, shorten
+from cog.reporting.figures.curves import Curve, CurveSelection, model_label, shorten
 from cog.reporting.figures.points import RELATIVE, SPEARMAN, dataset_label
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
-from cog.results.scores import SeedAverage, interval_of
+from cog.results.scores import Key, SeedAverage, interval_of
 
 # More lines below a figure would be a table.
 _MOST = 4

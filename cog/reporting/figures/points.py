@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from cog import constants
 from cog.reporting.figures.chart import Point, std_of
-from cog.reporting.figures.curves import Curve, CurveSelection, Key, shorten
+from cog.reporting.figures.curves import Curve, CurveSelection, shorten
 from cog.reporting.tables.writers import printable
 from cog.results import comparison, labels, uncertainty
 from cog.results.comparison import Difference
 from cog.results.relative import change_from
-from cog.results.scores import RUNS, SeedAverage, interval_of
+from cog.results.scores import RUNS, Key, SeedAverage, interval_of
 from cog.results.uncertainty import Estimate
 from cog.runtime.json_fields import number
 
@@ -79,9 +79,7 @@ def _interval(
         found = comparison.difference(score, other)
     elif quantity == DROP and other is not None and other is not score:
         found = change_from(score, other)
-    if found is None or found.low is None or found.high is None:
-        return math.nan, math.nan
-    return found.low, found.high
+    return (found and found.interval) or (math.nan, math.nan)
 
 
 def pairs(selection: CurveSelection, curve: Curve, _: str | None, *, x_key: Key, y_key: Key) -> list[Point]:

@@ -71,7 +71,7 @@ def collect(facts: Facts) -> ExperimentSection:
 
 def _overview(averages: Averages, dataset: str) -> Table:
     """Return models by experiments, which can then be sorted by each; where there is only one, no columns."""
-    keys = [key for key in experiments.headlines(averages.keys) if dataset in averages.on(key)]
+    keys = experiments.headlines(averages, dataset)
     metrics = [metric_info.describe(*key) for key in keys if len(keys) > 1]
     head = [f"{metric.arrow} {metric.short_title}".strip() for metric in metrics]
     columns = [Slice.of_key(title, dataset, key) for title, key in zip(head, keys, strict=False)]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cog import constants
 from cog.errors import CogError, some
 from cog.results import comparison, diagnostics, official, ranking, search_history
 from cog.results.comparison import Difference, SharedRank
@@ -21,11 +19,6 @@ from cog.results.query import QueryResult
 from cog.results.ranking import Place
 from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
-
-_FIRST_VERSION = (
-    "Compared with the first version of the paper (January 2021), whose levels were built differently: only IN-1K "
-    "compares, unless these results are on that version's levels."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +73,6 @@ class PageModel(ModelResults):
         """The number of shots that its places are shown for: all images, else the most."""
         shots = {n_shot for _, n_shot in self.places}
         return 0 if 0 in shots else max(shots)
-
-    @functools.cached_property
-    def sentences(self) -> tuple[str, ...]:
-        """The answer, in plain words."""
-        return tuple(_sentences(self))
 
     def n_classes(self, dataset: str) -> str:
         """Return the numbers of classes that its runs on a data set recorded."""
@@ -146,11 +134,6 @@ class Facts:
     footnote: str
     notices: tuple[Notice, ...]
     results: QueryResult
-
-    @functools.cached_property
-    def headline(self) -> tuple[str, ...]:
-        """What to say before all models, in sentences."""
-        return tuple(_headline(self))
 
     @property
     def has_experiments(self) -> bool:
@@ -393,91 +376,3 @@ def _differences(own: Sequence[PageModel], baseline: PageModel | None) -> dict[t
         if (base := baseline.cell(cell.dataset, 0)) is not None
         and official.compare([cell, base]).allows(cell, base)
     }
-
-
-def _sentences(model: PageModel) -> list[str]:
-    if not model.places:
-        return [*ranking.describe_own(model.cells), *_certainty(model.cells)]
-    labels = {name: published.label for name, published in MODELS.items()}
-    texts = ranking.describe_places(model.places, labels, n_shot=model.shown_shots, unseen=not model.mark)
-    texts += [*ranking.describe_published(model.places), *ranking.describe_few_shot(model.places)]
-    left_out = [dataset for dataset, verdict in model.counts.items() if not verdict.match.comparable]
-    if left_out:
-        texts.append(f"Not compared, because the data are others: {', '.join(left_out)}.")
-    return [*texts, *_certainty(model.cells)]
-
-
-def _certainty(cells: Sequence[SeedAverage]) -> list[str]:
-    """Say on how many seeds the numbers rest."""
-    sizes = sorted({len(cell.seeds) for cell in cells if cell.seeds})
-    if not sizes:
-        return []
-    if sizes[0] == 1:
-        which = "All" if sizes == [1] else "Some"
-        return [
-            f"{which} results have a single seed, so their spread is unknown: the deviation of the other "
-            "result stands in for it. Read small differences as undecided."
-        ]
-    few = sizes[0] < len(constants.SEEDS)
-    span = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    return [
-        f"Means over {span} seeds; the paper has {len(constants.SEEDS)}. With so few, read differences near one "
-        "combined deviation as undecided."
-        if few
-        else f"Means over {span} seeds."
-    ]
-
-
-def _headline(facts: Facts) -> list[str]:
-    own = facts.own
-    if not own:
-        if facts.has_experiments and not facts.published:
-            return [
-                "There are no linear classifiers here; what follows are the results of other experiments."
-            ]
-        return ["There are no results of your own here: the tables and figures show the published ones."]
-    if facts.compared:
-        first_version = any(cell.source == SOURCES["v1"] for cell in facts.published)
-        return [*[_FIRST_VERSION] * first_version, *_best_on_levels(facts.standings)]
-    each_other = "compares your models with each other" if len(own) > 1 else "is about them alone"
-    verdicts = [v for m in own if any(d in constants.DATASETS for d in m.counts) for v in m.counts.values()]
-    text = "There are no published results on these data sets."
-    if verdicts and facts.published:
-        example = next((f" ({v.differences[0]}, for example)" for v in verdicts if v.differences), "")
-        text = (
-            f"These results are not on the official data{example}, so comparing them with published numbers is not "
-            "meaningful."
-        )
-    labels = {(model.name, model.source): model.label for model in own}
-    return [f"{text} What follows {each_other}.", *ranking.describe_highest(facts.to_highest, labels)]
-
-
-def _best_on_levels(standings: Sequence[Standing]) -> list[str]:
-    """Say which of several compared models is highest on the levels, and which of those to which they are unseen."""
-    ranked = [s for s in standings if s.mean is not None and s.model.shown_shots == 0]
-    if len(ranked) < 2:
-        return []
-    first = ranked[0]
-    unseen = [s for s in ranked if not s.model.mark]
-    over = "over L1 to L5 with all training images"
-    where = f"rank {first.rank} of the {first.of} models here"
-    if unseen and unseen[0] is first:
-        return [
-            f"Of {len(ranked)} models, {first.model.title} is best on unseen concepts: mean {first.mean:.1f} % {over}, "
-            f"{where}."
-        ]
-    text = (
-        f"Of {len(ranked)} models, {first.model.title} has the highest mean {over}, {first.mean:.1f} %, {where}; "
-        "its pretraining may have held these concepts."
-    )
-    if not unseen:
-        return [text + " None of them is known to have seen nothing beyond IN-1K."]
-    best = unseen[0]
-    among = (
-        f"Of the {len(unseen)} that saw nothing beyond IN-1K"
-        if len(unseen) > 1
-        else "Alone in having seen only IN-1K"
-    )
-    return [
-        f"{text} {among}, {best.model.title} is best on unseen concepts: {best.mean:.1f} %, rank {best.rank}."
-    ]

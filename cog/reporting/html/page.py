@@ -13,6 +13,7 @@ import cog
 import cog.reporting.html.experiments as experiments
 import cog.reporting.html.provenance as provenance
 import cog.reporting.html.score_tables as score_tables
+import cog.reporting.html.sentences as sentences
 from cog import constants
 from cog.reporting.html.facts import Facts
 from cog.reporting.html.pictures import ANSWER, Picture
@@ -67,6 +68,8 @@ def render(
         .get_template("page.html.j2")
         .render(
             facts=facts,
+            headline=sentences.headline(facts),
+            sentences_of=sentences.of_model,
             sections=[(key, title) for key, (title, present) in sections.items() if present],
             policy=Markup(policy),
             style=Markup(style),

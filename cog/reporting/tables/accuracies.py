@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +15,7 @@ from cog.reporting.tables.pivot import (
     Number,
     Quantity,
     Slice,
+    own_number,
     tabulate,
 )
 from cog.reporting.tables.writers import Note, Table
@@ -124,11 +125,9 @@ def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
     over = averages.interval_over
 
     def of(average: SeedAverage) -> Number:
-        found = uncertainty.accuracy(average.concepts, over=over)
-        interval = None if found is None else (found.low, found.high)
-        low, high = interval or (None, None)
-        record = {"mean": average.value, "std": average.std, "low": low, "high": high}
-        return Number(average.value, average.std, decimals, interval=interval, record=record)
+        number = own_number(average, decimals=decimals, over=over)
+        record = {"mean": average.value, "std": average.std, **_ends(number.interval)}
+        return dataclasses.replace(number, record=record)
 
     return Quantity(
         of,
@@ -137,6 +136,12 @@ def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
         ("mean", "std", *["low", "high"] * any(average.concepts for average in averages.shown)),
         interval_note=OVER_IMAGES_AND_SEEDS if over == uncertainty.IMAGES else OVER_CONCEPTS_AND_SEEDS,
     )
+
+
+def _ends(interval: tuple[float, float] | None) -> dict[str, float | None]:
+    """Return the columns of flat records for an interval."""
+    low, high = interval or (None, None)
+    return {"low": low, "high": high}
 
 
 class Baseline:
@@ -181,27 +186,16 @@ def relative_to(model: str) -> QuantityOf:
             base = baseline.of(average)
             if base is None:
                 return None
-            if base is average:
-                own = dict(zip(columns, (model, base.source, 0.0, None, None, None), strict=True))
-                return Number(0.0, None, decimals, signed=True, record=own)
-            value, deviation = points(average, base)
-            found = comparison.difference(average, base, over=over)
-            interval = None
-            if (
-                found.low is not None
-                and found.high is not None
-                and found.seeds == average.seeds == base.seeds
-            ):
-                interval = found.low, found.high
-            record = (model, base.source, value, deviation, *(interval or (None, None)))
-            return Number(
-                value,
-                deviation,
-                decimals,
-                signed=True,
-                interval=interval,
-                record=dict(zip(columns, record, strict=True)),
-            )
+            value, deviation, interval = 0.0, None, None
+            if base is not average:
+                value, deviation = points(average, base)
+                found = comparison.difference(average, base, over=over)
+                interval = found.interval if found.seeds == average.seeds == base.seeds else None
+            record = {
+                "baseline": model, "baseline_source": base.source, "difference": value,
+                "combined_deviation": deviation, **_ends(interval),
+            }  # fmt: skip
+            return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
 
         columns = ("baseline", "baseline_source", "difference", "combined_deviation", "low", "high")
         foreign = [source for source in averages.sources if source not in baseline.sources]
@@ -249,15 +243,10 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
         if average.dataset != constants.IN1K:
             deviation = relative(average, base)[1]
             found = change_from(average, base, over=over)
-            interval = None if found is None else (found.low, found.high)
-        low, high = interval or (None, None)
+            interval = None if found is None else found.interval
         record = {
-            "in1k_mean": base.value,
-            "drop": value,
-            "drop_deviation": deviation,
-            "low": low,
-            "high": high,
-        }
+            "in1k_mean": base.value, "drop": value, "drop_deviation": deviation, **_ends(interval)
+        }  # fmt: skip
         return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
 
     ends = ["low", "high"] * any(average.concepts for average in averages.shown)
@@ -287,19 +276,16 @@ def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
             placed.setdefault((average.dataset, average.n_shot), []).append(average)
 
     @functools.cache
-    def rising_means(dataset: str, n_shot: int, verdict: official.Verdict) -> list[float]:
+    def ranks(dataset: str, n_shot: int, verdict: official.Verdict) -> dict[float, comparison.SharedRank]:
         on_same = (a for a in placed[dataset, n_shot] if verdict.on_same_classes(known.verdict(a)))
-        return sorted(average.value for average in on_same)
+        values = [average.value for average in on_same]
+        return dict(zip(values, comparison.rank(values), strict=True))
 
     def of(average: SeedAverage) -> Number | None:
         if known.is_foreign(average):
             return None
-        rising = rising_means(average.dataset, average.n_shot, known.verdict(average))
-        first, end = bisect.bisect_left(rising, average.value), bisect.bisect_right(rising, average.value)
-        value = 1 + len(rising) - end
-        return Number(
-            value, decimals=0, record={"rank": value, "n_tied": end - first, "n_ranked": len(rising)}
-        )
+        found = ranks(average.dataset, average.n_shot, known.verdict(average))[average.value]
+        return Number(found.rank, decimals=0, record=vars(found))
 
     return Quantity(
         of,

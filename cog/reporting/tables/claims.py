@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cog.errors import some
 from cog.reporting.tables.layout import View
-from cog.reporting.tables.writers import Note, Table, TableEntry, printable
+from cog.reporting.tables.writers import Note, Table, printable, words_table
 from cog.results import claims, published
 from cog.results.claims import Finding, Numbers
 from cog.results.scores import RUNS, SeedAverage
@@ -53,13 +53,7 @@ def of_claims(averages: Sequence[SeedAverage]) -> View:
 
 def _table(source: str, findings: Sequence[Finding]) -> Table:
     numbers = "published numbers" if source == "published" else source
-    rows = tuple(
-        (
-            finding.claim.text,
-            tuple(TableEntry(text) for text in (finding.claim.section, finding.verdict, finding.evidence)),
-        )
-        for finding in findings
-    )
+    rows = ((f.claim.text, (f.claim.section, f.verdict, f.evidence)) for f in findings)
     exceptions = [
         (finding.claim.text, some([printable(text) for text in finding.exceptions], _MOST_EXCEPTIONS))
         for finding in findings
@@ -67,9 +61,9 @@ def _table(source: str, findings: Sequence[Finding]) -> Table:
     ]
     by_intervals = any(finding.n_not_told is not None for finding in findings)
     verdicts = _BY_INTERVALS if by_intervals else _BY_MEANS
-    notes = (Note(f"{verdicts} {_NOTE}"), *([Note("Exceptions", tuple(exceptions))] if exceptions else []))
+    notes = [Note(f"{verdicts} {_NOTE}"), *([Note("Exceptions", tuple(exceptions))] if exceptions else [])]
     title = f"statements of the paper by {printable(numbers)}"
-    return Table(title, ("where", "verdict", "evidence"), rows, notes, "statement", frozenset({0, 1, 2}))
+    return words_table(title, "statement", ("where", "verdict", "evidence"), rows, notes)
 
 
 def _record(source: str, finding: Finding) -> dict[str, object]:

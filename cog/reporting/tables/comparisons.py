@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from cog.reporting.tables.layout import (
     seeds_there,
 )
 from cog.reporting.tables.pivot import Averages, Number, Slice, pivot
-from cog.reporting.tables.writers import Note, Table, TableEntry, printable
+from cog.reporting.tables.writers import Note, Table, TableEntry, printable, words_table
 from cog.results import comparison, published, uncertainty
 from cog.results.comparison import Crossing, Difference
 from cog.results.labels import METRIC_LABELS, shots_label
@@ -104,9 +103,9 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
     items = comparison.judge(comparison.difference(*pair, over=over) for pair in pairs)
     tables: list[Table] = []
     for metric in metrics:
-        of_metric = [item for item in items if item.metric == metric]
+        of_metric = [item for item in items if item.average.metric == metric]
         for n_shot in averages.n_shots:
-            if with_shots := [item for item in of_metric if item.n_shot == n_shot]:
+            if with_shots := [item for item in of_metric if item.average.n_shot == n_shot]:
                 tables.append(_differences_table(with_shots, style, over))
         if of_metric:
             tables.append(_crossings_table(comparison.crossings(of_metric), model, metric, averages, style))
@@ -121,18 +120,18 @@ def differences(averages: Averages, model: str, *, metrics: Sequence[str], style
 def _differences_table(items: Sequence[Difference], style: TableStyle, over: str) -> Table:
     d = style.points
     first = items[0]
-    sources = {source for item in items for source in (item.source, item.baseline_source)}
+    sources = {average.source for item in items for average in (item.average, item.baseline)}
     rows: list[tuple[str, tuple[TableEntry, ...]]] = []
     previous = None
     for item in items:
         interval = deviation = "-"
-        if item.low is not None and item.high is not None:
-            interval = f"[{', '.join(format_number(end, d, signed=True) for end in (item.low, item.high))}]"
+        if item.interval is not None:
+            interval = f"[{', '.join(format_number(end, d, signed=True) for end in item.interval)}]"
         if item.deviation is not None:
             deviation = f"{'' if item.paired else '± '}{item.deviation:.{d}f}"
-        row = Row(item.model, item.source)
+        row = Row(item.average.model, item.average.source)
         texts = (
-            item.dataset,
+            item.average.dataset,
             format_number(item.mean, d, signed=True),
             interval,
             "-" if item.p_holm is None else format_p(item.p_holm),
@@ -145,14 +144,14 @@ def _differences_table(items: Sequence[Difference], style: TableStyle, over: str
         label = "" if row == previous else style.label(row, sources=sources)
         rows.append((label, tuple(map(TableEntry, texts))))
         previous = row
-    baseline = printable(style.label(Row(first.baseline, first.baseline_source), sources=sources))
+    baseline = printable(style.label(Row(first.baseline.model, first.baseline.source), sources=sources))
     notes = [_INTERVAL[over]] if any(item.low is not None for item in items) else []
     notes += [_HOLM] if any(item.p is not None for item in items) else []
     notes += [_DEVIATION] if any(item.deviation is not None for item in items) else []
     notes += [_UNKNOWN] if any(item.unknown and item.p is None for item in items) else []
-    title = f"{METRIC_LABELS[first.metric]} accuracy minus that of {baseline} (points)"
+    title = f"{METRIC_LABELS[first.average.metric]} accuracy minus that of {baseline} (points)"
     return Table(
-        f"{title}, {shots_label(first.n_shot)}{only_source(sources)}",
+        f"{title}, {shots_label(first.average.n_shot)}{only_source(sources)}",
         (
             "data set",
             "difference",
@@ -177,30 +176,31 @@ def _crossings_table(
         return Table(f"{title}: nowhere", (), ())
     rows = []
     for item in crossings:
-        certainty = "no"
-        if item.established:
+        certainty, average, after = "no", item.before.average, item.after.average
+        if item.earliest is not None and item.latest is not None:
             narrow = (item.earliest, item.latest) == (item.before, item.after)
-            certainty = "yes" if narrow else f"after {item.earliest}, before {item.latest}"
+            told = item.earliest.average.dataset, item.latest.average.dataset
+            certainty = "yes" if narrow else f"after {told[0]}, before {told[1]}"
         texts = (
-            f"N={item.n_shot}" if item.n_shot else "all",
-            f"{item.before} -> {item.after}",
+            f"N={average.n_shot}" if average.n_shot else "all",
+            f"{average.dataset} -> {after.dataset}",
             "ahead" if item.model_leads_after else "behind",
             certainty,
         )
-        label = style.label(Row(item.model, item.source), sources=averages.sources)
-        rows.append((label, tuple(map(TableEntry, texts))))
-    columns = ("images", "between", "then", "established")
-    return Table(title, columns, tuple(rows), (_ESTABLISHED,), words=frozenset(range(4)))
+        label = style.label(Row(average.model, average.source), sources=averages.sources)
+        rows.append((label, texts))
+    return words_table(title, "model", ("images", "between", "then", "established"), rows, [_ESTABLISHED])
 
 
 def _difference_record(item: Difference) -> dict[str, Any]:
     named = {
+        "baseline": item.baseline.model,
+        "baseline_source": item.baseline.source,
         "difference": item.mean,
-        "paired": item.paired,
         "common_seeds": item.seeds,
-        "reading": item.reading,
     }
-    return {**dataclasses.asdict(item), **named}
+    names = ("low", "high", "p", "p_holm", "deviation", "paired", "reading")
+    return {**average_record(item.average), **named, **{name: getattr(item, name) for name in names}}
 
 
 def beside_published(averages: Averages, *, version: str, style: TableStyle) -> View:

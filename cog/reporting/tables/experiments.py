@@ -20,7 +20,6 @@ from cog.reporting.tables.layout import TableStyle, View, format_number, only_so
 from cog.reporting.tables.pivot import (
     OVER_CONCEPTS,
     Averages,
-    Key,
     Number,
     Quantity,
     Slice,
@@ -29,10 +28,10 @@ from cog.reporting.tables.pivot import (
     tabulate,
 )
 from cog.reporting.tables.writers import Note, Table, TableEntry
-from cog.results import metric_info, published, relative, scores, uncertainty
+from cog.results import metric_info, published, relative, scores
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, ClassifierName, Metric
-from cog.results.scores import LOGREG, SeedAverage, dataset_key, natural_key
+from cog.results.scores import LOGREG, Key, SeedAverage, dataset_key, natural_key
 
 #: Stands for everything there is.
 ALL = "all"
@@ -167,8 +166,8 @@ def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None)
     of all.
     """
     number = own_number(average, decimals=decimals)
-    if average.concepts and (found := uncertainty.accuracy(average.concepts)) is not None:
-        return dataclasses.replace(number, interval=(found.low, found.high))
+    if number.interval is not None:
+        return number
     low, high = _ends(averages, average)
     if low is not None and high is not None:
         return dataclasses.replace(number, deviation=None, interval=(low.value, high.value))
@@ -348,9 +347,8 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
     """
     tables = []
     records = []
-    main = headlines(averages.keys)
     for dataset in averages.datasets:
-        keys = [key for key in main if dataset in averages.on(key)]
+        keys = headlines(averages, dataset)
         rows = [Slice.of_key(metric_info.describe(*key).short_title, dataset, key) for key in keys]
         grid = pivot(averages, rows, averages.by_model)
         used = [i for i in range(len(averages.rows)) if any(line[i] is not None for line in grid)]
@@ -393,10 +391,10 @@ def entry_of(
     return number.entry(seeds_there(average))
 
 
-def headlines(keys: Sequence[Key]) -> list[Key]:
-    """Return which numbers stand for all in an overview, in their order."""
-    names = {key: metric_info.classifier(key[0]) for key in keys}
-    n_shots = _spanning(_SHOTS, {key[2] for key in keys})
+def headlines(averages: Averages, dataset: str) -> list[Key]:
+    """Return which numbers on a data set stand for all in an overview, in their order."""
+    names = {key: metric_info.classifier(key[0]) for key in averages.keys}
+    n_shots = _spanning(_SHOTS, {key[2] for key in averages.keys})
     dims = _spanning(_DIMENSIONS, {name.pca_dim for name in names.values() if name is not None})
 
     def is_headline(key: Key) -> bool:
@@ -408,6 +406,7 @@ def headlines(keys: Sequence[Key]) -> list[Key]:
         key
         for key, name in names.items()
         if is_headline(key) and key[2] in n_shots and (name is None or name.pca_dim in dims)
+        if dataset in averages.on(key)
     ]
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from cog.reporting.tables.layout import Row, TableStyle, format_number, only_source, order_rows, seeds_there
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import metric_info, official, uncertainty
-from cog.results.scores import SeedAverage, dataset_key
+from cog.results.scores import Key, SeedAverage, dataset_key
 
 #: Fields that identify an average.
 PLACE = ("model", "source", "dataset", "evaluation", "metric", "n_shot")
@@ -26,9 +26,6 @@ _place_of = operator.attrgetter(*PLACE)
 
 #: What intervals of numbers of analyses are, unless the metric says otherwise.
 OVER_CONCEPTS = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
-
-#: What a number is, whatever the model and the data set: evaluation, metric, number of shots.
-Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
@@ -186,15 +183,24 @@ class Quantity:
     mean_decimals: int = 1
 
 
-def own_number(average: SeedAverage, *, decimals: int | None = None) -> Number:
-    """Return the number of an average as its metric is declared."""
-    metric = metric_info.describe(*average.key)
+def own_number(
+    average: SeedAverage, *, decimals: int | None = None, over: str = uncertainty.CONCEPTS
+) -> Number:
+    """Return the number of an average as its metric is declared, with its interval where right answers are known.
+
+    Args:
+        average: of any metric.
+        decimals: digits after the point; None: those of the metric.
+        over: what varies in the interval, one of :data:`cog.results.uncertainty.OVER`.
+    """
+    metric, found = metric_info.describe(*average.key), uncertainty.accuracy(average.concepts, over=over)
     return Number(
         average.value,
         average.std,
         metric.decimals if decimals is None else decimals,
         metric.signed,
         metric.significant and decimals is None,
+        None if found is None else found.interval,
     )
 
 

@@ -11,7 +11,7 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
 from cog.reporting.tables.writers import Note, Table, TableEntry
-from cog.results import uncertainty
+from cog.results import comparison, uncertainty
 from cog.results.labels import shots_label
 from cog.results.scores import SeedAverage
 
@@ -96,12 +96,11 @@ def _record(group: Sequence[SeedAverage]) -> dict[str, Any] | None:
     """Return the record of averages on the same images; None without two that share two seeds."""
     pairs, models, n_seeds = [], set(), 0
     for one, other in itertools.combinations(group, 2):
-        runs, baseline = (dict(zip(a.seeds, a.concepts, strict=True)) for a in (one, other))
-        seeds = [seed for seed in runs if seed in baseline]
-        if len(seeds) > 1:
-            pairs.append(([runs[seed] for seed in seeds], [baseline[seed] for seed in seeds]))
+        runs, baseline = comparison.with_common_seeds(one, other)
+        if len(runs) > 1:
+            pairs.append((runs, baseline))
             models |= {(one.model, one.source), (other.model, other.source)}
-            n_seeds = max(n_seeds, len(seeds))
+            n_seeds = max(n_seeds, len(runs))
     if not pairs:
         return None
     spread = uncertainty.spread(pairs)

@@ -85,7 +85,11 @@ class Table:
 
 
 def words_table(
-    title: str, corner: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]
+    title: str,
+    corner: str,
+    columns: Sequence[str],
+    rows: Iterable[tuple[str, Sequence[str]]],
+    notes: Iterable[Note] = (),
 ) -> Table:
     """Return a table of words.
 
@@ -94,9 +98,10 @@ def words_table(
         corner: header of the labels.
         columns: headers.
         rows: label and words of each row.
+        notes: drawn below.
     """
     entries = tuple((label, tuple(map(TableEntry, words))) for label, words in rows)
-    return Table(title, tuple(columns), entries, corner=corner, words=frozenset(range(len(columns))))
+    return Table(title, tuple(columns), entries, tuple(notes), corner, frozenset(range(len(columns))))
 
 
 def printable(text: str) -> str:

@@ -1,0 +1,195 @@
+"""What ``results.json`` tells about a run beside its accuracy: settings, features, trials, times."""
+
+from __future__ import annotations
+
+import marshal
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cog.results import ties
+from cog.runtime.json_fields import number, text, whole
+
+_PLAIN = frozenset({type(None), str, bool, int})
+
+#: What is told of the trials, instead of themselves.
+COUNTED = ("n_trials", "n_trials_tied", "n_trials_diverged", "best_val_top1")
+
+_KEPT: dict[tuple[Any, bytes], Any] = {}
+_MOST_KEPT = 1 << 12
+
+
+@dataclass(frozen=True)
+class Details:
+    """What ``results.json`` tells about a run beside its accuracy; all empty for the original toolkit's runs.
+
+    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and no number
+    is computed from it.
+
+    Attributes:
+        settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
+            booleans, None, and lists of two numbers: ``seed``, ``n_shot``, ``n_trials``, ``n_epochs``,
+            ``batch_size``, ``momentum``, ``val_frac``, ``lr_interval``, ``wd_interval``, ``normalize``, ``lr``,
+            ``wd`` (the last two only without a search).
+        train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
+            ``image_list_sha256``.
+        test_features: the same of the test features.
+        train_features_file: path of the training features as the run saw it.
+        test_features_file: the same of the test features.
+        n_classes: number of classes.
+        feature_dim: dimensions of the features.
+        rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
+        n_trials: trials of the search that were recorded.
+        n_trials_diverged: how many of them diverged.
+        n_trials_tied: how many are about as good as the best one (:mod:`cog.results.ties`).
+        best_trial: number of the trial whose pair was used; None without a search.
+        best_val_top1: its accuracy on the held-out part, in percent.
+        seconds: duration of search and final training together.
+        versions: of Python packages.
+        device: ``cpu``, ``cuda:0``, ...
+        precision: of the products in training as it was used, not as CLF.PRECISION asked for: ``bf16``, ``fp32
+            (search), bf16 (final training)``.
+        finished: ISO 8601 time in UTC.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    train_features: Mapping[str, Any] = field(default_factory=dict)
+    test_features: Mapping[str, Any] = field(default_factory=dict)
+    train_features_file: str | None = None
+    test_features_file: str | None = None
+    n_classes: int | None = None
+    feature_dim: int | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    n_trials: int = 0
+    n_trials_diverged: int = 0
+    n_trials_tied: int = 0
+    best_trial: int | None = None
+    best_val_top1: float | None = None
+    seconds: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = None
+    precision: str | None = None
+    finished: str | None = None
+
+
+#: Of runs without a record, hundreds of thousands of which share it.
+NO_DETAILS = Details()
+
+
+def read_details(record: Mapping[str, Any]) -> Details:
+    """Take from the content of ``results.json`` what is shown beside the accuracy.
+
+    Whatever is absent or of an unexpected type is left empty: old and foreign records count all the same.
+    """
+    identity = _mapping(record.get("identity"))
+    trials = [trial for trial in _sequence(record.get("trials")) if isinstance(trial, dict)]
+    best_trial = record.get("best_trial")
+    best_trial = best_trial if type(best_trial) is int else None
+    return Details(
+        settings=_shared(
+            {key: value for key, value in identity.items() if type(value) is not dict}, _settings
+        ),
+        train_features=_shared(identity.get("train_features"), _plain),
+        test_features=_shared(identity.get("test_features"), _plain),
+        train_features_file=_interned(record.get("train_features")),
+        test_features_file=_interned(record.get("test_features")),
+        n_classes=whole(record.get("n_classes")),
+        feature_dim=whole(record.get("feature_dim")),
+        rows=_shared(record.get("rows"), _whole_numbers),
+        n_trials=len(trials) or whole(record.get("n_trials")) or 0,
+        n_trials_tied=len(ties.tied(list(map(_val_top1, trials)))) or whole(record.get("n_trials_tied")) or 0,
+        n_trials_diverged=sum([trial.get("diverged") is True for trial in trials])
+        or whole(record.get("n_trials_diverged"))
+        or 0,
+        best_trial=best_trial,
+        best_val_top1=number(
+            _numbered(trials, best_trial).get("val_top1") if trials else record.get("best_val_top1")
+        ),
+        seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
+        versions=_shared(record.get("versions"), texts),
+        device=_interned(record.get("device")),
+        precision=_interned(record.get("precision")),
+        finished=text(record.get("finished")),
+    )
+
+
+def image_list_of_test(details: Details) -> str | None:
+    """Return the SHA-256 of the list of test images that a run was tested on; None where it is not recorded."""
+    return text(details.test_features.get("image_list_sha256"))
+
+
+def _numbered(trials: Sequence[Mapping[str, Any]], wanted: int | None) -> Mapping[str, Any]:
+    """Return the last trial of a number."""
+    for trial in reversed(trials):
+        n = trial.get("number")
+        if type(n) is int and n == wanted:
+            return trial
+    return {}
+
+
+def _interned(value: Any) -> str | None:
+    """Return a text, which hundreds of thousands of runs share."""
+    said = text(value)
+    return said and sys.intern(said)
+
+
+def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return what an entry of a record is kept as: what hundreds of thousands of runs say is converted and kept once.
+
+    Args:
+        value: of JSON.
+        convert: what becomes of it.
+    """
+    key = convert, marshal.dumps(value, 2)  # of version 2: equal bytes for equal values
+    kept = _KEPT.get(key)
+    if kept is None:
+        kept = convert(value)
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        _KEPT[key] = kept
+    return kept
+
+
+def _val_top1(trial: Mapping[str, Any]) -> float:
+    if trial.get("diverged") is True:
+        return math.nan
+    value = trial.get("val_top1")
+    if type(value) is not float or not math.isfinite(value):
+        value = number(value)
+    return math.nan if value is None else value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN or (type(value) is float and math.isfinite(value))
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {key: item for key, item in _mapping(value).items() if _is_plain(item)}
+
+
+def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values and short lists of them."""
+    return {
+        key: value
+        for key, value in identity.items()
+        if _is_plain(value) or (isinstance(value, list) and len(value) <= 2 and all(map(_is_plain, value)))
+    }
+
+
+def _whole_numbers(value: Any) -> dict[str, int]:
+    return {key: n for key, n in _mapping(value).items() if whole(n) is not None}
+
+
+def texts(value: Any) -> dict[str, str]:
+    """Return the texts of an object by their names; empty for anything else."""
+    return {key: item for key, item in _mapping(value).items() if isinstance(item, str)}
