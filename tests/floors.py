@@ -12,11 +12,10 @@ def floors() -> list[str]:
         ValueError: a requirement without a lowest version.
     """
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-    tests = [
-        line for line in project["optional-dependencies"]["dev"] if line.startswith(("pytest", "hypothesis"))
-    ]
+    extras = project["optional-dependencies"]
+    tests = [line for line in extras["dev"] if line.startswith(("pytest", "hypothesis"))]
     found = []
-    for line in project["dependencies"] + tests:
+    for line in project["dependencies"] + extras["zip"] + tests:
         match = re.fullmatch(r"([\w.-]+)>=([\d.]+)", line)
         if match is None:
             raise ValueError(f"{line!r} in pyproject.toml has no lowest version; expected name>=version")

@@ -154,8 +154,9 @@ DISTRIBUTIONS = {
 #: Imported where it is wanted: pandas is for notebooks.
 OPTIONAL = {"pandas"}
 
-#: Libraries of models, which may be missing, by the module that imports them.
+#: Libraries which may be missing, by the module that imports them.
 EXTRAS = {
+    "cog.data.archives": ("zip",),
     "cog.models.sources": ("timm", "hub"), "cog.models.sources.timm": ("timm",), "cog.models.sources.hub": ("hub",),
     "cog.models.sources.openclip": ("hub",), "cog.models.sources.hf": ("hub",),
 }  # fmt: skip

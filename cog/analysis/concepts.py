@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cog import constants
+from cog import constants, paths
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
 from cog.runtime import files
@@ -137,9 +137,14 @@ def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
     """Read the table of ``build_levels.py``, by WordNet id.
 
     Raises:
-        CogError: missing file or columns, similarities that are not finite, or two of one concept.
+        CogError: missing file or columns, similarities that are not finite, two of one concept, or a table of
+            ``build_levels.py --limit``.
     """
     file = files.require_file(path, "--levels_csv")
+    if limit := paths.limit_of(file):
+        raise CogError(
+            f"--levels_csv {file} was made with --limit {limit}: a test of build_levels.py, and no levels"
+        )
     concepts: dict[str, Concept] = {}
     try:
         with open(file, encoding="utf-8", newline="") as handle:

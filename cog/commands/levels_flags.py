@@ -98,6 +98,13 @@ def add(parser: cli_tools.Parser) -> None:
     add("--output_dir", metavar="DIR", help="where everything is written")
     add("--overwrite", action="store_true", help="replace existing output")
     add("--dry_run", action="store_true", help="print the levels' numbers, write nothing")
+    add(
+        "--limit",
+        type=whole(2),
+        metavar="N",
+        help="try the command in seconds: levels of N concepts, N images of each per split; without --image_counts few "
+        "concepts are counted. Outputs lie in <output_dir>/limit-N/ and are no levels for a command without --limit",
+    )
     add("--config", metavar="FILE", help="YAML file with keys, such as LEVELS: {MIN_IMAGES: 500}")
     add(
         "--compare",

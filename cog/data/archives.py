@@ -22,6 +22,12 @@ from cog.data.image_stores import LARGEST_IMAGE, inflate, too_large
 from cog.errors import CogError
 from cog.runtime import files
 
+try:
+    import deflate
+except ImportError:  # the extra "zip" is not installed
+    deflate = None  # type: ignore[assignment]
+_crc32 = zlib.crc32 if deflate is None else deflate.crc32
+
 #: Archives that a process keeps open; ImageNet-21K has 21,841.
 MOST_OPEN = 64
 
@@ -39,7 +45,7 @@ _LINK, _DEVICE, _SPARSE, _ENCRYPTED, _PACKED = REFUSED
 #: A tar file inside a tar file, to be scanned in its turn.
 TAR_INSIDE = 8
 
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_LOCAL_HEADER = struct.Struct("<4s18xIHH")
 _BLOCK = 512
 # The longest chain of extended headers of a member, and the longest directory of a zip file (10 million members).
 _MOST_HEADER_BYTES = 1 << 20
@@ -157,13 +163,38 @@ def read_member(archive: ArchiveFile, member: Member) -> bytes:
     header = _pread(archive, member.offset, _LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\3\4":
         raise OSError(errno.EIO, "its header in the zip file is damaged", member.path)
-    _, n_name, n_extra = _LOCAL_HEADER.unpack(header)
+    _, n_unpacked, n_name, n_extra = _LOCAL_HEADER.unpack(header)
     data = _pread(archive, member.offset + _LOCAL_HEADER.size + n_name + n_extra, member.size)
     if member.kind == ZIP_DEFLATED:
+        unpacked = _inflate_quickly(data, n_unpacked, member.crc)
+        if unpacked is not None:
+            return unpacked
         data = inflate(data, member.path, wbits=-zlib.MAX_WBITS)
-    if zlib.crc32(data) != member.crc:
+    if _crc32(data) != member.crc:
         raise OSError(errno.EIO, "its bytes in the zip file are damaged (CRC-32)", member.path)
     return data
+
+
+def _inflate_quickly(data: bytes, n_unpacked: int, crc: int) -> bytes | None:
+    """Return deflated bytes unpacked by libdeflate, which takes half the time that zlib takes.
+
+    Args:
+        data: the bytes.
+        n_unpacked: their number unpacked, as the local header says: 0 in a file that was written into a pipe, all ones
+            in a very large one, anything in a hostile one.
+        crc: CRC-32 of the unpacked ones.
+
+    Returns:
+        None where libdeflate is not installed, and when anything is wrong: zlib says what, or can unpack them.
+    """
+    if deflate is None or not data:
+        return None
+    room = n_unpacked if 0 < n_unpacked <= LARGEST_IMAGE else min(2 * len(data), LARGEST_IMAGE)
+    try:
+        unpacked = deflate.deflate_decompress(data, room)
+    except deflate.DeflateError:
+        return None
+    return bytes(unpacked) if _crc32(unpacked) == crc else None
 
 
 # ---- indexing -------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def cog_level(
 
     root = Path(images_root)
     level = constants.cog_level(dataset)
-    levels = read_levels(levels_file)
+    levels = read_levels(levels_file, limited=True)
     if level is None or level > len(levels):
         raise CogError(
             f"--dataset {dataset}: {levels_file} has {len(levels)} levels, cog_l1 to cog_l{len(levels)}"

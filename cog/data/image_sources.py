@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cog import paths
 from cog.data import datasets
 from cog.errors import CogError, did_you_mean
-from cog.paths import check_dataset_name
 from cog.runtime import files
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ImageSources:
         Raises:
             CogError: an unknown data set without ``--images_root``, or an unusable name.
         """
-        check_dataset_name(dataset)
+        paths.check_dataset_name(dataset)
         declared = datasets.find(dataset)
         if declared is None and self.values.get(datasets.OWN.root) is not None:
             return datasets.OWN
@@ -73,6 +73,11 @@ class ImageSources:
                 raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}{hint}")
             check = files.require_file if flag.endswith("_file") else files.require_dir
             given[flag] = str(check(value, f"--{flag}"))
+            limit = paths.limit_of(value) if flag.endswith("_file") else 0
+            if limit not in (0, self.limit):
+                raise CogError(
+                    f"--{flag} {value} was made with --limit {limit}: it is for --limit {limit} alone"
+                )
         return given
 
     def list_images(self, dataset: str, split: str) -> ImageList:

@@ -6,6 +6,7 @@ import os
 import reprlib
 from collections.abc import Sequence
 
+from cog import paths
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
 from cog.runtime import files, safe_load
@@ -13,16 +14,27 @@ from cog.runtime import files, safe_load
 Levels = list[list[str]]
 
 
-def read_levels(path: str | os.PathLike[str]) -> Levels:
+def read_levels(path: str | os.PathLike[str], *, limited: bool = False) -> Levels:
     """Read a levels file: a pickle of a list of lists of wnids, level L1 first.
 
     Any number of levels of any sizes is accepted. The same concept may stand in two levels (random
     draws overlap), but not twice in one.
 
+    Args:
+        path: the file.
+        limited: whether those of ``build_levels.py --limit N`` are read, too, from their place.
+
     Raises:
-        CogError: when the file is missing, unsafe, or holds anything else.
+        CogError: when the file is missing, unsafe, made with ``--limit``, or holds anything else.
     """
     data = safe_load.load_pickle(path)
+    if isinstance(data, dict) and data.keys() == {"limit", "levels"}:
+        limit, data = data["limit"], data["levels"]
+        if not limited or not isinstance(limit, int) or paths.limit_of(path) != limit:
+            raise CogError(
+                f"{path} was made with --limit {reprlib.repr(limit)}: a test of build_levels.py, and no levels; "
+                "extract_features.py and finetune.py read it where it was written, with the same --limit"
+            )
     if not isinstance(data, list | tuple) or not data:
         raise CogError(
             f"{path} holds {_shown(data)}, expected a list of levels, each a list of ids such as 'n02084071'"
@@ -30,15 +42,19 @@ def read_levels(path: str | os.PathLike[str]) -> Levels:
     return check_levels([_to_list(level) for level in data], source=str(path))
 
 
-def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]]) -> None:
+def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]], *, limit: int = 0) -> None:
     """Write ``levels`` atomically as a pickle of a plain list of lists of strings.
+
+    Args:
+        path: the file.
+        levels: ids by level, level L1 first.
+        limit: ``--limit``: the list lies in a dict that says so, and nothing takes it for levels; 0: none.
 
     Raises:
         CogError: when ``levels`` are not valid, or the file cannot be written.
     """
-    files.write_pickle(
-        path, check_levels([[str(wnid) for wnid in level] for level in levels], source="the levels")
-    )
+    checked = check_levels([[str(wnid) for wnid in level] for level in levels], source="the levels")
+    files.write_pickle(path, {"limit": limit, "levels": checked} if limit else checked)
 
 
 def check_levels(levels: Sequence[object], *, source: str) -> Levels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,12 +60,15 @@ def write_counts(path: Path, counts: Mapping[str, int]) -> None:
     files.write_text(path, "wnid,n_images\n" + "".join(f"{wnid},{counts[wnid]}\n" for wnid in sorted(counts)))
 
 
-def count_images(store: ImageStore, *, n_workers: int) -> tuple[dict[str, int], list[str]]:
-    """Count the images of every folder ``<wnid>``, or of what archives have in its place.
+def count_images(
+    store: ImageStore, *, n_workers: int, choose: Callable[[list[str]], list[str]] = list
+) -> tuple[dict[str, int], list[str]]:
+    """Count the images of folders ``<wnid>``, or of what archives have in their place.
 
     Args:
         store: the images; one folder per synset.
         n_workers: number of folders that are listed at the same time.
+        choose: returns the ids to count of all that there are, both ascending; default: all.
 
     Returns:
         Counts by ascending wnid, and the names of other folders and files of the root.
@@ -75,27 +78,28 @@ def count_images(store: ImageStore, *, n_workers: int) -> tuple[dict[str, int], 
     """
     root = store.root
     try:
-        store.prepare()
         classes = store.classes()
+        wnids = [name for name in classes if is_wnid(name)]
+        chosen = choose(wnids)
+        store.prepare(chosen)
         with os.scandir(root) as entries:
             listed = sorted(entry.name for entry in entries)
     except OSError as error:
         raise CogError(f"cannot list --imagenet_images_root {root}: {error.strerror or error}") from error
-    wnids = [name for name in classes if is_wnid(name)]
     if not wnids:
         raise CogError(
             f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per synset such as "
             f"{Path(root) / 'n02084071'}, or the same in tar or zip files{root_layout.hint(root)}"
         )
     counts: dict[str, int] = {}
-    with Progress(len(wnids), "Counting images", unit="folders") as progress:
+    with Progress(len(chosen), "Counting images", unit="folders") as progress:
         with ThreadPoolExecutor(max(1, n_workers)) as pool:
-            for wnid, names in zip(wnids, pool.map(lambda w: list_images(store, w), wnids), strict=True):
+            for wnid, names in zip(chosen, pool.map(lambda w: list_images(store, w), chosen), strict=True):
                 counts[wnid] = len(names)
                 progress.update()
-    known = store.sources()
-    others = [name for name in listed if name not in counts and name not in known and name[0] != "."]
-    return counts, sorted({*others, *(name for name in classes if name not in counts)})
+    known = store.sources().union(wnids)
+    others = [name for name in listed if name not in known and name[0] != "."]
+    return counts, sorted({*others, *(name for name in classes if name not in known)})
 
 
 def list_images(store: ImageStore, wnid: str) -> list[str]:

@@ -61,6 +61,8 @@ def _build(plan: LevelsPlan) -> tuple[BuiltLevels, list[dict[str, Any]]]:
     rows = outputs.level_facts(built, inputs.counts, n_test=limits.N_TEST, max_train=limits.MAX_TRAIN)
     outputs.show(f"WordNet 3.0: {len(plan.graph):,} noun synsets, {plan.graph.source}")
     outputs.show(outputs.describe(built, plan.graph, rows, plan.protocol))
+    if plan.limit:
+        outputs.show(f"--limit {plan.limit}: a test of the command on a few concepts, and no levels")
     for row in rows:
         if row.get("warning"):
             logger.warning("L%d is hardly a ranking: %s", row["level"], row["warning"])
@@ -111,7 +113,7 @@ def _write(
     """Write all files; they appear together, the report last."""
     counts = plan.inputs.counts
     with claim.publish() as stage:
-        write_levels(stage / constants.LEVELS_FILE, built.levels)
+        write_levels(stage / constants.LEVELS_FILE, built.levels, limit=plan.limit or 0)
         if split is not None:
             split_files.write_split(stage / constants.SPLIT_FILE, split.split)
         outputs.write_levels_csv(stage / outputs.LEVELS_CSV, built, plan.graph, counts)

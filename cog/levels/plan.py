@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog import config, constants
+from cog import config, constants, paths
 from cog.data import datasets
 from cog.data.image_stores import ImageStore
 from cog.data.level_files import Levels, read_levels
@@ -35,6 +35,12 @@ logger = logging.getLogger(__name__)
 #: Bytes of all outputs together, at most: the split file of 5000 concepts has 680 MB.
 _MOST_BYTES = 800 << 20
 
+#: Keys that become N with ``--limit N``; ``KEY VALUE`` pairs and ``--max_train`` win.
+_LIMITED_KEYS = ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN")
+
+#: With ``--limit``, for each concept of a level so many are looked at: of all 21,841 every fourth is eligible.
+_LIMITED_CHOICE = 20
+
 #: Flags that name an input file.
 _FILES = ("image_counts", "concepts", "seen_wnids", "discarded_wnids", "rerank", "embeddings")
 
@@ -48,7 +54,7 @@ class LevelInputs:
         concepts: wnids of all concepts, if given.
         seen: wnids the networks were trained on.
         pool: wnids of the levels to rank again, ascending; None without ``--rerank``.
-        scanned: whether the images were counted now.
+        scanned: whether the images of all concepts were counted now.
     """
 
     counts: dict[str, int] | None
@@ -85,6 +91,7 @@ class LevelsPlan:
     output_dir: str | None
     overwrite: bool
     dry_run: bool
+    limit: int | None
     config: str | None
     opts: Sequence[str]
 
@@ -92,11 +99,12 @@ class LevelsPlan:
     def cfg(self) -> CfgNode:
         """The configuration."""
         opts = list(self.opts)
+        limits = [word for key in _LIMITED_KEYS if self.limit for word in (key, str(self.limit))]
         if self.max_train is not None:
             if "LEVELS.MAX_TRAIN" in opts[::2]:
                 raise CogError("--max_train and LEVELS.MAX_TRAIN say the same; give one of them")
             opts += ["LEVELS.MAX_TRAIN", str(self.max_train)]
-        return config.get_cfg(config_file=self.config, opts=opts)
+        return config.get_cfg(config_file=self.config, opts=[*limits, *opts])
 
     @cached_property
     def folder(self) -> LevelsFolder | None:
@@ -105,7 +113,13 @@ class LevelsPlan:
             return None
         if self.output_dir is None:
             raise CogError("no --output_dir was given; add it, or --dry_run to only see the numbers")
-        folder = LevelsFolder(self.output_dir, self)
+        if paths.limit_of(self.output_dir) and not self.limit:
+            raise CogError(
+                f"--output_dir {self.output_dir} is the place of outputs of --limit; choose another folder or add "
+                "--limit"
+            )
+        path = paths.with_limit(self.output_dir, self.limit) if self.limit else self.output_dir
+        folder = LevelsFolder(str(path), self)
         folder.require_usable()
         return folder
 
@@ -125,8 +139,8 @@ class LevelsPlan:
             )
         if self.verify_images and self.imagenet_images_root is None:
             raise CogError("--verify_images needs the images: give --imagenet_images_root DIR")
-        paths = {flag: getattr(self, flag) for flag in _FILES if getattr(self, flag) is not None}
-        return {flag: files.require_file(path, f"--{flag}") for flag, path in paths.items()}
+        given = {flag: getattr(self, flag) for flag in _FILES if getattr(self, flag) is not None}
+        return {flag: files.require_file(path, f"--{flag}") for flag, path in given.items()}
 
     @cached_property
     def root(self) -> Path | None:
@@ -176,15 +190,16 @@ class LevelsPlan:
     @cached_property
     def options(self) -> LevelOptions:
         """The options of the construction."""
-        n_levels, level_size = self.n_levels or 5, self.level_size or 1000
+        wanted_size = self.level_size or self.limit
+        n_levels, level_size = self.n_levels or 5, wanted_size or 1000
         if self.given_levels is not None:
             sizes = sorted({len(level) for level in self.given_levels})
-            if self.level_size is None and len(sizes) > 1:
+            if wanted_size is None and len(sizes) > 1:
                 raise CogError(
                     f"the levels of --rerank {self.rerank} have {sizes[0]:,} to {sizes[-1]:,} concepts; "
                     f"give --level_size"
                 )
-            n_levels, level_size = self.n_levels or len(self.given_levels), self.level_size or sizes[0]
+            n_levels, level_size = self.n_levels or len(self.given_levels), wanted_size or sizes[0]
         discarded = read_wnids(self.files.get("discarded_wnids", DISCARDED_LIST))
         is_v2 = self.protocol == "v2"
         return LevelOptions(
@@ -211,6 +226,7 @@ class LevelsPlan:
             "options": {
                 **{key: value for key, value in asdict(self.options).items() if key not in hidden},
                 "verify_images": self.verify_images,
+                **({"limit": self.limit} if self.limit else {}),
                 "config": {
                     key: value for key, value in config.flat(self.cfg).items() if key.startswith("LEVELS.")
                 },
@@ -251,15 +267,21 @@ class LevelsPlan:
         self.graph.indices(self.cfg.LEVELS.EXCLUDED_ROOTS, "LEVELS.EXCLUDED_ROOTS")
         pool = None
         if self.given_levels is not None:
-            pool = sorted({wnid for level in self.given_levels for wnid in level})
+            pool = self._few(sorted({wnid for level in self.given_levels for wnid in level}))
             self.graph.indices(pool, f"--rerank {self.rerank}")
         if "image_counts" in self.files:
             return LevelInputs(self._given_counts(concepts or []), concepts, seen, pool, scanned=False)
         if self.store is not None:
-            return LevelInputs(
-                self._scanned_counts(self.store, concepts or []), concepts, seen, pool, scanned=True
-            )
+            counts = self._scanned_counts(self.store, concepts or [], pool or [])
+            return LevelInputs(counts, concepts, seen, pool, scanned=not self.limit)
         return LevelInputs(None, concepts, seen, pool, scanned=False)
+
+    def _few(self, wnids: list[str]) -> list[str]:
+        """Return as many concepts, spread over all, as ``--limit`` looks at; all without it."""
+        if not self.limit:
+            return wnids
+        wanted = _LIMITED_CHOICE * self.options.n_levels * self.options.level_size
+        return wnids[:: max(1, len(wnids) // wanted)]
 
     def _given_counts(self, concepts: list[str]) -> dict[str, int]:
         counts = image_folders.read_counts(self.files["image_counts"])
@@ -272,14 +294,21 @@ class LevelsPlan:
             )
         return counts
 
-    def _scanned_counts(self, store: ImageStore, concepts: list[str]) -> dict[str, int]:
+    def _scanned_counts(self, store: ImageStore, concepts: list[str], pool: list[str]) -> dict[str, int]:
+        def choose(wnids: list[str]) -> list[str]:
+            if not self.limit:
+                return wnids
+            wanted = set(concepts or wnids)
+            few = self._few([wnid for wnid in wnids if wnid in wanted])
+            return sorted({*few, *(set(pool) & set(wnids))})
+
         root = store.root
-        counts, others = image_folders.count_images(store, n_workers=self.cfg.LEVELS.N_WORKERS)
+        counts, others = image_folders.count_images(store, n_workers=self.cfg.LEVELS.N_WORKERS, choose=choose)
         self.graph.indices(counts, f"--imagenet_images_root {root}")
         if others:
             logger.warning("not folders of a noun id, ignored in %s: %s", root, some(others))
         absent = [wnid for wnid in concepts if wnid not in counts]
-        if absent:
+        if absent and not self.limit:
             logger.warning("%d concepts have no folder in %s and count as without images", len(absent), root)
         return counts | dict.fromkeys(absent, 0)
 

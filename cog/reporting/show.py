@@ -111,7 +111,10 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     else:
         view = (_experiments if request.shows_experiments else _accuracies)(results, request, metrics, style)
     comparable = official.compare([*results.cells, *results.others])
-    remarks = [writers.printable(remark) for remark in comparable.remarks]
+    remarks = [
+        writers.printable(official.as_sentence(remark) if is_table else remark)
+        for remark in comparable.remarks
+    ]
     facts = results.model_facts
     if is_table and any(MARK in text for table in view.tables for text in (table.title, *dict(table.rows))):
         bases = [a for a in results.others if a.model in (request.baseline, request.relative_to)]

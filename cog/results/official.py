@@ -257,9 +257,13 @@ class Comparable:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader must know, as sentences."""
-        texts = (self.refused, self.mixed, self.unverified)
-        return tuple(f"{text[:1].upper()}{text[1:]}." for text in texts if text)
+        """What a reader must know, as lines of a log; :func:`as_sentence` makes notes of them."""
+        return tuple(filter(None, (self.refused, self.mixed, self.unverified)))
+
+
+def as_sentence(remark: str) -> str:
+    """Return a line of a log as a note below a table or figure."""
+    return f"{remark[:1].upper()}{remark[1:]}."
 
 
 def compare(cells: Iterable[SeedAverage]) -> Comparable:
@@ -288,7 +292,7 @@ def split(
         paper: published ones.
 
     Returns:
-        Whether results of a model, source and data set are drawn; and what a reader must know, as sentences.
+        Whether results of a model, source and data set are drawn; and :attr:`Comparable.remarks`.
     """
     known = compare([*results, *paper])
     if not known.refused:

@@ -14,7 +14,9 @@ logger = logging.getLogger(__name__)
 #: Columns of a terminal for a whole bar with its rate, and for its label.
 _WIDE, _NARROW = 80, 48
 
-_LINE_INTERVAL = 30.0  # seconds between plain lines: a day of work stays readable
+#: Seconds between plain lines, so that a day of work stays readable; and until the first one, after which they double:
+#: a task of a minute has a percentage, too.
+_LINE_INTERVAL, _FIRST_LINE = 30.0, 5.0
 
 
 class Progress:
@@ -24,7 +26,7 @@ class Progress:
         total: number of units; None when it is not known: units are counted, and no time left is told.
         label: what is being done.
         unit: plural name of a unit.
-        interval: seconds between plain lines when there is no bar.
+        interval: largest number of seconds between plain lines when there is no bar.
         bar: False for plain lines on a terminal, too: of several at the same time.
     """
 
@@ -43,6 +45,7 @@ class Progress:
         self._label = label
         self._unit = unit
         self._interval = interval
+        self._wait = min(_FIRST_LINE, interval)
         self._start = self._last_line = time.monotonic()
         self._bar = None
         if bar and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
@@ -64,15 +67,14 @@ class Progress:
             self._bar.update(count)
             return
         now = time.monotonic()
-        if now - self._last_line < self._interval:
+        if now - self._last_line < self._wait or (self.total is not None and self.done >= self.total):
             return
+        self._last_line, self._wait = now, min(2 * self._wait, self._interval)
         if self.total is None:
-            self._last_line = now
             logger.info(
                 "%s: %d %s, %.1f %s/s", self._label, self.done, self._unit, self.rate, self._unit
             )  # fmt: skip
-        elif self.done < self.total:
-            self._last_line = now
+        else:
             left = (self.total - self.done) / max(self.rate, 1e-9)
             logger.info(
                 "%s: %d of %d %s (%d %%), %.1f %s/s, %s left",

@@ -34,29 +34,39 @@ def write_results(
     """
     statuses = units.survey(study)
     files.write_text(log_dir / STATUS_FILE, status.draw(study, statuses))
-    states = [unit_status.state for unit, unit_status in statuses.items() if isinstance(unit, TrainingUnit)]
-    n_done = states.count(units.DONE)
-    if not n_done:
+    runs = [unit for unit in statuses if isinstance(unit, TrainingUnit)]
+    done = [unit for unit in runs if statuses[unit].state == units.DONE]
+    if not done:
         raise CogError(
             f"no classifier run is finished, so there is no table; {log_dir / STATUS_FILE} shows what failed"
         )
-    which = [
-        "--models_root_dir", str(study.root), "--model", *study.models, "--dataset", *study.datasets,
-        "--n_shot", *map(str, study.n_shots), "--seeds", *map(str, study.seeds), *opts,
-    ]  # fmt: skip
     table, report = log_dir / TABLE_FILE, log_dir / REPORT_FILE
     # Named explicitly: without a view, a single cell would be shown seed by seed instead of as a table.
-    print_results([*which, "--view", "datasets", "--output", str(table), "--overwrite"])
-    n_missing = len(states) - n_done
-    if n_missing:
+    print_results(
+        [*_selection(study, runs, opts), "--view", "datasets", "--output", str(table), "--overwrite"]
+    )
+    if n_missing := len(runs) - len(done):
         text = table.read_text(encoding="utf-8", errors="surrogateescape")
         line = (
-            f"{n_missing} of {len(states)} classifier runs are missing from these tables; "
+            f"{n_missing} of {len(runs)} classifier runs are missing from these tables; "
             f"{STATUS_FILE} shows which"
         )
         files.write_text(table, f"{text}\n{line}\n")
         logger.warning("%s", line)
-    print_results([*which, "--report", str(report), "--overwrite"])
+    # Of what is there alone: what is not was told with the table.
+    print_results([*_selection(study, done, opts), "--report", str(report), "--overwrite"])
+
+
+def _selection(study: Study, runs: Sequence[TrainingUnit], opts: Sequence[str]) -> list[str]:
+    """Return the arguments of ``print_results.py`` for the models, data sets and numbers of shots of some runs."""
+    models, datasets, n_shots = (
+        [str(value) for value in values if value in {getattr(run, field) for run in runs}]
+        for field, values in (("model", study.models), ("dataset", study.datasets), ("n_shot", study.n_shots))
+    )
+    return [
+        "--models_root_dir", str(study.root), "--model", *models, "--dataset", *datasets, "--n_shot", *n_shots,
+        "--seeds", *map(str, study.seeds), *opts,
+    ]  # fmt: skip
 
 
 def show_results(

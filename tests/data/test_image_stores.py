@@ -977,7 +977,18 @@ def test_a_sparse_map_that_is_cut_off_ends(root):
     assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
 
 
-def test_bombs_are_failed_images(root, monkeypatch):
+@pytest.fixture(params=["libdeflate", "zlib"])
+def unpacking(request, monkeypatch):
+    """The library that unpacks and checks members of zip files."""
+    if request.param == "libdeflate":
+        pytest.importorskip("deflate", reason="the extra zip is not installed")
+    else:
+        monkeypatch.setattr(archives, "deflate", None)
+        monkeypatch.setattr(archives, "_crc32", zlib.crc32)
+    return request.param
+
+
+def test_bombs_are_failed_images(root, monkeypatch, unpacking):
     monkeypatch.setattr(image_stores, "LARGEST_IMAGE", 1 << 20)
     monkeypatch.setattr(archives, "LARGEST_IMAGE", 1 << 20)
     bomb = bytes((1 << 20) + 1)
@@ -994,7 +1005,59 @@ def test_bombs_are_failed_images(root, monkeypatch):
     assert reason(FolderImages(root), "n2/a.png") == "it has more than 1 MiB, expected an image"
 
 
-def test_damaged_members_of_a_zip_file(root):
+# Of images of 6,000 bytes: what the header says; a pipe's; that of ZIP64; a lie by one byte; a bomb's.
+@pytest.mark.parametrize("says", [6000, 0, (1 << 32) - 1, 5999, 1 << 29])
+def test_the_local_header_may_say_any_unpacked_size(root, says, unpacking, monkeypatch):
+    image = os.urandom(3000) + bytes(3000)
+    path = root / "images.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("n01440764/a.JPEG", image)
+        archive.writestr("n01440764/empty.JPEG", b"")
+    data = bytearray(path.read_bytes())
+    assert data[22:26] == (6000).to_bytes(4, "little")
+    data[22:26] = says.to_bytes(4, "little")
+    path.write_bytes(data)
+    by_zlib = []
+    monkeypatch.setattr(
+        archives, "inflate", lambda *args, **kw: by_zlib.append(1) or image_stores.inflate(*args, **kw)
+    )
+    store = open_store(root)
+    found = store.read("n01440764/a.JPEG")
+    assert found == image and type(found) is bytes
+    assert len(by_zlib) == (unpacking == "zlib" or says == 5999)
+    assert store.read("n01440764/empty.JPEG") == b""
+
+
+def test_damage_reads_the_same_with_and_without_libdeflate(root, monkeypatch):
+    """Whichever byte of a packed image is damaged (the last bits may be unused)."""
+    pytest.importorskip("deflate", reason="the extra zip is not installed")
+    path, name, image = root / "images.zip", "n01440764/a.JPEG", bytes(range(256)) + b"image" * 20
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, image)
+    store, start, size = open_store(root), 30 + len(name), archive.infolist()[0].compress_size
+    assert store.read(name) == image
+
+    def outcome() -> str:
+        try:
+            return "none" if store.read(name) == image else "unseen"
+        except OSError as error:
+            return str(error)
+
+    outcomes = []
+    with path.open("r+b", buffering=0) as file:
+        for position in range(start, start + size):
+            byte = os.pread(file.fileno(), 1, position)
+            os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << position % 8]), position)
+            outcomes.append(outcome())
+            with monkeypatch.context() as without:
+                without.setattr(archives, "deflate", None)
+                assert outcome() == outcomes[-1]
+            os.pwrite(file.fileno(), byte, position)
+    assert outcomes.count("none") <= 1 and "unseen" not in outcomes
+    assert {"CRC-32" in text for text in outcomes} == {True, False}
+
+
+def test_damaged_members_of_a_zip_file(root, unpacking):
     path = root / "images.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("good", "stored", "deflated", "header"):

@@ -20,7 +20,9 @@ import tiny
 from test_output_folder import taken_over_at
 
 from cog import constants
-from cog.commands import build_levels, levels_flags
+from cog.analysis import concepts
+from cog.commands import build_levels, levels_flags, other_levels
+from cog.data.image_sources import ImageSources
 from cog.data.level_files import read_levels, write_levels
 from cog.data.root_layout import open_store
 from cog.data.split_files import read_split
@@ -197,6 +199,83 @@ def test_from_images_equals_from_counts_and_makes_a_split(toy):
     assert {name: sha256(toy.out / name) for name in first} == first
     assert cached.read_bytes() == (toy.root / "cached.csv").read_bytes()  # an input is not deleted
     assert not (toy.out / constants.SPLIT_FILE).exists()  # of the older result
+
+
+def test_limit_makes_small_levels_that_nothing_takes_for_levels(toy, capsys, caplog):
+    images, flags = toy.make_images(), ("--limit", "2", "--imagenet_images_root", toy.root / "images")
+    assert toy.run(*flags, keys=KEYS[:2] + KEYS[6:], size=None) == 0
+    assert os.listdir(toy.out) == ["limit-2"] and toy.run(*flags, keys=KEYS[:2] + KEYS[6:], size=None) == 0
+    assert "--limit 2: a test of the command on a few concepts, and no levels" in capsys.readouterr().out
+    place = toy.out / "limit-2"
+    assert json.loads((place / "report.json").read_text())["options"]["limit"] == 2
+    assert not (place / "image_counts.csv").exists()  # of some concepts alone
+    levels_file, split_file = place / constants.LEVELS_FILE, place / constants.SPLIT_FILE
+    with levels_file.open("rb") as file:
+        content = pickle.load(file)
+    assert content["limit"] == 2 and [len(level) for level in content["levels"]] == [2] * 5
+    split = read_split(split_file)
+    assert {len(parts[name]) for parts in split.values() for name in ("train", "test")} == {2}
+
+    # In its place for --limit 2 alone; elsewhere for nobody.
+    values = {"imagenet_images_root": str(images)} | {
+        "cog_levels_mapping_file": str(levels_file), "cog_concepts_split_file": str(split_file),
+    }  # fmt: skip
+    assert len(ImageSources(values, limit=2).list_images("cog_l5", "train")) == 4
+    for limit in (0, 3):
+        with pytest.raises(CogError, match=r"made with --limit 2: it is for --limit 2 alone"):
+            ImageSources(values, limit=limit).list_images("cog_l1", "train")
+    moved = {flag: shutil.copy(path, toy.root) for flag, path in values.items() if flag.endswith("_file")}
+    for limit in (0, 2):
+        with pytest.raises(CogError, match=r"made with --limit 2: a test of build_levels.py, and no levels"):
+            ImageSources(values | moved, limit=limit).list_images("cog_l1", "train")
+    for words in (
+        ("--rerank", levels_file),
+        ("--compare", levels_file, levels_file),
+        ("--overlap", place, place),
+    ):
+        with pytest.raises(CogError, match="a test of build_levels.py, and no levels"):
+            toy.run("--image_counts", toy.counts, *words)
+    with pytest.raises(CogError, match="a test of build_levels.py, and no levels"):
+        concepts.read_levels_csv(place / "levels.csv")
+    (toy.root / "tiny/net/cog_l1/features_test").mkdir(parents=True)
+    target = ("--model", "tiny_net", "--models_root_dir", toy.root, "--output_dir", toy.root / "other")
+    with pytest.raises(CogError, match="a test of build_levels.py, and no levels"):
+        other_levels.main(list(map(str, (*target, "--levels_dir", toy.out))))
+
+
+def test_without_limit_nothing_is_written_among_outputs_of_it(toy):
+    toy.out = toy.out / "limit-2"
+    with pytest.raises(
+        CogError, match="is the place of outputs of --limit; choose another folder or add --limit"
+    ):
+        toy.run("--image_counts", toy.counts)
+    assert toy.run("--image_counts", toy.counts, "--limit", "2", size=None) == 0  # there already
+    assert constants.LEVELS_FILE in os.listdir(toy.out)
+    with pytest.raises(CogError, match="place of outputs of --limit 2, not of --limit 3"):
+        toy.run("--image_counts", toy.counts, "--limit", "3", size=None)
+
+
+def test_limit_lists_few_folders(toy, monkeypatch):
+    """Of many folders those of a choice; of --concepts and --rerank those that they name."""
+    images, counted = toy.make_images(), []
+    monkeypatch.setattr(plan, "_LIMITED_CHOICE", 2)
+    monkeypatch.setattr(
+        image_folders, "list_images", lambda store, name: counted.append(name) or sorted(store.names(name))
+    )
+    flags = ("--limit", "2", "--imagenet_images_root", images, "--n_levels", "2", "--dry_run")
+    chosen = sorted([INNER, *LEAVES])[::3]
+    assert toy.run(*flags, keys=KEYS[:2] + KEYS[6:], size=None) == 0
+    assert sorted(counted) == chosen
+    counted.clear()
+    some = toy.write("some.txt", "\n".join(LEAVES[6:11]))
+    assert toy.run(*flags, "--concepts", some, keys=KEYS[:2] + KEYS[6:], size=None) == 0
+    assert sorted(counted) == LEAVES[6:11]
+    counted.clear()
+    toy.run("--image_counts", toy.counts)
+    again = ("--rerank", toy.out / constants.LEVELS_FILE)
+    assert toy.run(*flags, *again, keys=KEYS[:2] + KEYS[6:], size=None) == 0
+    pool = sorted(concept for level in read_levels(again[1]) for concept in level)
+    assert sorted(counted) == sorted({*chosen, *pool[::2]})
 
 
 def test_images_of_in1k_are_drawn_before_those_of_the_levels(toy, monkeypatch):

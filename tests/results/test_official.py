@@ -225,7 +225,7 @@ def test_as_many_classes_as_the_benchmark_need_not_be_its_classes():
     assert known.allows(one, one) and known.allows(one, unknown) and not known.allows(one, two)
     assert (
         known.remarks[0]
-        == "On different classes, not compared with each other: m_0 [lab] on cog_l1 / m_1 [lab] on cog_l1."
+        == "on different classes, not compared with each other: m_0 [lab] on cog_l1 / m_1 [lab] on cog_l1"
     )
     both = [dataclasses.replace(a, dataset=name) for name in ("cog_l1", "cog_l2") for a in (one, two)]
     assert official.compare(both).mixed_places == [
@@ -256,7 +256,7 @@ def test_different_classes_of_the_same_number_are_in_no_comparison(tmp_path, run
         run(*source, "--model", "a_one", "c_two", "--baseline", "c_two")
     shown = run(*source, "--relative_to", "a_one", "--format", "csv")
     assert {row["model"] for row in rows(shown.out)} == {"a_one", "b_one"}
-    assert "on different classes" in shown.err.lower()
+    assert "warning: on different classes" in shown.err
     run(*source, "--report", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert "Results on different classes under one name" in page and "is highest" not in page
@@ -272,6 +272,9 @@ def test_figures_and_page_say_what_is_unverified(tmp_path, run):
         exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"], singles=False
     )
     assert any(note.startswith("Unverified: a_b [lab] on in1k") for note in chart.notes)
+    drawn = ("--figures", tmp_path, "--figure_names", "levels", "--figure_formats", "png")
+    shown = run("--import", tmp_path / "f.json", "--with_published", *drawn)
+    assert "warning: figures: unverified: a_b [lab] on in1k" in shown.err
 
 
 def test_lists_of_classes_travel(tmp_path):

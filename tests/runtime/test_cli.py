@@ -403,6 +403,19 @@ def test_time_left_leaves_out_what_an_earlier_session_finished(caplog, monkeypat
     ]
 
 
+def test_lines_begin_after_seconds_and_become_rare(caplog, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("cog.runtime.progress.time.monotonic", lambda: now[0])
+    at = []
+    with caplog.at_level("INFO", logger="cog"), Progress(200, "search", bar=False) as progress:
+        for second in range(1, 201):
+            now[0], before = float(second), len(caplog.records)
+            progress.update()
+            at += [second] * (len(caplog.records) - before)
+    assert at == [5, 15, 35, 65, 95, 125, 155, 185]  # and none of what is finished
+    assert "search: 5 of 200 images (2 %)" in caplog.text
+
+
 @pytest.mark.parametrize("columns", [200, 79, 47, 20])
 @pytest.mark.parametrize("total", [30, None])
 def test_a_bar_fits_into_its_terminal(monkeypatch, columns, total):

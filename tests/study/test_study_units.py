@@ -15,13 +15,13 @@ import result_folders
 from result_folders import small_study
 
 from cog import constants, paths
-from cog.commands import status
+from cog.commands import print_results, status
 from cog.errors import CogError
 from cog.logreg.run_folder import RunFolder
 from cog.results import find
 from cog.runtime import locks
 from cog.study import status as status_text
-from cog.study import units
+from cog.study import results, units
 
 
 @pytest.fixture
@@ -126,6 +126,19 @@ def test_status_and_tables_agree(root, result, traces):
     else:
         assert not runs
         assert states == ["" if status.state == units.MISSING else status.state]
+
+
+def test_results_of_a_part_say_once_what_is_not_there(root, tmp_path, caplog, capsys):
+    for seed in (1, 2):
+        result_folders.make_seed_folder(run_of(seed).folder(root))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    results.write_results(small_study(root), logs, [], print_results.main)
+    assert "a_net" in (logs / "results.txt").read_text() and "a_net" in (logs / "report.html").read_text()
+    shown = capsys.readouterr().err + caplog.text
+    for absent in ("--model b_net", "--dataset cog_l1", "--n_shot 8"):
+        assert shown.count(f"no finished run for {absent}") == 1
+    assert shown.count("14 of 16 classifier runs are missing") == 1
 
 
 def test_lock_of_a_dead_process_is_an_interruption(root, python):

@@ -132,7 +132,9 @@ def charts(
             # Most studies have none of the other experiments: not worth a line each.
             LOG.log(logging.INFO if spec.of_protocol else logging.DEBUG, "%s left out: %s", name, error)
             continue
-        chart = dataclasses.replace(chart, notes=(*chart.notes, *map(printable, remarks)))
+        chart = dataclasses.replace(
+            chart, notes=(*chart.notes, *map(printable, map(official.as_sentence, remarks)))
+        )
         marked = {
             (c.model, c.source): c.label.removesuffix(f" {MARK}") for c in chart.curves() if MARK in c.label
         }
