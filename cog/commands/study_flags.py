@@ -23,8 +23,8 @@ def add_places(group: argparse._ArgumentGroup, *, datasets: str) -> None:
     group.add_argument(
         "--models",
         nargs="+",
-        help="names, or patterns such as 'deit_*' for folders under the root and entries of --models_file (default: all "
-        "of them)",
+        help="names, or patterns such as 'deit_*' for folders under the root and entries of --models_file (default: "
+        "all of them)",
     )
     group.add_argument("--datasets", "--dataset", nargs="+", help=f"names (default: {datasets})")
 

@@ -174,7 +174,11 @@ def test_first_failure_stops_everything(bash, workshop):
 
 def test_check_looks_at_all_steps(bash, workshop):
     done = bash(
-        "logreg.sh", "--check", f"models_root_dir={workshop.models}", "model_name=tiny_net", "dataset=none_a none_b"
+        "logreg.sh",
+        "--check",
+        f"models_root_dir={workshop.models}",
+        "model_name=tiny_net",
+        "dataset=none_a none_b",
     )
     assert done.returncode == 2
     assert "none_a/features_train" in done.stdout and "none_b/features_train" in done.stdout

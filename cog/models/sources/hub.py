@@ -56,8 +56,8 @@ class HubModel(LibraryModel):
             raise CogError(f"{TRUST} names {self._repository}, which is not a folder; check the path")
         if not _is_path(self._repository) and "/" not in self._repository:
             raise CogError(
-                f"{TRUST} names {self._repository}, expected owner/repository, or the path of a checkout beginning with "
-                "/ or ."
+                f"{TRUST} names {self._repository}, expected owner/repository, or the path of a checkout beginning "
+                "with / or ."
             )
 
     @cached_property
