@@ -181,8 +181,10 @@ print_results() {
     "${python}" "${repository}/print_results.py" "${@:2}" ${limit_flags[@]+"${limit_flags[@]}"}
 }
 
-# run_step DESCRIPTION COMMAND...: announce, run, and stop everything at the first failure.
+# run_step DESCRIPTION COMMAND...: announce, run, and stop everything at the first failure. With --check all steps are
+# looked at, and those with problems named at the end.
 step_number=0
+bad_steps=()
 run_step() {
     local description="$1" status=0 seen
     shift
@@ -209,7 +211,9 @@ run_step() {
             "same command again to continue" >&2
         exit 75
     fi
-    if [[ ${status} -ne 0 ]]; then
+    if [[ ${status} -eq 2 && -n "${checking}" ]]; then
+        bad_steps+=("${step_number} (${description})")
+    elif [[ ${status} -ne 0 ]]; then
         local todo="run the same command again to continue"
         [[ ${status} -ne 2 ]] || todo="fix it, then run the same command again"
         [[ ${status} -ne 3 ]] || todo="fix these images or accept the loss (--allow_failures N), then run the same command again"
@@ -218,6 +222,15 @@ run_step() {
         exit "${status}"
     fi
 }
+
+name_bad_steps() {
+    local status=$?
+    [[ ${status} -eq 0 && ${#bad_steps[@]} -gt 0 ]] || return 0
+    echo "error: ${#bad_steps[@]} of ${n_steps} steps cannot start as they are:" >&2
+    printf '  %s\n' "${bad_steps[@]}" >&2
+    exit 2
+}
+trap name_bad_steps EXIT
 
 count_words() {
     echo $#

@@ -12,7 +12,7 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 # --- Variables to set: here, from the environment, or as name=value on the command line. ---
 # Holds <model_title>/<architecture_name>/model.ckpt; features and results are written beside it.
 models_root_dir="${models_root_dir:-None}"
-# Several, separated by spaces; patterns such as deit_* mean folders under the root. None: all models there.
+# Several, separated by spaces; patterns such as deit_* mean models under the root or in models_file. None: all of them.
 model_names="${model_names:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 splits="${splits:-train test}"

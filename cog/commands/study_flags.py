@@ -10,6 +10,7 @@ from pathlib import Path
 from cog import config, constants, paths
 from cog.commands import limits
 from cog.errors import CogError
+from cog.models import models_file
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
 from cog.study import units
@@ -22,7 +23,8 @@ def add_places(group: argparse._ArgumentGroup, *, datasets: str) -> None:
     group.add_argument(
         "--models",
         nargs="+",
-        help="names, or patterns such as 'deit_*' for folders under the root (default: all of them)",
+        help="names, or patterns such as 'deit_*' for folders under the root and entries of --models_file (default: "
+        "all of them)",
     )
     group.add_argument("--datasets", "--dataset", nargs="+", help=f"names (default: {datasets})")
 
@@ -80,7 +82,8 @@ def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | 
             raise CogError(f"{key} is one run's; give the study's with {flag}")
     files.require_dir(paths.without_limit(args.models_root_dir), "--models_root_dir")
     root = Path(os.path.abspath(args.models_root_dir))
-    models = units.find_models(paths.without_limit(root), args.models)
+    own = models_file.read(args.models_file) if args.models_file is not None else ()
+    models = units.find_models(paths.without_limit(root), args.models, tuple(own))
     cfg = config.get_cfg(config_file=config_file, opts=opts)
     return Study(
         root=root,

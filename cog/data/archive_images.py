@@ -20,7 +20,7 @@ from cog.data.archive_index import ArchiveIndex, IndexedImages, as_rows
 from cog.data.archives import TAR_INSIDE, ZIP_DEFLATED, ArchiveFile, Member, read_member, scan
 from cog.data.image_stores import ImageStore
 from cog.data.wnids import is_wnid
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -244,12 +244,18 @@ class ArchiveImages(ImageStore):
                 return
             total = sum(source.inside.size if source.inside else archive.size for source, archive in todo)
             n_images = 0
+            faults: list[tuple[_Source, CogError]] = []
             with Progress(total >> 20, f"Indexing {self.root}", unit="MB") as progress:
                 passed = _Passed(progress)
                 pool, saved = ThreadPoolExecutor(_THREADS), time.monotonic()
                 try:
-                    results = pool.map(lambda pair: self._scan(pair[0], pair[1], passed), todo)
-                    for (source, archive), images in zip(todo, results, strict=True):
+                    results = [pool.submit(self._scan, *pair, passed) for pair in todo]
+                    for (source, archive), result in zip(todo, results, strict=True):
+                        try:
+                            images = result.result()
+                        except CogError as error:
+                            faults.append((source, error))
+                            continue
                         self._index.put(source.name, self._signature(archive), images)
                         n_images += len(images.rows)
                         if time.monotonic() - saved > _SAVE_SECONDS:
@@ -260,6 +266,10 @@ class ArchiveImages(ImageStore):
                     pool.shutdown(cancel_futures=True)
                     self._index.publish()
                 rate = n_images / max(progress.seconds, 1e-9)
+            if faults:
+                others = [source.name for source, _ in faults[1:]]
+                more = f" (and {len(others)} more cannot be used: {some(others, 3)})" if others else ""
+                raise CogError(f"{faults[0][1]}{more}")
             logger.info(
                 "%s: %s members of %s archive%s indexed, %.0f a second; kept in %s",
                 self.root, f"{n_images:,}", f"{len(todo):,}", "s" * (len(todo) != 1), rate, self._index.path,

@@ -98,8 +98,11 @@ def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | Non
     """Run the network once, on the first image of a data set; returns the number of features, None: not known."""
     library_model = plan.model.library_model
     if library_model is not None and plan.model.checkpoint is None and not library_model.is_cached:
-        report.warn("model", f"not tried, because {library_model.why_untried}")
-        return None
+        fx = plan.cfg.FT_EXTRACT
+        dim = library_model.n_features(fx.IMAGE_CROP_SIZE, fx.POOLING)
+        gives = "" if dim is None else f"; it gives {dim:,} features"
+        report.warn("model", f"not tried, because {library_model.why_untried}{gives}")
+        return dim
     if images is None:
         report.warn("model", "not tried, for want of images")
         return None
@@ -207,8 +210,7 @@ def check_space(
     if dim is None:
         report.warn(
             "disk",
-            "not estimated: the number of features of a model of your own, or of another library, is not known before "
-            "it is loaded",
+            "not estimated: the number of features is not known before the model is loaded",
         )
         return
     with report.step("disk"):

@@ -20,7 +20,7 @@ from cog.logreg.protocol import run_protocol
 from cog.logreg.run_folder import counts_per_class
 from cog.logreg.settings import Settings
 from cog.results import concept_counts
-from cog.results.scores import Score
+from cog.results.scores import Counts, Score
 from cog.runtime.device import exact_float32, resolve_device
 
 
@@ -83,10 +83,12 @@ def evaluate(
         for seed in seeds:
             run = Settings(seed=seed, n_shot=n_shot, **settings)
             with exact_float32():
-                trained = run_protocol(data, run, engine).classifier
+                result = run_protocol(data, run, engine)
+            trained, rows = result.classifier, result.rows
             logs, predictions = trained.logs, trained.predictions
             assert logs is not None and predictions is not None
             top1, n_classes = logs["test/top1"][-1], trained.sizes[-1]
+            behind = Counts((n_classes,), () if n_shot else (rows.final_train,), (rows.test,))
             counts = counts_per_class(predictions, data.test_y, n_classes, top1=top1)
             concepts = concept_counts.read(counts, n_classes=n_classes, top1=top1)
             evaluation = variant_name(run.classifier, pca_dim=run.pca_dim, max_per_class=run.max_per_class)
@@ -99,6 +101,7 @@ def evaluate(
                     metric,
                     logs[f"test/{metric}"][-1],
                     seed,
+                    counts=behind,
                     concepts=known,
                 )
                 for metric, known in (("top1", concepts), ("top5", None))

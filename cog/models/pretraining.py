@@ -20,9 +20,16 @@ IN1K, IN21K, IN1K_AND_OTHER, WEB, UNKNOWN = PRETRAINING
 _IN21K = re.compile(r"in12k|inw?2[12]k|(pt|ft)?2[12]k|lvd\d+m|dinov[23]|m3[08]m|ssld")
 _WEB = re.compile(
     r"laion\w*|openai|webli|datacomp\w*|commonpool|(m|mobile|meta|tiny)?clip[a2]?|dfn\w*|yfcc\w*|cc3m|cc12m|merged2b|siglip2?|"
-    r"coca|ig\d\w*|jft\w*|seer|swag|sa1b|aimv2|fullcc|worldwide|sat493m|openclip"
+    r"coca|s?wsl|ig\d\w*|jft\w*|seer|swag|sa1b|aimv2|fullcc|worldwide|sat493m|openclip"
 )
 _IN1K = re.compile(r"in1k|imagenet1k|1k|mae|fcmae|dino")
+
+#: Owners whose names say IN-1K of models that saw nothing else; others train MAE and DINO on data of their own, or
+#: fine-tune on IN-1K what saw more before.
+_OWNERS = re.compile(r"hf_(facebook|timm|apple|shi-labs)--|hub_facebookresearch--")
+
+#: Trained on IN-1K, with teachers that saw IN-21K (USI's, BiT's) or web data (BEiT v2's CLIP).
+_TAUGHT = re.compile(r"beitv2|usi_in1k|goog_distilled")
 
 
 def pretraining(name: str, models_file: str | os.PathLike[str] | None = None) -> str:
@@ -53,13 +60,23 @@ def _from_tags(name: str) -> str:
     title = name.partition("_")[0]
     if title not in ("timm", "torchvision", "openclip", "hf", "hub"):
         return UNKNOWN
-    words = re.split(r"[._-]+", name.lower())
-    in21k, web, in1k = (any(map(words_of.fullmatch, words)) for words_of in (_IN21K, _WEB, _IN1K))
+    words = _words(name)
+    in21k, web = (any(map(words_of.fullmatch, words)) for words_of in (_IN21K, _WEB))
     if "sat493m" in words:  # DINOv3 on satellite images
         return WEB
     if in21k:
         return IN21K
-    in1k = in1k or title == "torchvision"  # its classification weights, SWAG's included, end on IN-1K
+    # Of a repository of torch.hub the name says nothing: the models of one saw different data.
+    told = _words(name.rpartition(".")[2]) if title == "hub" else words
+    known = title not in ("hf", "hub") or _OWNERS.match(name.lower()) is not None
+    # torchvision's classification weights, SWAG's included, end on IN-1K.
+    in1k = title == "torchvision" or (known and any(map(_IN1K.fullmatch, told)))
+    if in1k and (web or _TAUGHT.search(name)):
+        return IN1K_AND_OTHER
     if web:
-        return IN1K_AND_OTHER if in1k else WEB
+        return WEB
     return IN1K if in1k else UNKNOWN
+
+
+def _words(text: str) -> list[str]:
+    return re.split(r"[._-]+", text.lower())

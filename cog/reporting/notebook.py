@@ -27,9 +27,10 @@ from cog.errors import CogError, did_you_mean
 from cog.models.names import find_dataset, find_model
 from cog.models.zoo import MODELS
 from cog.reporting.tables.pivot import own_number
-from cog.reporting.tables.writers import DRAWN, Table, draw
-from cog.results import find, query, scores
+from cog.reporting.tables.writers import DRAWN, Note, Table, draw, printable
+from cog.results import find, official, query, scores
 from cog.results.labels import shots_label
+from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.run_records import Problem
 from cog.results.scores import RUNS, Score, SeedAverage
 from cog.runtime.csv_text import csv_text
@@ -84,9 +85,15 @@ class Results(Sequence[Score]):
         problems: folders that were not counted, and why.
     """
 
-    def __init__(self, members: Iterable[Score], problems: Iterable[Problem] = ()) -> None:
+    def __init__(
+        self,
+        members: Iterable[Score],
+        problems: Iterable[Problem] = (),
+        model_facts: ModelFacts | None = None,
+    ) -> None:
         self._scores = tuple(members)
         self.problems = tuple(problems)
+        self._facts = model_facts or ModelFacts()
 
     def __len__(self) -> int:
         return len(self._scores)
@@ -96,9 +103,11 @@ class Results(Sequence[Score]):
 
     def __getitem__(self, index: Any) -> Any:
         """Return a score, or the results of a slice."""
-        return (
-            Results(self._scores[index], self.problems) if isinstance(index, slice) else self._scores[index]
-        )
+        found = self._scores[index]
+        return self._of(found) if isinstance(index, slice) else found
+
+    def _of(self, members: Iterable[Score]) -> Results:
+        return Results(members, self.problems, self._facts)
 
     def __repr__(self) -> str:
         return f"<{len(self)} scores of {len({score.model for score in self})} models>"
@@ -120,7 +129,7 @@ class Results(Sequence[Score]):
             texts, known = wanted[field], self.names(field)
             texts = [texts] if isinstance(texts, str) else texts
             wanted[field] = {name for text in texts for name in _understood(field, text, known)}
-        return Results(scores.select(self._scores, **wanted), self.problems)
+        return self._of(scores.select(self._scores, **wanted))
 
     def average(self) -> list[SeedAverage]:
         """Return means and deviations over seeds; see :func:`cog.results.scores.average`."""
@@ -143,6 +152,8 @@ class Results(Sequence[Score]):
     def table(self, rows: str = "model", columns: str = "dataset", *, format: str = "text") -> str:
         """Return a table of means over seeds; in brackets 95 % intervals over concepts and seeds.
 
+        Models that may have seen concepts of levels are marked, and numbers that do not compare are named below.
+
         Args:
             rows: one of ``FIELDS``.
             columns: another one. The scores must agree on all others (select before).
@@ -164,19 +175,34 @@ class Results(Sequence[Score]):
             body = ([name, *line] for name, line in zip(names[rows], values, strict=True))
             return csv_text([rows, *map(str, names[columns])], body)
         shared = {field: names[field] for field in FIELDS if field not in (rows, columns)}
+        marked = shows_levels(average.dataset for average in averages)
+        marks = {a.model: self._facts.mark(a.model, a.source) for a in averages if marked}
+
+        def name(field: str, value: Any) -> str:
+            return str(value) + (marks.get(value, "") if field == "model" else "")
+
         title = ", ".join(
-            shots_label(value) if field == "n_shots" else value
+            shots_label(value) if field == "n_shots" else name(field, value)
             for field, (value, *others) in shared.items()
             if field != "source" and not others
         )
         source = shared.get("source", [RUNS])
         title += f" [{source[0]}]" if len(source) == 1 and source != [RUNS] else ""
-        labels, header = (tuple(_label(field, value) for value in names[field]) for field in (rows, columns))
+        labels, header = (
+            tuple(_shots(value) if field == "n_shots" else name(field, value) for value in names[field])
+            for field in (rows, columns)
+        )
         entries = (
             tuple(None if average is None else own_number(average).entry() for average in line)
             for line in grid
         )
-        return draw([Table(title, header, tuple(zip(labels, entries, strict=True)), corner=rows)], format)
+        texts = list(official.compare(averages).remarks)
+        texts += (
+            [self._facts.footnote(((a.model, a.source) for a in averages), advice=False)] if marked else []
+        )
+        notes = tuple(Note(printable(text)) for text in texts if text)
+        lines = tuple(zip(labels, entries, strict=True))
+        return draw([Table(title, header, lines, notes=notes, corner=rows)], format)
 
 
 def _understood(field: str, text: str, known: Collection[str]) -> Collection[str]:
@@ -210,8 +236,8 @@ def _value(average: SeedAverage, field: str) -> Any:
     return getattr(average, "n_shot" if field == "n_shots" else field)
 
 
-def _label(field: str, value: Any) -> str:
-    return (f"N={value}" if value else "all") if field == "n_shots" else str(value)
+def _shots(value: int) -> str:
+    return f"N={value}" if value else "all"
 
 
 def _by_place(averages: Sequence[SeedAverage], rows: str, columns: str) -> dict[tuple[Any, Any], SeedAverage]:

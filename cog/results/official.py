@@ -12,12 +12,12 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cog import constants
 from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.results import published
-from cog.results.scores import RUNS, Counts, SeedAverage, grouped
+from cog.results.scores import RUNS, Counts, Score, SeedAverage, grouped
 
 if TYPE_CHECKING:
     from cog.results.search_history import FeatureDescription
@@ -35,6 +35,7 @@ _NEARLY = 0.002
 # Of many models, those that a message names.
 _NAMED = 3
 
+_Result = TypeVar("_Result", Score, SeedAverage)
 _Places = dict[str, dict[tuple[str, str], list[str]]]
 
 
@@ -121,9 +122,9 @@ _judge = functools.lru_cache(4096)(judge)
 
 
 def with_features(
-    averages: Iterable[SeedAverage], features: Mapping[tuple[str, str, str], FeatureDescription]
-) -> list[SeedAverage]:
-    """Add to averages of runs on disk what the descriptions of their features say about classes and images.
+    averages: Iterable[_Result], features: Mapping[tuple[str, str, str], FeatureDescription]
+) -> list[_Result]:
+    """Add to scores or averages of runs on disk what the descriptions of their features say about classes and images.
 
     Args:
         averages: any.

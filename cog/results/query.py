@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from cog.results.scores import (
     single,
     without_single_std,
 )
+from cog.results.search_history import FeatureDescription
 
 #: Groups of models: the paper's, and all others.
 CATEGORIES = (*published.CATEGORY_LABELS, "custom")
@@ -236,14 +237,23 @@ def gather(
         variants={
             name: kept for name, group in variants.items() if (kept := list(filter(selection.wants, group)))
         },
-        model_facts=read_model_facts(
-            {
-                key[0]: {"pretraining": made.pretraining, "label": made.label, "group": made.group}
-                for key, made in features.items()
-            },
-            selection.models_file,
-            {(a.model, a.source): a.pretraining for a in stated if a.pretraining is not None},
-        ),
+        model_facts=_facts(features, stated, selection.models_file),
+    )
+
+
+def _facts(
+    features: Mapping[tuple[str, str, str], FeatureDescription],
+    stated: Iterable[SeedAverage],
+    models_file: str | None = None,
+) -> ModelFacts:
+    """Return what descriptions of features, imported numbers and the user's file say of models."""
+    return read_model_facts(
+        {
+            key[0]: {"pretraining": made.pretraining, "label": made.label, "group": made.group}
+            for key, made in features.items()
+        },
+        models_file,
+        {(a.model, a.source): a.pretraining for a in stated if a.pretraining is not None},
     )
 
 
@@ -276,7 +286,7 @@ def read_scores(
     datasets: Iterable[str] | None = None,
     imports: Iterable[str | os.PathLike[str]] = (),
     paper: str | None = None,
-) -> tuple[list[Score], list[Problem]]:
+) -> tuple[list[Score], list[Problem], ModelFacts]:
     """Read every number of run folders, analyses, shared files and the paper as scores.
 
     Args:
@@ -287,12 +297,12 @@ def read_scores(
         paper: version of the published numbers; None: none.
 
     Returns:
-        The scores, in the order of tables, and the folders that hold no result.
+        The scores, in the order of tables, the folders that hold no result, and what is known of the models.
 
     Raises:
         CogError: a folder or file that cannot be read.
 
-    >>> scores, problems = read_scores(models=["dino_*"], datasets=["cog_l5"], paper="v2")
+    >>> scores, problems, facts = read_scores(models=["dino_*"], datasets=["cog_l5"], paper="v2")
     >>> [(score.n_shots, score.value) for score in scores][:3]
     [(0, 57.6), (1, 12.6), (2, 18.6)]
     """
@@ -302,13 +312,15 @@ def read_scores(
     everything = find.Everything({}, [], [])
     if root is not None:
         everything = find.find_all(root, models=wanted.models, datasets=wanted.datasets)
-    scores = [score for runs in everything.runs.values() for score in run_records.scores(runs)]
+    runs = [run for group in everything.runs.values() for run in group]
+    features = search_history.features_of(runs)
+    scores = official.with_features(run_records.scores(runs), features)
     scores += single(analysis_records.averages(everything.analyses))
     stated = exchange.merge(*((str(path), exchange.load(path, flag="file")) for path in imports))
     stated += published.averages(paper) if paper is not None else []
     # A shared file may hold published numbers as well.
     scores += single(a for a in dict.fromkeys(stated) if wanted.wants_dataset(a.model, a.dataset))
-    return sorted(scores, key=_sort_key), everything.problems
+    return sorted(scores, key=_sort_key), everything.problems, _facts(features, stated)
 
 
 def _sort_key(score: Score) -> tuple[Any, ...]:

@@ -261,32 +261,34 @@ def _list(path: str | Path) -> frozenset[str]:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def find_models(root: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
+def find_models(root: Path, wanted: Sequence[str] | None, others: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the models of a study.
 
     Args:
         root: ``<models_root_dir>``.
-        wanted: names and patterns (``deit_*``, matched with the folders under ``root``); None: all folders there.
+        wanted: names and patterns (``deit_*``, matched with the folders under ``root`` and with ``others``); None: all
+            of these.
+        others: names of the user's own models, with or without a folder.
 
     Raises:
         CogError: when a name is malformed, or nothing matches.
     """
     from cog.results.query import matches
 
+    known = list(dict.fromkeys([*find.list_models(root), *others]))
     if wanted is None:
-        names = find.list_models(root)
-        if not names:
+        if not known:
             raise CogError(
                 f"there is no <model_title>/<architecture_name> folder under {root}; name the models"
             )
-        return tuple(names)
+        wanted = known
     models: list[str] = []
     for name in wanted:
         if not find.is_pattern(name):
             paths.split_model_name(name)
             models.append(name)
             continue
-        matching = [model for model in find.list_models(root) if matches(model, name)]
+        matching = [model for model in known if matches(model, name)]
         if not matching:
             raise CogError(f"no model under {root} matches {name}")
         models += matching

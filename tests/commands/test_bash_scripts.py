@@ -172,6 +172,20 @@ def test_first_failure_stops_everything(bash, workshop):
     assert not (workshop.models / "tiny" / "net" / "birds" / "eval_logreg").exists()
 
 
+def test_check_looks_at_all_steps(bash, workshop):
+    done = bash(
+        "logreg.sh",
+        "--check",
+        f"models_root_dir={workshop.models}",
+        "model_name=tiny_net",
+        "dataset=none_a none_b",
+    )
+    assert done.returncode == 2
+    assert "none_a/features_train" in done.stdout and "none_b/features_train" in done.stdout
+    assert "2 of 2 steps cannot start as they are:\n  1 (logreg on none_a, " in done.stderr
+    assert "stopped" not in done.stderr
+
+
 @pytest.mark.parametrize("script", first_quick(1, ["extract_features.sh", "logreg.sh", "fewshot.sh"]))
 def test_help_and_unknown_variables(bash, script):
     shown = bash(script, "--help")

@@ -853,6 +853,15 @@ def test_what_is_no_tar_file(root, data, message):
         open_store(root).names("n01440764")
 
 
+def test_all_unusable_archives_are_named_at_once(root):
+    for wnid in WNIDS:
+        (root / f"{wnid}.tar").write_bytes(b"")
+    with pytest.raises(CogError) as caught:
+        open_store(root).prepare()
+    assert f"{WNIDS[0]}.tar cannot be read as a tar file" in str(caught.value)
+    assert f"(and {len(WNIDS) - 1} more cannot be used: {WNIDS[1]}.tar" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["../x.JPEG", "a/../../x.JPEG", "/etc/x.JPEG", "x" * 300 + ".JPEG"])
 @pytest.mark.parametrize("pack", ["tar", "zip"])
 def test_names_that_lead_elsewhere(root, name, pack):

@@ -13,7 +13,7 @@ from cog.commands import extract_features, logreg
 from cog.errors import CogError, FailedImagesError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.results.scores import Score
+from cog.results.scores import Counts, Score
 
 QUICK = {"n_trials": 2, "n_epochs": 3}
 QUICK_KEYS = ["CLF.N_TRIALS", "2", "CLF.N_EPOCHS", "3", "--device", "cpu"]
@@ -91,8 +91,10 @@ def test_accuracies_are_those_of_the_script(tmp_path):
     for n_shot, folder in ((0, "eval"), (1, "eval_N1")):
         for seed in (3, 4):
             final = json.loads((tmp_path / folder / f"seed-{seed}/results.json").read_text())["final"]
+            place = "tiny_net_birds", "birds", "logreg", n_shot
+            counts = Counts((3,), () if n_shot else (60,), (60,))
             expected += [
-                Score("tiny_net_birds", "birds", "logreg", n_shot, metric, final[f"test_{metric}"], seed)
+                Score(*place, metric, final[f"test_{metric}"], seed, counts=counts)
                 for metric in ("top1", "top5")
             ]
     assert scores == expected

@@ -32,6 +32,9 @@ KNOWN = {
     "hub_facebookresearch--dinov2.dinov2_vits14": "IN-21K",
     "timm_resnet50.fb_swsl_ig1b_ft_in1k": "IN-1K + other",
     "timm_resnet50.fb_ssl_yfcc100m_ft_in1k": "IN-1K + other",
+    "timm_beitv2_base_patch16_224.in1k_ft_in1k": "IN-1K + other",
+    "timm_edgenext_base.usi_in1k": "IN-1K + other",
+    "timm_resnetv2_50x1_bit.goog_distilled_in1k": "IN-1K + other",
     "timm_tf_efficientnet_b0.ns_jft_in1k": "IN-1K + other",
     "timm_vit_base_patch16_clip_224.openai_ft_in1k": "IN-1K + other",
     "torchvision_vit_b_16.IMAGENET1K_SWAG_E2E_V1": "IN-1K + other",
@@ -45,6 +48,15 @@ KNOWN = {
     "hf_openai--clip-vit-base-patch32": "web",
     "timm_vit_base_patch16_224": "unknown",  # the tag is timm's to choose
     "hf_org--net": "unknown",
+    "hub_facebookresearch--dino.dino_vits16": "IN-1K",
+    "hf_apple--mobilevitv2-1.0-imagenet1k-256": "IN-1K",
+    # Instagram and YFCC-100M, whatever the repository is called.
+    "hub_facebookresearch--semi-supervised-ImageNet1K-models.resnet50_swsl": "web",
+    "hub_facebookresearch--semi-supervised-ImageNet1K-models.resnet50_ssl": "unknown",
+    # Not the authors of MAE and DINO, and nobody says what the third saw before IN-1K.
+    "hf_lab--vit-mae-of-cells": "unknown",
+    "hub_checkout.dino_vits16": "unknown",
+    "hf_lab--vit-base-finetuned-imagenet1k": "unknown",
     "mine_dinov2": "unknown",
     "sup_resnet50": "IN-1K",
     "mopro_resnet50": "web",

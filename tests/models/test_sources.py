@@ -118,6 +118,7 @@ def test_features_are_those_of_timm(name, tmp_path):
         backbone = cog.load_backbone(f"timm_{name}", path, image_size=x.shape[-1])
         assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
     assert backbone.feature_dim == expected.shape[1]
+    assert find_spec(f"timm_{name}").n_features(x.shape[-1], "default") == expected.shape[1]
 
 
 @pytest.mark.parametrize("name", cases(TORCHVISION, TORCHVISION_SLOW))
@@ -134,6 +135,7 @@ def test_features_are_what_torchvisions_classifier_gets(name, tmp_path):
         backbone = cog.load_backbone(f"torchvision_{name}", path, image_size=size)
         assert torch.equal(backbone(x), seen[0]) and seen[0].std(0).max() > 0
     assert backbone.feature_dim == seen[0].shape[1]
+    assert find_spec(f"torchvision_{name}").n_features(size, "default") == seen[0].shape[1]
 
 
 def test_a_convolution_that_classifies(tmp_path):
@@ -309,6 +311,7 @@ def test_pooling_of_timms_tokens(name, tmp_path):
         assert torch.equal(
             cog.load_backbone(f"timm_{name}", path, pooling="cls+mean")(x), torch.cat([cls, mean], 1)
         )
+    assert find_spec(f"timm_{name}").n_features(160, "cls+mean") == 2 * cls.shape[1]
 
 
 @needs_timm
@@ -559,7 +562,8 @@ def test_check_says_which_weights_would_be_loaded(image_tree, tmp_path, capsys, 
     assert extract_features.main(command) == 0
     output = capsys.readouterr().out
     assert "none; the weights would be those of https://download.pytorch.org/" in output
-    assert "not tried, because its weights would have to be downloaded" in output
+    assert "not tried, because its weights would have to be downloaded; it gives 512 features" in output
+    assert "will be written" in output  # disk is estimated without weights, too
     assert not (tmp_path / "torchvision").exists()
     cached = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
     cached.parent.mkdir(parents=True)

@@ -79,6 +79,7 @@ def test_features_are_those_of_open_clip(name, small_models, tmp_path):
     backbone = cog.load_backbone(f"openclip_{name}", path)
     with torch.no_grad():
         assert torch.equal(backbone(x), encode(model, x))
+    assert find_spec(f"openclip_{name}").n_features(x.shape[-1], "default") == 24
     assert backbone.feature_dim == 24 and not any("text" in key for key in backbone.state_dict())
 
 
@@ -228,6 +229,7 @@ def test_features_are_those_of_transformers(kind, tmp_path, capsys):
     backbone = request.load(torch.device("cpu"), cfg)
     x = images(32)
     expected = own_features(model, kind, x)
+    assert request.library_model.n_features(32, "default") == expected.shape[1]
     with torch.no_grad():
         assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
         assert torch.equal(backbone(x), expected)  # nothing is drawn at random
@@ -520,6 +522,11 @@ def test_a_repository_that_is_not_trusted_is_not_asked_for(monkeypatch):
     monkeypatch.setenv(TRUST, "facebookresearch/dinov2")
     with pytest.raises(CogError, match=f"set {TRUST}=facebookresearch/dino or "):
         cog.load_backbone("hub_facebookresearch--dino.dino_vits16", None)
+    with pytest.raises(CogError, match=f"set {TRUST}=/path/to/checkout "):  # which is nobody's repository
+        cog.load_backbone("hub_checkout.net", None)
+    monkeypatch.setenv(TRUST, "checkout")
+    with pytest.raises(CogError, match="expected owner/repository, or the path of a checkout"):
+        cog.load_backbone("hub_checkout.net", None)
 
 
 # ---- preprocessing --------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import doctest
 import io
+import json
 import sys
 
 import pytest
@@ -106,6 +108,30 @@ def test_unknown_names_end_with_the_nearest(root, wanted, message):
     with pytest.raises(CogError) as error:
         cog.read_results(root, **names)
     assert message in str(error.value)
+
+
+def test_tables_mark_what_is_not_comparable_and_what_is_not_unseen(root):
+    few = cog.read_results(root, published="v2", datasets=["L1"]).select(metric="top1", n_shots=0)
+    (mine,) = few.select(source="runs")
+    small = dataclasses.replace(mine, counts=scores.Counts((17,)))
+    text = cog.Results([small, *few.select(model="DINO")]).table()
+    assert (
+        "Not compared with published numbers: 17 classes where the benchmark has 1,000 (my_net on cog_l1)"
+        in text
+    )
+    assert "my_net †" in text and "dino_resnet50 †" not in text and "(not stated: my_net)" in text
+    assert "not compared" not in few.table().casefold()
+    # Of data sets that are no levels there is nothing to mark.
+    assert "†" not in cog.Results([dataclasses.replace(mine, dataset="birds")]).table()
+
+
+def test_what_features_say_of_pretraining_is_known(root):
+    path = root / "my/net/cog_l1/features_train/features.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"pretraining": "IN-1K", "n_classes": 17}))
+    results = cog.read_results(root, published="v2", datasets=["L1"]).select(metric="top1", n_shots=0)
+    text = results.select(model=["my_net", "DINO"]).table()
+    assert "†" not in text and "17 classes where the benchmark has 1,000" in text
 
 
 def test_numbers_are_those_of_the_command(root, capsys):

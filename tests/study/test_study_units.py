@@ -171,9 +171,18 @@ def test_other_evaluations_are_not_mixed(root):
     assert units.survey(small_study(root, evaluation="lbfgs"))[other].state == units.DONE
 
 
+def test_models_of_the_users_file_belong_to_the_study(root, capsys):
+    (root / "models.yaml").write_text("mine_new: {source: timm_resnet18}\na_net: {label: A}\n")
+    argv = ["--models_root_dir", str(root), "--models_file", str(root / "models.yaml"), "--dataset", "in1k"]
+    assert status.main([*argv, "--format", "json"]) == 0
+    assert {row["model"] for row in json.loads(capsys.readouterr().out)} == {"a_net", "b_net", "mine_new"}
+
+
 def test_names_and_patterns(root):
     assert units.find_models(root, None) == ("a_net", "b_net")
     assert units.find_models(root, ["b_net", "*_net", "new_net"]) == ("b_net", "a_net", "new_net")
+    assert units.find_models(root, None, ["mine_new", "a_net"]) == ("a_net", "b_net", "mine_new")
+    assert units.find_models(root, ["mine_*"], ["mine_new"]) == ("mine_new",)
     with pytest.raises(CogError, match=r"no model under .* matches z\*"):
         units.find_models(root, ["z*"])
     with pytest.raises(CogError, match="not a model name"):

@@ -272,9 +272,37 @@ class LibraryModel(ABC):
             raise CogError(
                 f"{error}; they may be for images of {self.own_preprocess.crop} pixels alone, not of {side}"
             ) from error
-        return network.eval(), None if pooling == "default" else self._pooled(network, pooling)
+        return network.eval(), self._forward(network, size, pooling)
 
-    def _pooled(self, network: nn.Module, pooling: str) -> Callable[[torch.Tensor], Any]:
+    def n_features(self, size: int, pooling: str) -> int | None:
+        """Return the number of features without any weights; None where the network's shapes alone do not tell.
+
+        Args:
+            size: side of the images, in pixels.
+            pooling: value of ``FT_EXTRACT.POOLING``.
+
+        Raises:
+            CogError: the model gives no tokens to pool.
+        """
+        import torch
+
+        try:
+            with torch.device("meta"), torch.no_grad():  # no memory, no arithmetic
+                network = self.build(size)[0].eval()
+                forward = self._forward(network, size, pooling) or network
+                return int(forward(torch.empty(1, 3, size, size)).shape[1])
+        except CogError:
+            raise
+        except Exception as error:  # whatever a library's network makes of tensors without values
+            logger.debug("%s: %s", self.name, error)
+            return None
+
+    def _forward(
+        self, network: nn.Module, size: int | None, pooling: str
+    ) -> Callable[[torch.Tensor], Any] | None:
+        """Return the forward pass; None: calling the network."""
+        if pooling == "default":
+            return None
         from cog.models.outputs import pool
 
         # Where the library normalizes the pooled vector instead of the tokens.

@@ -142,6 +142,7 @@ class HuggingFaceModel(LibraryModel):
     def _forward(
         self, network: Any, size: int | None, pooling: str
     ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return the forward pass of the image tower."""
         config = network.config
         inner = getattr(config, "vision_config", config)
         run = network

@@ -45,13 +45,20 @@ class HubModel(LibraryModel):
         trusted = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
         places = {_short(name): name for name in trusted}
         if repository not in places:
+            online = repository.replace("--", "/", 1)
+            words = f"{TRUST}={online} or " if "/" in online else ""
             raise CogError(
-                f"model {self.name} would run code of {repository.replace('--', '/')}, which is not trusted; if you "
-                f"do, set {TRUST}={repository.replace('--', '/', 1)} or {TRUST}=/path/to/{repository} (a checkout)"
+                f"model {self.name} would run code of {online}, which is not trusted; if you do, set {words}"
+                f"{TRUST}=/path/to/{repository} (a checkout)"
             )
         self._repository, self._entry = places[repository], entry
         if _is_path(self._repository) and not os.path.isdir(self._repository):
             raise CogError(f"{TRUST} names {self._repository}, which is not a folder; check the path")
+        if not _is_path(self._repository) and "/" not in self._repository:
+            raise CogError(
+                f"{TRUST} names {self._repository}, expected owner/repository, or the path of a checkout beginning "
+                "with / or ."
+            )
 
     @cached_property
     def _made(self) -> Any:
@@ -109,6 +116,10 @@ class HubModel(LibraryModel):
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Return the entry point's network."""
         return self._made, ()
+
+    def n_features(self, size: int, pooling: str) -> int | None:
+        """Return None: what an entry point makes is known when it is called."""
+        return None
 
     def load(
         self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
