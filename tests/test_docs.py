@@ -448,7 +448,7 @@ class Shell:
         elif words[:2] == ["python", "-c"]:
             exec(compile(words[2], "documentation", "exec"), {})
         elif words[:3] == ["python", "-m", "pytest"]:
-            self._bash([sys.executable, *words[1:], *QUICK["pytest"]])
+            self._bash([self.python, *words[1:], *QUICK["pytest"]])
         elif words[:3] == ["python", "-m", "cog"]:
             assert PARSED[words[3]].main(words[4:]) == 0
         elif words[:3] == ["python", "-m", "cog.models"]:

@@ -108,7 +108,12 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
         )
         return done.stdout
 
-    for command in COMMANDS:
-        assert run(str(target / "bin" / command.script), "--help").startswith("usage: ")
-    assert all(command.help in run("-m", "cog") for command in COMMANDS)
+    # All scripts are written from the same text; each calls what it is declared to.
+    (installed,) = importlib.metadata.distributions(path=[str(target)])
+    assert {entry.name: entry.value for entry in installed.entry_points} == {
+        command.script: f"{command.module}:cli" for command in COMMANDS
+    }
+    assert run(str(target / "bin" / COMMANDS[0].script), "--help").startswith("usage: ")
+    overview = run("-m", "cog")
+    assert all(command.help in overview for command in COMMANDS)
     assert run("-m", "cog", "print_results", "--version") == f"imagenet-cog {cog.__version__}\n"

@@ -841,14 +841,14 @@ REAL = [
 
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.slow
-def test_through_a_real_process(name, workshop, python, repository):
+def test_through_a_real_process(name, workshop, warm_python, repository):
     one = next(one for one in CASES if one.name == name)
     if one.spoil is not None:
         one.spoil(workshop)
     before = tiny.snapshot(workshop.root)
     argv = [word.replace("{w}", str(workshop.root)) for word in one.argv]
     process = subprocess.run(
-        [python, str(repository / f"{one.script}.py"), *argv],
+        [warm_python, str(repository / f"{one.script}.py"), *argv],
         cwd=workshop.root, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert process.returncode == 2, process.stderr
