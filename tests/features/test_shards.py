@@ -644,8 +644,7 @@ def test_signals(inputs, undisturbed, tmp_path, start, number, n_pieces, python,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(("number", "method"), [(signal.SIGTERM, "spawn"), (signal.SIGUSR1, "fork")])
 def test_signals_to_the_decoding_processes_too(inputs, undisturbed, tmp_path, start, number, method):
     """Schedulers send them to all processes of a job."""
     out = tmp_path / "out"

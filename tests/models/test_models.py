@@ -624,9 +624,9 @@ def test_top1(tmp_path, capsys, monkeypatch):
     assert Published(1.0).crop == 224
 
 
-@pytest.mark.parametrize("name", ["deit_small_distilled"])
-def test_distilled_models_classify_with_both_heads(name):
-    network = build_network(get_spec(name), classifier=True).to_empty(device="cpu").eval()
+@pytest.mark.slow
+def test_distilled_models_classify_with_both_heads():
+    network = build_network(get_spec("deit_small_distilled"), classifier=True).to_empty(device="cpu").eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.02, generator=generator)

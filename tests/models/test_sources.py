@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import tiny
@@ -16,6 +13,7 @@ import torchvision
 from hostile import Payload
 from marks import first_quick, later
 from PIL import Image
+from random_networks import randomize
 from torchvision import transforms
 
 import cog
@@ -29,6 +27,7 @@ from cog.models.spec import IMAGENET_MEAN
 
 timm = later("timm")
 
+pytestmark = pytest.mark.usefixtures("quick_initial_values")
 needs_timm = pytest.mark.skipif(timm is None, reason="timm is not installed (pip install '.[timm]')")
 
 #: Name, and side of the images in pixels.
@@ -81,43 +80,6 @@ TORCHVISION_SLOW = {
 
 def cases(quick, slow):
     return [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
-
-
-#: Random numbers from 0 to 1; their number is a prime, so that no two rows of a matrix are the same.
-NUMBERS = torch.rand(65_521, generator=torch.Generator().manual_seed(3))
-_begin = itertools.count(step=7_919)
-
-
-def numbers(shape: torch.Size) -> torch.Tensor:
-    """Return numbers from 0 to 1, other ones with each call; drawing millions anew would take long."""
-    n = math.prod(shape)
-    begin = next(_begin) % len(NUMBERS)
-    return NUMBERS.repeat((begin + n) // len(NUMBERS) + 1)[begin : begin + n].view(shape)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_initial_values():
-    def uniform(tensor, low=0.0, high=1.0, **_):
-        return tensor.copy_(numbers(tensor.shape) * (high - low) + low)
-
-    def normal(tensor, mean=0.0, std=1.0, **_):
-        return tensor.copy_((numbers(tensor.shape) - 0.5) * (math.sqrt(12) * std) + mean)
-
-    with mock.patch.multiple(torch.Tensor, create=True, uniform_=uniform, normal_=normal):
-        yield
-
-
-def randomize(network: torch.nn.Module) -> torch.nn.Module:
-    """Give every parameter and every average random values: many are initialized to zeros, which hide faults.
-
-    It is frozen as backbones are: PyTorch computes attention by other kernels then, whose last bits differ.
-    """
-    with torch.no_grad():
-        for name, value in network.state_dict().items():
-            if value.is_floating_point():
-                shift = 0.0 if name.endswith("running_var") else 0.5
-                value.add_(numbers(value.shape) - shift, alpha=0.05)
-    return network.requires_grad_(False).eval()
 
 
 def write(root: Path, name: str, state: object) -> Path:
@@ -339,15 +301,13 @@ def test_pooling_of_timms_tokens(name, tmp_path):
 
 
 @needs_timm
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, timms, n_prefix",
-    first_quick(
-        1,
-        [
-            ("deit_small_distilled", "deit_small_distilled_patch16_224", 2),
-            ("deit_small", "deit_small_patch16_224", 1),
-        ],
-    ),
+    [
+        ("deit_small_distilled", "deit_small_distilled_patch16_224", 2),
+        ("deit_small", "deit_small_patch16_224", 1),
+    ],
 )
 def test_pooling_of_the_tokens_of_the_papers_models(name, timms, n_prefix, tmp_path):
     network = randomize(timm.create_model(timms))
@@ -366,6 +326,7 @@ def test_pooling_of_the_tokens_of_the_papers_models(name, timms, n_prefix, tmp_p
         assert torch.equal(cls, default)
 
 
+@pytest.mark.slow
 def test_pooling_of_a_model_of_the_paper_that_timm_does_not_have(tmp_path):
     torch.save(randomize(T2TViT()).state_dict(), tmp_path / "model.ckpt")
     x, kept = images(224), []

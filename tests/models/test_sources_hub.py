@@ -12,7 +12,8 @@ import torch
 import torchvision
 from marks import first_quick, later
 from PIL import Image
-from test_sources import images, randomize, write
+from random_networks import randomize
+from test_sources import images, write
 
 import cog
 from cog.commands import extract_features
@@ -24,6 +25,7 @@ from cog.models.sources.hub import TRUST
 
 open_clip, transformers = later("open_clip"), later("transformers")
 
+pytestmark = pytest.mark.usefixtures("quick_initial_values")
 needs_open_clip = pytest.mark.skipif(
     open_clip is None, reason="open_clip is not installed (pip install '.[hub]')"
 )

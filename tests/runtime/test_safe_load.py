@@ -701,7 +701,7 @@ def _mutated(draw, samples=_SAMPLES):
 
 
 @settings(
-    max_examples=n_examples(200, 1500),
+    max_examples=n_examples(80, 1500),
     deadline=2000,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
@@ -749,7 +749,7 @@ def _torch_samples() -> list[bytes]:
 
 
 @settings(
-    max_examples=n_examples(60, 250),
+    max_examples=n_examples(30, 250),
     deadline=3000,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
