@@ -74,20 +74,12 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
     target = tmp_path / "site"
     subprocess.run(
         [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-build-isolation",
-            "--target",
-            str(target),
-            ".",
+            python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target",
+            str(target), ".",
         ],
         cwd=source,
         check=True,
-    )
+    )  # fmt: skip
     top = {entry.name for entry in target.iterdir() if not entry.name.endswith(".dist-info")}
     assert top == {"cog", "bin"}
     assert {entry.name for entry in (target / "bin").iterdir()} == {command.script for command in COMMANDS}

@@ -829,14 +829,10 @@ def test_names_that_are_not_utf_8(workshop, capsys):
 # --- the same through real processes
 
 REAL = [
-    "extract: no arguments",
-    "extract: checkpoint: TorchScript of another network",
-    "extract: level: hostile split file, inside a numpy object array",
-    "extract: loader that exits",
-    "logreg: hostile features, zip container",
-    "logreg: NaN",
-    "print: hostile logs, os.system",
-]
+    "extract: no arguments", "extract: checkpoint: TorchScript of another network",
+    "extract: level: hostile split file, inside a numpy object array", "extract: loader that exits",
+    "logreg: hostile features, zip container", "logreg: NaN", "print: hostile logs, os.system",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -38,12 +38,7 @@ from cog.models.zoo import MODELS, get_spec
 #: Scripts and models as users of the original toolkit know them.
 SCRIPTS = {
     "prepare_sup.sh": {
-        "sup_resnet50",
-        "sup_resnet152",
-        "sup_inception-v3",
-        "sup_vgg19",
-        "sup_alexnet",
-        "sup_vgg16",
+        "sup_resnet50", "sup_resnet152", "sup_inception-v3", "sup_vgg19", "sup_alexnet", "sup_vgg16",
     },
     "prepare_deit.sh": {"deit_small", "deit_small_distilled", "deit_base_distilled_384"},
     "prepare_nat.sh": {"nat_m4"},
@@ -67,7 +62,7 @@ SCRIPTS = {
     "prepare_swsup.sh": {"ssup_resnet50", "swsup_resnet50"},
     "prepare_trex.sh": {"trex_resnet50", "trexstar_resnet50"},
     "prepare_clip.sh": {"clip_resnet50"},
-}
+}  # fmt: skip
 
 
 # ---- declarations ---------------------------------------------------------------------------------------
@@ -589,14 +584,8 @@ def test_top1(tmp_path, capsys, monkeypatch):
     state["classifier.linear.bias"][281] += (logits.max(1).values - logits[:, 281]).max() + 1
     torch.save(state, checkpoint)
     arguments = [
-        "top1",
-        "--model",
-        "nat_m4",
-        "--ckpt_file",
-        str(checkpoint),
-        "--in1k_images_root",
-        str(tmp_path),
-    ]
+        "top1", "--model", "nat_m4", "--ckpt_file", str(checkpoint), "--in1k_images_root", str(tmp_path),
+    ]  # fmt: skip
     seen = []
     monkeypatch.setattr(top1, "to_input", lambda *a: seen.append(to_input(*a)) or seen[-1])
     assert main([*arguments, "--device", "cpu", "--n_workers", "0"]) == 0
@@ -609,15 +598,10 @@ def test_top1(tmp_path, capsys, monkeypatch):
     with pytest.raises(CogError, match="no published ImageNet-1K accuracy is known for dino_resnet50"):
         main(
             [
-                "top1",
-                "--model",
-                "dino_resnet50",
-                "--ckpt_file",
-                str(checkpoint),
-                "--in1k_images_root",
+                "top1", "--model", "dino_resnet50", "--ckpt_file", str(checkpoint), "--in1k_images_root",
                 str(tmp_path),
             ]
-        )
+        )  # fmt: skip
     full = top1.Accuracy(80.2, 50_000)
     assert top1.verdict(spec, full).endswith(": as published")
     assert top1.verdict(spec, dataclasses.replace(full, top1=79.9)).endswith("NOT as published")

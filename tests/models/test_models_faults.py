@@ -49,15 +49,8 @@ def extraction_fails(name, path, images, tmp_path, capsys, *options) -> str:
     output = tmp_path / "features"
     arguments = ["--model", name, "--ckpt_file", str(path), "--output_dir", str(output), "--dataset", "birds"]
     arguments += [
-        "--split",
-        "test",
-        "--images_root",
-        str(images),
-        "--device",
-        "cpu",
-        "FT_EXTRACT.N_WORKERS",
-        "0",
-    ]
+        "--split", "test", "--images_root", str(images), "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0",
+    ]  # fmt: skip
     with pytest.raises(SystemExit) as done:
         cli_tools.run(extract_features.main, [*arguments, *options])
     said = capsys.readouterr().err

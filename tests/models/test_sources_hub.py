@@ -444,16 +444,9 @@ def test_check_does_not_claim_to_know_what_an_entry_point_loads(checkout, tmp_pa
 
     def check(model):
         command = [
-            "--check",
-            "--model",
-            model,
-            "--models_root_dir",
-            str(tmp_path),
-            "--dataset",
-            "birds",
-            "--split",
+            "--check", "--model", model, "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split",
             "test",
-        ]
+        ]  # fmt: skip
         extract_features.main([*command, "--images_root", str(tmp_path / "birds"), "--device", "cpu"])
         return capsys.readouterr().out
 

@@ -358,10 +358,10 @@ def wait_for(condition, seconds=90):
     "victim", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow)]
 )
 @pytest.mark.slow
-def test_a_process_that_is_killed(spoiled, alone, tmp_path, python, repository, victim):
+def test_a_process_that_is_killed(spoiled, alone, tmp_path, python, warm_python, repository, victim):
     out = tmp_path / "out"
     arguments = extraction.arguments(spoiled, out, "--allow_failures", "4")
-    process = launched(python, repository, 2, arguments, sleep="0.3")
+    process = launched(warm_python if victim == "all" else python, repository, 2, arguments, sleep="0.3")
     try:
         wait_for(lambda: list((out / ".resume").glob("rows-*.json")))
         if victim == "all":

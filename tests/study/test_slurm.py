@@ -294,13 +294,8 @@ def test_study_fails_once_and_is_completed(
 def test_one_run_per_task_and_a_part_cancelled(slurm, submit_study, study, workshop, repository, python):
     """Single runs as tasks; a cancelled one is submitted again, alone."""
     variables = [
-        *study,
-        "datasets=cog_l1",
-        "logreg_task=run",
-        "extract_task=split",
-        "shots=0 1",
-        "throttle=4",
-    ]
+        *study, "datasets=cog_l1", "logreg_task=run", "extract_task=split", "shots=0 1", "throttle=4",
+    ]  # fmt: skip
     slurm.run("scontrol", "update", "partitionname=main", "state=DOWN")
     try:
         done = submit_study(*variables)
