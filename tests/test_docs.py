@@ -50,7 +50,7 @@ QUICK = {
     "logreg.sh": _CLASSIFIER,
     "fewshot.sh": _CLASSIFIER,
     "pca.sh": _CLASSIFIER,
-    "experiments.sh": [*_CLASSIFIER, "dims=4 8", "shots=1", "seeds=22 37", "datasets=in1k cog_l5"],
+    "experiments.sh": [*_CLASSIFIER, "dims=4 8", "shots=1", "seeds=22", "datasets=in1k cog_l5"],
     "extract_features.py": ["--device", "cpu", "FT_EXTRACT.N_WORKERS", "0"],
     "extract_features.sh": ["--device", "cpu", "FT_EXTRACT.N_WORKERS", "0"],
     "analyze_features.py": ["--device", "cpu"],

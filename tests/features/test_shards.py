@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from marks import first_quick
+from waiting import wait_for
 
 from cog.commands import extract_features
 from cog.data.image_sources import ImageSources
@@ -603,13 +604,6 @@ def start(python, repository, inputs, tmp_path):
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.slow

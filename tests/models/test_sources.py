@@ -217,29 +217,17 @@ def test_hostile_checkpoints(tmp_path):
     assert not marker.exists()
 
 
-@needs_timm
 @pytest.mark.parametrize(
     "name, near",
     [
-        ("timm_vit_base_patch14_dinov", "timm_vit_base_patch14_dinov2"),
-        ("timm_test_vit.r161_in1k", "timm_test_vit.r160_in1k"),
-    ],
-)
-def test_wrong_names_of_timm(name, near):
-    with pytest.raises(CogError, match="has no model") as error:
-        find_spec(name)
-    assert near in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "name, near",
-    [
+        pytest.param("timm_vit_base_patch14_dinov", "timm_vit_base_patch14_dinov2", marks=needs_timm),
+        pytest.param("timm_test_vit.r161_in1k", "timm_test_vit.r160_in1k", marks=needs_timm),
         ("torchvision_resnt50", "torchvision_resnet50"),
         ("torchvision_resnet50.IMAGENET_V2", "torchvision_resnet50.IMAGENET1K_V2"),
         ("torchvision_fcn_resnet50", "torchvision_wide_resnet50_2"),  # segments
     ],
 )
-def test_wrong_names_of_torchvision(name, near):
+def test_wrong_names(name, near):
     with pytest.raises(CogError, match="has no model") as error:
         find_spec(name)
     assert near in str(error.value) and "\n" not in str(error.value)

@@ -14,6 +14,7 @@ from pathlib import Path
 import extraction
 import pytest
 from marks import first_quick
+from waiting import wait_for
 
 from cog.commands import extract_features
 from cog.errors import CogError, FailedImagesError
@@ -345,13 +346,6 @@ def children(pid):
         variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
         found.update({int(v[5:]): child for v in variables if v.startswith(b"RANK=")})
     return found
-
-
-def wait_for(condition, seconds=90):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

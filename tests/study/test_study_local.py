@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from marks import first_quick
+from waiting import wait_for
 
 from cog.study import local_workers, units
 from cog.study.local_workers import LocalTask
@@ -227,13 +228,6 @@ sys.exit(local_workers.run(tasks, n_processes=2, gpus=[], environment=os.environ
 
 def text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def wait_for(ready, timeout: float = 30) -> None:
-    deadline = time.monotonic() + timeout
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 # ---- study.sh --------------------------------------------------------------------------------------------------------
