@@ -340,7 +340,7 @@ def test_interrupted_study_continues(bash, workshop, tmp_path):
     given = [*variables(workshop, tmp_path), "datasets=in1k", "n_processes=1"]
     process = bash("study.sh", *given)
     log = tmp_path / "the logs/logs/extract_0.log"
-    wait_for(lambda: "on in1k" in text(log), timeout=60)
+    wait_for(lambda: "on in1k" in text(log))
     time.sleep(1.5)
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
