@@ -56,23 +56,16 @@ _WHAT = ("extraction", "logreg", "kmeans", "finetune", "levels")
 
 #: What a command imports in the middle of its work, and takes longest.
 _USES = {
-    "levels": "matplotlib.backends.backend_agg",
-    "kmeans": "sklearn.metrics",
-    "finetune": "torch._dynamo",
+    "levels": ("matplotlib.backends.backend_agg", "matplotlib.figure"),
+    "kmeans": ("sklearn.metrics",),
+    "finetune": ("torch._dynamo",),
 }
 
 #: Leaves of WordNet far apart: two seen ones, then those that become levels.
 _SEEN = ("n01530575", "n02123045")
 _UNSEEN = (
-    "n01531178",
-    "n02122298",
-    "n02084071",
-    "n03001627",
-    "n07739125",
-    "n09193705",
-    "n12102133",
-    "n04530566",
-)
+    "n01531178", "n02122298", "n02084071", "n03001627", "n07739125", "n09193705", "n12102133", "n04530566",
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -605,8 +598,8 @@ def matrix(
     what = task.name.partition(" ")[0]
     if what == "levels":
         _wordnet()
-    if what in _USES:
-        importlib.import_module(_USES[what])
+    for name in _USES.get(what, ()):
+        importlib.import_module(name)
     task.fresh()
     old = snapshot(task.output) if task.output.is_dir() else {}
     complete = run(task, work)

@@ -15,7 +15,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -51,7 +50,7 @@ QUICK = {
     "logreg.sh": _CLASSIFIER,
     "fewshot.sh": _CLASSIFIER,
     "pca.sh": _CLASSIFIER,
-    "experiments.sh": [*_CLASSIFIER, "dims=4 8", "shots=1", "seeds=22 37", "datasets=in1k cog_l5"],
+    "experiments.sh": [*_CLASSIFIER, "dims=4 8", "shots=1", "seeds=22", "datasets=in1k cog_l5"],
     "extract_features.py": ["--device", "cpu", "FT_EXTRACT.N_WORKERS", "0"],
     "extract_features.sh": ["--device", "cpu", "FT_EXTRACT.N_WORKERS", "0"],
     "analyze_features.py": ["--device", "cpu"],
@@ -448,7 +447,7 @@ class Shell:
         elif words[:2] == ["python", "-c"]:
             exec(compile(words[2], "documentation", "exec"), {})
         elif words[:3] == ["python", "-m", "pytest"]:
-            self._bash([sys.executable, *words[1:], *QUICK["pytest"]])
+            self._bash([self.python, *words[1:], *QUICK["pytest"]])
         elif words[:3] == ["python", "-m", "cog"]:
             assert PARSED[words[3]].main(words[4:]) == 0
         elif words[:3] == ["python", "-m", "cog.models"]:

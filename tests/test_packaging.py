@@ -74,20 +74,12 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
     target = tmp_path / "site"
     subprocess.run(
         [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-build-isolation",
-            "--target",
-            str(target),
-            ".",
+            python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target",
+            str(target), ".",
         ],
         cwd=source,
         check=True,
-    )
+    )  # fmt: skip
     top = {entry.name for entry in target.iterdir() if not entry.name.endswith(".dist-info")}
     assert top == {"cog", "bin"}
     assert {entry.name for entry in (target / "bin").iterdir()} == {command.script for command in COMMANDS}
@@ -108,7 +100,12 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
         )
         return done.stdout
 
-    for command in COMMANDS:
-        assert run(str(target / "bin" / command.script), "--help").startswith("usage: ")
-    assert all(command.help in run("-m", "cog") for command in COMMANDS)
+    # All scripts are written from the same text; each calls what it is declared to.
+    (installed,) = importlib.metadata.distributions(path=[str(target)])
+    assert {entry.name: entry.value for entry in installed.entry_points} == {
+        command.script: f"{command.module}:cli" for command in COMMANDS
+    }
+    assert run(str(target / "bin" / COMMANDS[0].script), "--help").startswith("usage: ")
+    overview = run("-m", "cog")
+    assert all(command.help in overview for command in COMMANDS)
     assert run("-m", "cog", "print_results", "--version") == f"imagenet-cog {cog.__version__}\n"

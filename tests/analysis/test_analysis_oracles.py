@@ -90,7 +90,7 @@ def test_kmeans_of_20000_rows_from_the_same_start_ends_where_scikit_learn_does(s
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.4, 0.8, 2.0])
 def test_kmeans_of_1000_clusters_from_the_same_start_ends_where_scikit_learn_does(spread):
-    features = clouds(20_000, 128, 1000, spread=spread)
+    features = clouds(8_000, 64, 1000, spread=spread)
     check_against_scikit_learn(features, random_rows(features, 1000, 0))
 
 

@@ -231,12 +231,8 @@ def test_the_driver(models, feature_folders, tmp_path, repository, warm_python):
     script = ["bash", str(repository / "bash-scripts/analyze_features.sh")]
     environment = os.environ | {"COG_PYTHON": warm_python, "models_root_dir": str(models)}
     several = [
-        "model_name=tiny_net tiny_other",
-        "datasets=in1k cog_l1",
-        "analyses=alignment ncm",
-        "--device",
-        "cpu",
-    ]
+        "model_name=tiny_net tiny_other", "datasets=in1k cog_l1", "analyses=alignment ncm", "--device", "cpu",
+    ]  # fmt: skip
     done = subprocess.run([*script, *several], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "[2/2] analyses of tiny_other: alignment ncm" in done.stdout

@@ -829,26 +829,22 @@ def test_names_that_are_not_utf_8(workshop, capsys):
 # --- the same through real processes
 
 REAL = [
-    "extract: no arguments",
-    "extract: checkpoint: TorchScript of another network",
-    "extract: level: hostile split file, inside a numpy object array",
-    "extract: loader that exits",
-    "logreg: hostile features, zip container",
-    "logreg: NaN",
-    "print: hostile logs, os.system",
-]
+    "extract: no arguments", "extract: checkpoint: TorchScript of another network",
+    "extract: level: hostile split file, inside a numpy object array", "extract: loader that exits",
+    "logreg: hostile features, zip container", "logreg: NaN", "print: hostile logs, os.system",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.slow
-def test_through_a_real_process(name, workshop, python, repository):
+def test_through_a_real_process(name, workshop, warm_python, repository):
     one = next(one for one in CASES if one.name == name)
     if one.spoil is not None:
         one.spoil(workshop)
     before = tiny.snapshot(workshop.root)
     argv = [word.replace("{w}", str(workshop.root)) for word in one.argv]
     process = subprocess.run(
-        [python, str(repository / f"{one.script}.py"), *argv],
+        [warm_python, str(repository / f"{one.script}.py"), *argv],
         cwd=workshop.root, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert process.returncode == 2, process.stderr

@@ -312,13 +312,9 @@ def test_one_archive_with_both_splits(folders, root):
 def test_folders_of_the_splits_in_an_archive(root):
     """Classes are folders below that of the split, whatever they are called; loose images have no class."""
     names = [
-        "train/crow/1.png",
-        "train/crow0/2.png",
-        "train/crow-1/3.png",
-        "train/4.png",
-        "test/crow/5.png",
+        "train/crow/1.png", "train/crow0/2.png", "train/crow-1/3.png", "train/4.png", "test/crow/5.png",
         "6.png",
-    ]
+    ]  # fmt: skip
     with zipfile.ZipFile(root / "birds.zip", "w") as archive:
         for name in names:
             archive.writestr(f"data/{name}", name)

@@ -47,15 +47,10 @@ def levels_file(root, name, levels):
 def run(root, *flags):
     return command.main(
         [
-            "--models_root_dir",
-            str(root / "models"),
-            "--model",
-            "tiny_net",
-            "--output_dir",
-            str(root / "out"),
-            *flags,
+            "--models_root_dir", str(root / "models"), "--model", "tiny_net", "--output_dir",
+            str(root / "out"), *flags,
         ]
-    )
+    )  # fmt: skip
 
 
 def test_rows_follow_their_concepts(root, capsys):

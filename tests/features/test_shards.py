@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from marks import first_quick
+from waiting import wait_for
 
 from cog.commands import extract_features
 from cog.data.image_sources import ImageSources
@@ -605,13 +606,6 @@ def start(python, repository, inputs, tmp_path):
         process.communicate()
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "n_pieces"),
@@ -644,8 +638,7 @@ def test_signals(inputs, undisturbed, tmp_path, start, number, n_pieces, python,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(("number", "method"), [(signal.SIGTERM, "spawn"), (signal.SIGUSR1, "fork")])
 def test_signals_to_the_decoding_processes_too(inputs, undisturbed, tmp_path, start, number, method):
     """Schedulers send them to all processes of a job."""
     out = tmp_path / "out"

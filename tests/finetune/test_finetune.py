@@ -766,15 +766,9 @@ def test_two_processes_equal_one(birds, loader_with_norm, tmp_path, warm_python)
         "one": [warm_python, script],
         "two": [warm_python, script, "--n_processes", "2"],
         "torchrun": [
-            warm_python,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc_per_node",
-            "2",
-            script,
+            warm_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script,
         ],
-    }
+    }  # fmt: skip
     found = {}
     for name, start in starts.items():
         command = [*start, *arguments(birds, loader_with_norm, tmp_path / name)]

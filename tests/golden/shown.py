@@ -254,14 +254,8 @@ def commands(root: Path, exported: Path, out: Path) -> dict[str, list[object]]:
     found["toy report"] = [*here, "--model", "toy_net", "--report", out / "toy.html"]
     found["one report"] = [*here, "--model", "my_net", "--report", out / "one.html"]
     found["root diagnostics"] = [
-        *here,
-        "--model",
-        "my_net",
-        "--diagnostics",
-        out / "diagnostics",
-        "--figure_formats",
-        "svg",
-    ]
+        *here, "--model", "my_net", "--diagnostics", out / "diagnostics", "--figure_formats", "svg",
+    ]  # fmt: skip
     return found
 
 

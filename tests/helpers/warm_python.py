@@ -61,11 +61,15 @@ def started(folder: Path) -> Iterator[str]:
 
 def serve(address: str, launcher: str) -> NoReturn:
     """Fork a process for every request, for ever."""
-    import matplotlib.backends.backend_agg  # noqa: F401
+    import fontTools.subset  # noqa: F401  (matplotlib, for PDFs)
+    import jinja2  # noqa: F401
+    import matplotlib.backends.backend_agg
+    import matplotlib.figure  # noqa: F401
     import optuna  # noqa: F401
     import sklearn.metrics  # noqa: F401
     import torch._dynamo  # noqa: F401  (optimizers import it)
     import torchvision  # noqa: F401
+    import yacs.config  # noqa: F401
 
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)

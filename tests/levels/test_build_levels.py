@@ -725,15 +725,9 @@ def test_bad_input(toy, case):
     before = sorted(os.listdir(toy.root))
     with pytest.raises(CogError) as caught:
         argv = [
-            "--seen_wnids",
-            str(toy.seen),
-            "--output_dir",
-            str(toy.out),
-            "--n_levels",
-            "4",
-            "--level_size",
+            "--seen_wnids", str(toy.seen), "--output_dir", str(toy.out), "--n_levels", "4", "--level_size",
             "5",
-        ]
+        ]  # fmt: skip
         build_levels.main([*argv, *KEYS, *map(str, flags)])
     assert says in str(caught.value)
     assert "\n" not in str(caught.value) and caught.value.exit_code == 2
@@ -766,14 +760,9 @@ def test_too_few_images_on_disk_for_the_split(toy):
 
 def test_exit_code_and_single_line(tmp_path, repository):
     command = [
-        sys.executable,
-        "build_levels.py",
-        "--wordnet_dir",
-        str(tmp_path),
-        "--image_counts",
-        "setup.py",
+        sys.executable, "build_levels.py", "--wordnet_dir", str(tmp_path), "--image_counts", "setup.py",
         "--dry_run",
-    ]
+    ]  # fmt: skip
     found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=repository)
     assert found.returncode == 2
     assert found.stdout == ""

@@ -166,15 +166,8 @@ def test_names_of_several_words_are_entities(tmp_path):
         wnids=[f"n{i:08d}" for i in range(3)], parents=[()] * 3, lemmas=lemmas, glosses=["food"] * 3
     )
     words = [
-        "dog",
-        "hot",
-        "red",
-        "food",
-        "ENTITY/Hot_dog",
-        "ENTITY/Dog",
-        "ENTITY/Hot_Dog_stand",
-        "ENTITY/Food",
-    ]
+        "dog", "hot", "red", "food", "ENTITY/Hot_dog", "ENTITY/Dog", "ENTITY/Hot_Dog_stand", "ENTITY/Food",
+    ]  # fmt: skip
     table = np.random.default_rng(0).normal(size=(len(words), 4)).astype(np.float32)
     file = tmp_path / "wiki.txt"
     file.write_bytes(f"{len(words)} 4\n".encode() + text_rows(words, table))

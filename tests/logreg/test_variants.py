@@ -359,22 +359,11 @@ def test_blurred_images_from_extraction_to_results(workshop, caplog, capsys):
     """A data set like the others; the flag names its own images, and its counts are compared with the official ones."""
     base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "in1k_blurred"]
     options = [
-        "--split",
-        "train",
-        "test",
-        "--model_loader",
-        f"{workshop.loader}:load_my_model",
-        "--device",
-        "cpu",
-    ]
+        "--split", "train", "test", "--model_loader", f"{workshop.loader}:load_my_model", "--device", "cpu",
+    ]  # fmt: skip
     small = [
-        "FT_EXTRACT.IMAGE_RESIZE_SIZE",
-        "16",
-        "FT_EXTRACT.IMAGE_CROP_SIZE",
-        "16",
-        "FT_EXTRACT.N_WORKERS",
-        "0",
-    ]
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0",
+    ]  # fmt: skip
     with pytest.raises(CogError, match="--dataset in1k_blurred needs --in1k_blurred_images_root"):
         extract_features.main([*base, *options, "--in1k_images_root", str(workshop.in1k), *small])
     extract_features.main([*base, *options, "--in1k_blurred_images_root", str(workshop.in1k), *small])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from golden import rules
+from golden import containers, rules
 
 import cog
 from cog.models import backbone as backbone_module
@@ -51,18 +53,9 @@ def cases() -> list:
 
 #: Models whose file several tests need; the others' are removed when the next one is written.
 KEPT = {
-    "clip_resnet50",
-    "sup_inception-v3",
-    "simclrv2_resnet50",
-    "byol_resnet50",
-    *QUICK,
-    "mocov2_resnet50",
-    "sup_vgg19",
-    "deit_small",
-    "deit_base_distilled_384",
-    "efficientnet_b4",
-    "sup_resnet152",
-}
+    "clip_resnet50", "sup_inception-v3", "simclrv2_resnet50", "byol_resnet50", *QUICK, "mocov2_resnet50",
+    "sup_vgg19", "deit_small",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +63,15 @@ def files(tmp_path_factory):
     """Return a function from a model (and container) to its checkpoint, written once per schema."""
     folder = tmp_path_factory.mktemp("golden")
     written: dict[tuple, object] = {}
+    arrays: dict[str, dict] = {}
+
+    def fill(schema, seed, group=None):
+        """Keep the arrays of the last model: its containers hold the same."""
+        tensors = schema["groups"][group or schema["weights_group"]]["tensors"]
+        key = json.dumps([seed, schema.get("gain"), tensors])
+        if key not in arrays:
+            arrays[key] = rules.fill(schema, seed, group)
+        return arrays[key]
 
     def write(name, container=None):
         index = rules.load_index()
@@ -79,7 +81,10 @@ def files(tmp_path_factory):
             for old in [old for old in written if old[0] not in keep or old[1]]:
                 Path(written.pop(old)).unlink()
             path = folder / f"{key[0]}.{container}.ckpt"
-            written[key] = rules.write_checkpoint(name, "A", path, container)
+            if not container:
+                arrays.clear()
+            with mock.patch.object(containers, "fill", fill):
+                written[key] = rules.write_checkpoint(name, "A", path, container)
         return written[key]
 
     yield write
@@ -132,10 +137,8 @@ def test_later_models_are_bare_resnets(name, tmp_path):
         assert torch.equal(cog.load_backbone(name, tmp_path / "model.ckpt")(x), network(x))
 
 
-@pytest.mark.parametrize(
-    ("name", "constructor"),
-    [("sup_alexnet", "alexnet"), pytest.param("sup_vgg16", "vgg16_bn", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "constructor"), [("sup_alexnet", "alexnet"), ("sup_vgg16", "vgg16_bn")])
 def test_models_of_the_first_version_are_torchvisions(name, constructor, tmp_path):
     """The feature is what torchvision's last layer gets, 4096 numbers after a ReLU, from its own state dict."""
     with torch.device("meta"):
@@ -305,7 +308,7 @@ def constructor(**args):
     return declaration(network=lambda spec: dataclasses.replace(spec.network, args=args))
 
 
-#: Model, mistake, ``max |f - g| / rms(g)`` of seed A as the makers of the goldens measured it.
+#: A model of each kind of network: name, mistake, ``max |f - g| / rms(g)`` of seed A as its makers measured it.
 MISTAKES = [
     ("mocov2_resnet50", "momentum encoder", momentum_encoder, 5.87),
     ("mocov2_resnet50", "one BatchNorm skipped", skip_batch_norm("layer1.0.bn2"), 2.71e-1),
@@ -316,7 +319,6 @@ MISTAKES = [
     ("byol_resnet50", "symmetric convolutions", constructor(max_pool="same"), 4.70e-1),
     ("byol_resnet50", "symmetric max-pool", constructor(convolutions="same"), 9.37e-2),
     ("byol_resnet50", "target network", TARGET_NETWORK, 4.83),
-    ("byol_resnet50", "BatchNorm eps", BATCH_NORM_EPS, 4.26e-2),
     ("simclrv2_resnet50", "symmetric max-pool", constructor(), 8.14e-2),
     ("simclrv2_resnet50", "SAME in strided convolutions", pad_as_tensorflow(only_strided=True), 3.14e-1),
     ("clip_resnet50", "bfloat16", in_bfloat16, 2.37e-2),
@@ -331,24 +333,15 @@ MISTAKES = [
     ("efficientnet_b1", "channels not reversed", reverse_channels, 6.83e-1),
     ("efficientnet_b1", "BatchNorm eps", BATCH_NORM_EPS, 7.20e-2),
     ("efficientnet_b1", "SAME padding", pad_as_tensorflow(), 2.81e-1),
-    ("efficientnet_b4", "channels not reversed", reverse_channels, 3.99e-1),
-    ("efficientnet_b4", "BatchNorm eps", BATCH_NORM_EPS, 8.51e-2),
-    ("efficientnet_b4", "SAME padding", pad_as_tensorflow(), 5.28e-1),
     ("deit_small", "LayerNorm eps", set_eps(torch.nn.LayerNorm, 1e-5), 8.01e-3),
     ("deit_small", "no final LayerNorm", without_final_norm, 2.10e1),
     ("deit_small", "tanh GELU", TANH_GELU, 7.21e-4),
     ("deit_small_distilled", "mean of both tokens", tokens(lambda t: t[:, :2].mean(1)), 1.30),
     ("deit_small_distilled", "distillation token", tokens(lambda t: t[:, 1]), 2.61),
-    ("deit_small_distilled", "LayerNorm eps", set_eps(torch.nn.LayerNorm, 1e-5), 9.29e-3),
-    ("deit_base_distilled_384", "mean of both tokens", tokens(lambda t: t[:, :2].mean(1)), 1.27),
-    ("deit_base_distilled_384", "distillation token", tokens(lambda t: t[:, 1]), 2.54),
-    ("deit_base_distilled_384", "LayerNorm eps", set_eps(torch.nn.LayerNorm, 1e-5), 7.38e-3),
     ("sup_inception-v3", "BatchNorm eps", set_eps(torch.nn.BatchNorm2d, 1e-5), 8.45e-2),
     ("sup_inception-v3", "transform_input", transform_input, 2.54),
     ("sup_vgg19", "before the ReLU", before_relu, 5.18),
     ("sup_vgg19", "fc6", fc6, 6.11),
-    ("sup_resnet152", "BatchNorm eps", BATCH_NORM_EPS, 6.16e-2),
-    ("sup_resnet152", "one BatchNorm skipped", skip_batch_norm("layer1.0.bn2"), 4.37e-2),
 ]
 
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 import torch
-from test_sources import randomize, write
+from random_networks import randomize
+from test_sources import write
 from torchvision import transforms
 from yacs.config import CfgNode
 

@@ -12,7 +12,8 @@ import torch
 import torchvision
 from marks import first_quick, later
 from PIL import Image
-from test_sources import images, randomize, write
+from random_networks import randomize
+from test_sources import images, write
 
 import cog
 from cog.commands import extract_features
@@ -24,6 +25,7 @@ from cog.models.sources.hub import TRUST
 
 open_clip, transformers = later("open_clip"), later("transformers")
 
+pytestmark = pytest.mark.usefixtures("quick_initial_values")
 needs_open_clip = pytest.mark.skipif(
     open_clip is None, reason="open_clip is not installed (pip install '.[hub]')"
 )
@@ -444,16 +446,9 @@ def test_check_does_not_claim_to_know_what_an_entry_point_loads(checkout, tmp_pa
 
     def check(model):
         command = [
-            "--check",
-            "--model",
-            model,
-            "--models_root_dir",
-            str(tmp_path),
-            "--dataset",
-            "birds",
-            "--split",
+            "--check", "--model", model, "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split",
             "test",
-        ]
+        ]  # fmt: skip
         extract_features.main([*command, "--images_root", str(tmp_path / "birds"), "--device", "cpu"])
         return capsys.readouterr().out
 

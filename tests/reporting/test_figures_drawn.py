@@ -220,7 +220,8 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(1, LAYOUTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_nothing_overlaps_in_odd_cases(name):
     cells, wanted = LAYOUTS[name]
     of_paper = [] if name in ("one", "odd_shots") else published.accuracies()

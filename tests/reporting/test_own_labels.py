@@ -68,15 +68,8 @@ def test_a_marked_baseline_is_explained_and_records_say_what_models_have_seen(ca
         ("dino_resnet50", {"reading", "not told: counts per concept are not known"}),
     ):
         request = (
-            "--published_only",
-            "--compare",
-            models,
-            "sup_resnet50",
-            "--n_shot",
-            "all",
-            "--format",
-            "csv",
-        )
+            "--published_only", "--compare", models, "sup_resnet50", "--n_shot", "all", "--format", "csv",
+        )  # fmt: skip
         assert print_results.main(request) == 0
         assert {line.rpartition(",")[2] for line in capsys.readouterr().out.splitlines()} == ends
     request = ("--published_only", "--model", "swsup_resnet50", "--dataset", "cog_l5", "--n_shot", "all")

@@ -306,12 +306,7 @@ def test_the_script_itself(study):
     file = study.parent / "models.yaml"
     file.write_text("net_big: {pretraining: IN-1K}\nnet_small_v2: {pretraining: IN-1K}\n")
     command = [
-        sys.executable,
-        REPOSITORY / "print_results.py",
-        "--models_root_dir",
-        study,
-        "--models_file",
-        file,
-    ]
+        sys.executable, REPOSITORY / "print_results.py", "--models_root_dir", study, "--models_file", file,
+    ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, check=False, env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT.replace("±", "+-"), b"")

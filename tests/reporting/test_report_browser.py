@@ -22,7 +22,8 @@ HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwn
 VIEW = "document.querySelector('.view:not([hidden])')"
 
 
-def runs_of(root, model, shift, **changes):
+def runs_of(model, shift, *, root=None, **changes):
+    """Runs of a model that is ``shift`` points from ResNet50; those below ``root`` left their searches there."""
     runs = []
     for cell in published.accuracies():
         if cell.model != "sup_resnet50" or cell.n_shot not in (0, 1, 8):
@@ -30,24 +31,24 @@ def runs_of(root, model, shift, **changes):
         for seed in constants.SEEDS:
             if (cell.dataset, seed) == ("cog_l5", 93):
                 continue
-            path = root / model.replace("/", "") / cell.dataset / f"eval_N{cell.n_shot}" / f"seed-{seed}"
-            final = path / "final-lr-10.0_wd-1e-06"
-            final.mkdir(parents=True)
             top1 = cell.value + shift + seed / 100
-            (final / "logs.pkl").write_bytes(pickle.dumps(make_logs(top1, n_epochs=20)))
-            trials = [
-                {
-                    "number": n,
-                    "lr": 0.1 * 1.25**n,
-                    "wd": 1e-5 / 2**n,
-                    "val_top1": 50.0 + n,
-                    "diverged": n > 25,
-                }
-                for n in range(30)
-            ]
-            (path / "results.json").write_text(json.dumps({"trials": trials}))
+            path = None
+            if root is not None:
+                path = root / model.replace("/", "") / cell.dataset / f"eval_N{cell.n_shot}" / f"seed-{seed}"
+                write_search(path, top1)
             runs.append(make_run(model, cell.dataset, cell.n_shot, seed, top1, path=path, **changes))
     return runs
+
+
+def write_search(path, top1):
+    final = path / "final-lr-10.0_wd-1e-06"
+    final.mkdir(parents=True)
+    (final / "logs.pkl").write_bytes(pickle.dumps(make_logs(top1, n_epochs=20)))
+    trials = [
+        {"number": n, "lr": 0.1 * 1.25**n, "wd": 1e-5 / 2**n, "val_top1": 50.0 + n, "diverged": n > 25}
+        for n in range(30)
+    ]
+    (path / "results.json").write_text(json.dumps({"trials": trials}))
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +56,8 @@ def page(tmp_path_factory):
     """A report on two models, one with a hostile name, with a warning of each kind of severity."""
     root = tmp_path_factory.mktemp("report")
     runs = [
-        *runs_of(root, "good_net", 2.0, n_trials_diverged=4),
-        *runs_of(root, f"bad_{HOSTILE}", -3.0, diverged=True, device=HOSTILE),
+        *runs_of("good_net", 2.0, root=root, n_trials_diverged=4),
+        *runs_of(f"bad_{HOSTILE}", -3.0, root=root, diverged=True, device=HOSTILE),
     ]
     path = root / f"report {HOSTILE[10:16]}.html".replace("/", "")
     problems = [Problem(root / HOSTILE.replace("/", ""), HOSTILE)]
@@ -233,7 +234,7 @@ def test_nothing_sticks_out_sideways(browser, page, width, dark):
 @pytest.fixture(scope="module")
 def page_of_one(tmp_path_factory):
     root = tmp_path_factory.mktemp("one")
-    runs = runs_of(root, "my_net", 1.5, n_trials_diverged=4)
+    runs = runs_of("my_net", 1.5, n_trials_diverged=4)
     html.write(root / "one.html", make_found(runs), published=published.accuracies(), root="/models")
     return root / "one.html"
 
@@ -248,14 +249,14 @@ def page_of_forty(tmp_path_factory):
 def page_of_three(tmp_path_factory):
     root = tmp_path_factory.mktemp("three")
     models = {"timm_vit_base_patch14_reg4_dinov2.lvd142m": 2.0, "my_net": 0.5, "our_vit_small": -9.0}
-    runs = [run for model, shift in models.items() for run in runs_of(root, model, shift)]
+    runs = [run for model, shift in models.items() for run in runs_of(model, shift)]
     return html.write(root / "three.html", make_found(runs), published=published.accuracies(), root="/models")
 
 
 @pytest.fixture(scope="module")
 def page_of_other_data(tmp_path_factory):
     root = tmp_path_factory.mktemp("other")
-    runs = [run for model in ("my_net", "our_vit_small") for run in runs_of(root, model, 0.0, n_classes=24)]
+    runs = [run for model in ("my_net", "our_vit_small") for run in runs_of(model, 0.0, n_classes=24)]
     return html.write(root / "other.html", make_found(runs), published=published.accuracies(), root="/models")
 
 
@@ -327,7 +328,7 @@ def test_titles_of_few_columns_stand_above_their_numbers_on_a_phone(browser, tmp
     runs = [
         run
         for model in ("my_net", "our_vit")
-        for run in runs_of(tmp_path, model, 0.0, n_classes=24)
+        for run in runs_of(model, 0.0, n_classes=24)
         if run.dataset in chosen
     ]
     page = html.write(tmp_path / "r.html", make_found(runs), published=published.accuracies(), root="/models")

@@ -189,17 +189,11 @@ def test_features_and_searches_from_hostile_files(write, tmp_path):
         (base / f"features_{split}").mkdir()
         entries = dict.fromkeys(
             (
-                "checkpoint_sha256",
-                "loader",
-                "profile",
-                "variant",
-                "precision",
-                "images_root",
-                "device",
+                "checkpoint_sha256", "loader", "profile", "variant", "precision", "images_root", "device",
                 "finished",
             ),
             HOSTILE,
-        )
+        )  # fmt: skip
         entries |= {"versions": {HOSTILE: HOSTILE}, "preprocessing": {HOSTILE: HOSTILE}, "n_images": 10**30}
         (base / f"features_{split}" / "features.json").write_text(json.dumps(entries))
     text, page = write(runs=[make_run(path=run_folder)])

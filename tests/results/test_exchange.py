@@ -90,7 +90,7 @@ def any_cells(draw):
     return [average for pair in cells.values() for average in pair]
 
 
-@settings(deadline=None, max_examples=n_examples(15, 100))
+@settings(deadline=None, max_examples=n_examples(8, 100))
 @given(any_cells())
 def test_round_trip_is_exact(tmp_path_factory, cells):
     path = write(tmp_path_factory.mktemp("x") / "f.json", cells, label="ours")

@@ -482,7 +482,7 @@ def _race(folder: Path, *, entries: int, die: float, processes: int = 6) -> list
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("entries", "die"),
-    [(40, 0.0), (40, 0.006), (400, 0.02)],
+    [(40, 0.0), (40, 0.006), (150, 0.02)],
     ids=["living", "dying", "dying often"],
 )
 def test_never_two_inside(tmp_path, entries, die):

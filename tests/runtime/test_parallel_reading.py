@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from marks import first_quick
 
 from cog.runtime import parallel_reading
 from cog.runtime.parallel_reading import map_waiting
@@ -103,7 +104,7 @@ def test_no_processes_beside_threads_or_in_a_child(monkeypatch):
     assert parallel_reading._n_processes() == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", first_quick(1, [signal.SIGKILL, signal.SIGINT]))
 def test_no_process_outlives_the_first_one(tmp_path, number):
     script = """
 import sys, time

@@ -14,6 +14,7 @@ from pathlib import Path
 import extraction
 import pytest
 from marks import first_quick
+from waiting import wait_for
 
 from cog.commands import extract_features
 from cog.errors import CogError, FailedImagesError
@@ -347,21 +348,14 @@ def children(pid):
     return found
 
 
-def wait_for(condition, seconds=90):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
     "victim", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow)]
 )
 @pytest.mark.slow
-def test_a_process_that_is_killed(spoiled, alone, tmp_path, python, repository, victim):
+def test_a_process_that_is_killed(spoiled, alone, tmp_path, python, warm_python, repository, victim):
     out = tmp_path / "out"
     arguments = extraction.arguments(spoiled, out, "--allow_failures", "4")
-    process = launched(python, repository, 2, arguments, sleep="0.3")
+    process = launched(warm_python if victim == "all" else python, repository, 2, arguments, sleep="0.3")
     try:
         wait_for(lambda: list((out / ".resume").glob("rows-*.json")))
         if victim == "all":

@@ -75,21 +75,7 @@ def test_same_can_tell_values_apart():
 
 VALUES = {
     "plain": [
-        1,
-        -1,
-        2**31,
-        2**70,
-        -(2**70),
-        0.1,
-        float("inf"),
-        "",
-        "é\n\\",
-        b"",
-        b"\x00\xff",
-        None,
-        True,
-        False,
-        1j,
+        1, -1, 2**31, 2**70, -(2**70), 0.1, float("inf"), "", "é\n\\", b"", b"\x00\xff", None, True, False, 1j,
     ],
     "nested": {"a": [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)], "b": {"c": [{}, []]}, ("t", 1): "tuple key"},
     "sets": [set(), {1, "a"}, frozenset({2, 3}), {(1, 2)}],
@@ -119,19 +105,14 @@ VALUES = {
     "empty": [np.empty((0, 3)), np.array([], dtype="U5"), np.empty((2, 0), dtype=object)],
     "0-d": [np.array(3.5), np.array("abc"), np.array("x", dtype=object)],
     "scalars": [
-        np.float32(0.1),
-        np.float64(1e300),
-        np.int64(-1),
-        np.uint8(255),
-        np.bool_(True),
-        np.float16(0.5),
+        np.float32(0.1), np.float64(1e300), np.int64(-1), np.uint8(255), np.bool_(True), np.float16(0.5),
     ],
     "text scalars": [np.str_("abc"), np.str_(""), np.bytes_(b"\xff"), np.bytes_(b"")],
     "logs": {"test/top1": [np.float64(70.5), 71.0], "lr": np.array([0.1, 0.2])},
     "split file": {
         "n01440764": {"train": np.array(["a/b.JPEG", "a/c.JPEG"]), "test": np.array(["a/d.JPEG"])}
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -701,7 +682,7 @@ def _mutated(draw, samples=_SAMPLES):
 
 
 @settings(
-    max_examples=n_examples(200, 1500),
+    max_examples=n_examples(80, 1500),
     deadline=2000,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
@@ -749,7 +730,7 @@ def _torch_samples() -> list[bytes]:
 
 
 @settings(
-    max_examples=n_examples(60, 250),
+    max_examples=n_examples(30, 250),
     deadline=3000,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

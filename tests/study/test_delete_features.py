@@ -89,17 +89,8 @@ def test_status_says_deleted(study, capsys):
     text = status.draw(study, units.survey(study))
     assert "features: 2 done, 6 features deleted of 8 (100 %)" in text
     root = [
-        "--models_root_dir",
-        str(study.root),
-        "--seeds",
-        "1",
-        "2",
-        "--shots",
-        "0",
-        "8",
-        "--format",
-        "json",
-    ]
+        "--models_root_dir", str(study.root), "--seeds", "1", "2", "--shots", "0", "8", "--format", "json",
+    ]  # fmt: skip
     root += ["--datasets", "in1k", "cog_l1"]
     capsys.readouterr()
     status_command.main(root)

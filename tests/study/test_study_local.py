@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from marks import first_quick
+from waiting import wait_for
 
 from cog.study import local_workers, units
 from cog.study.local_workers import LocalTask
@@ -229,13 +230,6 @@ def text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def wait_for(ready, timeout: float = 30) -> None:
-    deadline = time.monotonic() + timeout
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 # ---- study.sh --------------------------------------------------------------------------------------------------------
 
 
@@ -346,7 +340,7 @@ def test_interrupted_study_continues(bash, workshop, tmp_path):
     given = [*variables(workshop, tmp_path), "datasets=in1k", "n_processes=1"]
     process = bash("study.sh", *given)
     log = tmp_path / "the logs/logs/extract_0.log"
-    wait_for(lambda: "on in1k" in text(log), timeout=60)
+    wait_for(lambda: "on in1k" in text(log))
     time.sleep(1.5)
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)

@@ -215,19 +215,9 @@ def test_grids_cover_what_is_missing_and_touch_nothing_taken(data):
 def test_task_lists_survive_the_shell(tmp_path):
     """Every argument arrives as it was; line n + 1 is task n."""
     odd = [
-        "a b",
-        "it's",
-        '"x"',
-        "$HOME",
-        "`id`",
-        "*",
-        "back\\slash",
-        "tab\there",
-        "",
-        "ü",
-        "--flag=[0.5, 0.5]",
+        "a b", "it's", '"x"', "$HOME", "`id`", "*", "back\\slash", "tab\there", "", "ü", "--flag=[0.5, 0.5]",
         "a;b",
-    ]
+    ]  # fmt: skip
     array = Array("logreg", "logreg", Resources(), commands={1: ["printf", "%s\\0", *odd], 3: ["true"]})
     lines = array.task_list().splitlines()
     assert [line.startswith("#") for line in lines] == [True, False, True, False]
