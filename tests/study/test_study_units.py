@@ -20,8 +20,8 @@ from cog.errors import CogError
 from cog.logreg.run_folder import RunFolder
 from cog.results import find
 from cog.runtime import locks
-from cog.study import status as status_text
 from cog.study import results, units
+from cog.study import status as status_text
 
 
 @pytest.fixture
