@@ -133,9 +133,10 @@ def train(
             position.end_epoch(score, lr=recipe.lr_at((position.epoch + 1) * n_steps - 1, n_steps))
             last = {key: values[-1] for key, values in position.logs.items()}
             logger.info(
-                "epoch %d of %d: train loss %.4f, train top-1 %.2f, test loss %.4f, test top-1 %.2f, top-5 %.2f",
-                position.epoch, recipe.n_epochs, last["train/loss"], last["train/top1"], last["test/loss"],
-                last["test/top1"], last["test/top5"],
+                "epoch %d of %d (%d %%): train loss %.4f, train top-1 %.2f, test loss %.4f, "
+                "test top-1 %.2f, top-5 %.2f",
+                position.epoch, recipe.n_epochs, 100 * position.epoch // recipe.n_epochs, last["train/loss"],
+                last["train/top1"], last["test/loss"], last["test/top1"], last["test/top5"],
             )  # fmt: skip
     position.seconds = seconds_before + time.monotonic() - start
     position.images_per_second = n_trained / training_seconds if n_trained else 0.0

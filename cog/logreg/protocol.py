@@ -163,8 +163,10 @@ def _make_epoch_logger(settings: Settings, progress: Progress, print_freq: int) 
         if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
             names = ("train/loss", "train/top1", "test/loss", "test/top1", "test/top5")
             logger.info(
-                "%sepoch %3d: train loss %.4f, train top-1 %.2f, test loss %.4f, test top-1 %.2f, top-5 %.2f",
-                settings.label, epoch + 1, *(logs[name][-1] for name in names),
+                "%sepoch %d of %d (%d %%): train loss %.4f, train top-1 %.2f, test loss %.4f, "
+                "test top-1 %.2f, top-5 %.2f",
+                settings.label, epoch + 1, settings.n_epochs, 100 * (epoch + 1) // settings.n_epochs,
+                *(logs[name][-1] for name in names),
             )  # fmt: skip
 
     return on_epoch
