@@ -345,6 +345,7 @@ def test_pooling_of_networks_without_tokens(tmp_path):
 
 
 @needs_timm
+@pytest.mark.slow
 def test_position_embeddings_of_timm_are_resized(tmp_path):
     network = randomize(timm.create_model("vit_tiny_patch16_224", num_classes=0))
     path = write(tmp_path, "timm_vit_tiny_patch16_224", network.state_dict())
@@ -390,6 +391,7 @@ def test_the_size_on_the_command_line_is_tried_before_extraction(tmp_path):
 # ---- weights of the libraries ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_torchvisions_own_weights(tmp_path, monkeypatch):
     state = randomize(torchvision.models.resnet18()).state_dict()
     cached = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
