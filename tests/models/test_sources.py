@@ -528,6 +528,7 @@ def test_check_runs_the_network_on_a_real_image(image_tree, tmp_path, capsys):
     assert not (path.parent / "birds").exists()
 
 
+@pytest.mark.slow
 def test_check_says_which_weights_would_be_loaded(image_tree, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     command = [
