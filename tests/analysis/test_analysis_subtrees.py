@@ -200,6 +200,7 @@ def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):
     assert "the number of training images is not held" in caplog.text
 
 
+@pytest.mark.slow
 def test_equal_similarities(levels, toy_wordnet, capsys):  # noqa: F811
     root, _, _ = levels
     levels_csv = root / "equal.csv"

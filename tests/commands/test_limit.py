@@ -103,6 +103,7 @@ def test_what_is_complete_is_skipped_and_keys_of_the_command_line_win(limited, c
     assert json.loads((run_folder / "results.json").read_text())["identity"]["n_epochs"] == 3
 
 
+@pytest.mark.slow
 def test_tables_are_marked_and_those_of_the_root_do_not_have_them(limited, capsys, tmp_path):
     assert run(print_results, limited, "--limit", "2") == 0
     assert "--limit 2: a test of the commands on a few images, and no results." in capsys.readouterr().out

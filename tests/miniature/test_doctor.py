@@ -91,6 +91,7 @@ def test_a_training_that_is_wrong(monkeypatch, precision):
     ]
 
 
+@pytest.mark.slow
 def test_features_that_are_wrong(monkeypatch):
     """Those that each precision gives, compared with the first ones, in float32."""
     stream = Extractor.stream

@@ -20,6 +20,7 @@ import zipfile
 import pytest
 import torch
 from filelock import FileLock
+from marks import first_quick
 
 from cog.errors import CogError
 from cog.models import download
@@ -319,7 +320,7 @@ def _hostile_archive(kind: str) -> bytes:
     return bytes(archive)
 
 
-@pytest.mark.parametrize("kind", ["bomb", "lzma", "cut", "damaged", "encrypted", "directory"])
+@pytest.mark.parametrize("kind", first_quick(2, ["bomb", "damaged", "lzma", "cut", "encrypted", "directory"]))
 def test_hostile_and_damaged_archives_are_refused_in_one_line(server, tmp_path, kind, monkeypatch):
     written = []
     real = download.shutil.copyfileobj

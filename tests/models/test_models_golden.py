@@ -345,15 +345,11 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(
     ("name", "change", "expected"),
-    [
-        pytest.param(
-            name, change, expected, id=f"{name}-{what}", marks=[] if name in QUICK else [pytest.mark.slow]
-        )
-        for name, what, change, expected in MISTAKES
-    ],
+    [pytest.param(name, change, expected, id=f"{name}-{what}") for name, what, change, expected in MISTAKES],
 )
 def test_typical_mistakes(name, change, expected, files, monkeypatch):
     path = files(name)

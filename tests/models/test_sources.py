@@ -348,6 +348,7 @@ def test_pooling_of_networks_without_tokens(tmp_path):
 
 
 @needs_timm
+@pytest.mark.slow
 def test_position_embeddings_of_timm_are_resized(tmp_path):
     network = randomize(timm.create_model("vit_tiny_patch16_224", num_classes=0))
     path = write(tmp_path, "timm_vit_tiny_patch16_224", network.state_dict())
@@ -393,6 +394,7 @@ def test_the_size_on_the_command_line_is_tried_before_extraction(tmp_path):
 # ---- weights of the libraries ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_torchvisions_own_weights(tmp_path, monkeypatch):
     state = randomize(torchvision.models.resnet18()).state_dict()
     cached = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
@@ -529,6 +531,7 @@ def test_check_runs_the_network_on_a_real_image(image_tree, tmp_path, capsys):
     assert not (path.parent / "birds").exists()
 
 
+@pytest.mark.slow
 def test_check_says_which_weights_would_be_loaded(image_tree, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     command = [

@@ -98,6 +98,7 @@ def test_features_of_released_architectures_are_those_of_open_clip(name, tmp_pat
 
 
 @needs_open_clip
+@pytest.mark.slow
 def test_weights_trained_with_quick_gelu_get_it():
     for tag, quick in (("openai", True), ("laion2b_s34b_b79k", False)):
         with torch.device("meta"):

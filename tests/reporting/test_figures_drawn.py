@@ -304,6 +304,7 @@ def test_overwrite(tmp_path):
     assert (tmp_path / "fig3_levels.csv").read_text() != "old"
 
 
+@pytest.mark.slow
 def test_files_of_odd_names(tmp_path):
     """Data set names become part of file names."""
     cells = own_cells("my_net", datasets=["a b/c", "plain"])

@@ -230,6 +230,7 @@ def test_study_is_never_unpickled(written, root):
     assert (root / "my/net/cog_l3/eval_logreg/seed-22/study.pkl").read_bytes() == b"not to be opened"
 
 
+@pytest.mark.slow
 def test_odd_records_are_read_as_far_as_they_go(tmp_path):
     path = write_run(tmp_path, "odd_net", "in1k", 22)
     record = json.loads((path / "results.json").read_text())

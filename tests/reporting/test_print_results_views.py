@@ -319,6 +319,7 @@ def test_export_and_import(study, tmp_path, show):
     assert {(row["source"], row["baseline_source"]) for row in both} == {("runs", "runs"), ("ours", "ours")}
 
 
+@pytest.mark.slow
 def test_published_numbers_through_a_file_are_the_published_numbers(tmp_path, show):
     target = tmp_path / "f.json"
     show("--published_only", "--export", target)

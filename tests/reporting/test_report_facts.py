@@ -117,6 +117,7 @@ def test_best_model_on_unseen_concepts():
     )
 
 
+@pytest.mark.slow
 def test_forty_models_are_ranked_among_all_and_compared_with_the_best_published():
     cells = average_runs(forty_models(seeds=(22, 37)))
     found = report_facts([], cells=cells)

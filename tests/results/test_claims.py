@@ -197,6 +197,7 @@ def test_differences_with_counts_are_decided_by_intervals(gap, n_seeds, verdict)
     assert means.verdict == (HOLDS if ahead else FAILS) and means.n_not_told is None
 
 
+@pytest.mark.slow
 def test_no_statement_is_decided_where_models_are_the_same():
     """Three models on IN-1K and L5, 100 studies; means alone decide in all of them."""
     generator = np.random.default_rng(2)

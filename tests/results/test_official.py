@@ -10,6 +10,7 @@ import json
 
 import pytest
 import report_runs
+from marks import first_quick
 from result_folders import make_record, make_seed_folder, print_results_as_user
 
 from cog import constants
@@ -234,7 +235,7 @@ def test_as_many_classes_as_the_benchmark_need_not_be_its_classes():
     assert official.compare([one, unknown]).mixed == "" and official.compare([own, other]).mixed == ""
 
 
-@pytest.mark.parametrize("n_classes", [1000, 17])
+@pytest.mark.parametrize("n_classes", first_quick(1, [17, 1000]))
 def test_different_classes_of_the_same_number_are_in_no_comparison(tmp_path, run, n_classes):
     counts = Counts((n_classes,), (800 * n_classes,), (50 * n_classes,))
     cells = [
@@ -262,6 +263,7 @@ def test_different_classes_of_the_same_number_are_in_no_comparison(tmp_path, run
     assert "Results on different classes under one name" in page and "is highest" not in page
 
 
+@pytest.mark.slow
 def test_figures_and_page_say_what_is_unverified(tmp_path, run):
     cells = [on("", counts=Counts(), dataset=name, source="runs") for name in constants.DATASETS]
     exchange.write(tmp_path / "f.json", cells, label="lab")

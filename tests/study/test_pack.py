@@ -161,6 +161,7 @@ def test_more_runs_join_the_archive(root):
     assert _everything(root) == read
 
 
+@pytest.mark.slow
 def test_an_analysis_reads_packed_predictions(root):
     other = root / "b/net"
     shutil.copytree(root / "a/net", other)
