@@ -114,12 +114,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             throttle=args.throttle,
             max_array_size=slurm_flags.max_array_size(args),
         )
+        if args.check:  # each script looks at its own inputs, so that nothing hides anything
+            return check.check_study(study, tasks, statuses, commands, options, with_slurm=args.slurm)
         check.check_inputs(
             study, tasks, model_loader=args.model_loader, models_file=args.models_file,
             require_images=lambda dataset, why: image_flags.require(args, dataset, why=why),
         )  # fmt: skip
-        if args.check:
-            return check.check_study(study, tasks, statuses, commands, options, with_slurm=args.slurm)
         tasks.log(statuses)
         opts = passed.results_opts()
         with_results = plan.RESULTS in args.stages

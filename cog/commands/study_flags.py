@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from cog.runtime import cli as cli_tools
 from cog.runtime import files
 from cog.study import units
 from cog.study.units import Study
+
+logger = logging.getLogger(__name__)
 
 
 def add_places(group: argparse._ArgumentGroup, *, datasets: str) -> None:
@@ -82,8 +85,7 @@ def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | 
             raise CogError(f"{key} is one run's; give the study's with {flag}")
     files.require_dir(paths.without_limit(args.models_root_dir), "--models_root_dir")
     root = Path(os.path.abspath(args.models_root_dir))
-    own = models_file.read(args.models_file) if args.models_file is not None else ()
-    models = units.find_models(paths.without_limit(root), args.models, tuple(own))
+    models = units.find_models(paths.without_limit(root), args.models, _own_models(args.models_file))
     cfg = config.get_cfg(config_file=config_file, opts=opts)
     return Study(
         root=root,
@@ -94,3 +96,14 @@ def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | 
         n_shots=tuple(dict.fromkeys(args.shots)),
         evaluation=config.evaluation_name(cfg),
     )
+
+
+def _own_models(file: str | None) -> list[str]:
+    """Return the names in the user's file; an entry that cannot be used stops no other."""
+    names = []
+    for name, entry in (models_file.read(file) if file is not None else {}).items():
+        try:
+            names.append(models_file.parse(file or "", name, entry).name)
+        except CogError as error:
+            logger.warning("%s; this entry is left out", error)
+    return names

@@ -217,7 +217,7 @@ class ModelRequest:
                 checkpoint = next((other for other in others if other.is_file()), checkpoint)
         if self.ckpt_file is not None:
             checkpoint = Path(self.ckpt_file)
-            require_checkpoint(checkpoint, "--ckpt_file")
+            require_checkpoint(checkpoint, self._flag("--ckpt_file", "checkpoint"))
         elif checkpoint is None and not self._has_weights():
             raise CogError("no checkpoint: give --ckpt_file, or --models_root_dir")
         elif checkpoint is not None and not checkpoint_files(checkpoint):
@@ -228,8 +228,15 @@ class ModelRequest:
                 )
             checkpoint = None
         if self.model_loader is not None:
-            files.require_file(self.model_loader.rpartition(":")[0], "--model_loader")
+            files.require_file(self.model_loader.rpartition(":")[0], self._flag("--model_loader", "loader"))
         return checkpoint, model_dir
+
+    def _flag(self, flag: str, key: str) -> str:
+        """Return what messages call the place of a file: a flag, or the key of the model's entry that stands for it."""
+        given = self.ckpt_file if key == "checkpoint" else self.model_loader
+        if self.own is None or getattr(self.own, key) != given:
+            return flag
+        return f"{self.own_file}: {key} of {self.model}:"
 
     def _has_weights(self) -> bool:
         """Return whether the model, which must be a known one, can do without a checkpoint of the user's."""

@@ -51,9 +51,17 @@ def check_inputs(
     from cog.models.request import ModelRequest
 
     todo = plan.units(EXTRACT)
+    faults: list[tuple[str, CogError]] = []
     for model in dict.fromkeys(unit.model for unit in todo):
         request = ModelRequest(model, models_root_dir=str(study.root), model_loader=model_loader)
-        request.with_models_file(models_file).check_weights()
+        try:
+            request.with_models_file(models_file).check_weights()
+        except CogError as error:
+            faults.append((model, error))
+    if faults:
+        others = [model for model, _ in faults[1:]]
+        more = f" (others that cannot be loaded: {some(others, _NAMED)})" if others else ""
+        raise CogError(f"{faults[0][1]}{more}")
     for dataset in dict.fromkeys(unit.dataset for unit in todo):
         require_images(dataset, f"the features of {dataset} are missing, and extracting them needs")
 

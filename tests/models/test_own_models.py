@@ -272,6 +272,15 @@ def ask(own_file, name: str, **fields) -> ModelRequest:
     return ModelRequest(name, models_root_dir=root, **fields).with_models_file(str(own_file))
 
 
+def test_files_of_an_entry_are_called_so(own_file, tmp_path):
+    with pytest.raises(CogError, match=r"models.yaml: checkpoint of mine_small: .*small.pth does not exist"):
+        _ = ask(own_file, "mine_small").paths
+    with pytest.raises(CogError, match=r"models.yaml: loader of mine_loaded: .*net.py does not exist"):
+        _ = ask(own_file, "mine_loaded").paths
+    with pytest.raises(CogError, match=r"^--ckpt_file .*other.pth does not exist"):
+        _ = ask(own_file, "mine_small", ckpt_file=str(tmp_path / "other.pth")).paths
+
+
 def test_entries(own_file, tmp_path):
     small = ask(own_file, "mine_small")
     fx = run(small)

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from cog.commands import study
+from cog.errors import CogError
 from cog.study import check
 
 CHECK = """\
@@ -60,6 +62,22 @@ def test_causes_stay_apart_and_none_is_lost():
         "problem  script        error: no features [b_net]",
         "problem  script        ended with an error [c_net]",
     ]
+
+
+def test_all_models_that_cannot_be_loaded_are_named(tmp_path, capsys):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "own.yaml").write_text("mine_a: {source: sup_resnet50}\nmine_b: {checkpoint: b.ckpt}\n")
+    argv = [
+        "--models_root_dir", str(tmp_path / "models"), "--log_dir", str(tmp_path / "log"), "--models_file",
+        str(tmp_path / "own.yaml"), "--dataset", "in1k",
+    ]  # fmt: skip
+    with pytest.raises(CogError, match=r"there is no checkpoint .*\(others that cannot be loaded: mine_b\)"):
+        study.main(argv)
+    # --check goes on to the images.
+    assert study.main([*argv, "--check"]) == 2
+    output = capsys.readouterr().out
+    assert "problem  checkpoint    there is no checkpoint" in output
+    assert "in1k train    --dataset in1k needs --in1k_images_root [mine_a, mine_b" in output
 
 
 @pytest.mark.slow

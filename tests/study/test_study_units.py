@@ -171,11 +171,14 @@ def test_other_evaluations_are_not_mixed(root):
     assert units.survey(small_study(root, evaluation="lbfgs"))[other].state == units.DONE
 
 
-def test_models_of_the_users_file_belong_to_the_study(root, capsys):
-    (root / "models.yaml").write_text("mine_new: {source: timm_resnet18}\na_net: {label: A}\n")
+def test_models_of_the_users_file_belong_to_the_study(root, capsys, caplog):
+    (root / "models.yaml").write_text(
+        "mine_new: {source: timm_resnet18}\na_net: {label: A}\nmine_bad: {sorce: x}\n"
+    )
     argv = ["--models_root_dir", str(root), "--models_file", str(root / "models.yaml"), "--dataset", "in1k"]
     assert status.main([*argv, "--format", "json"]) == 0
     assert {row["model"] for row in json.loads(capsys.readouterr().out)} == {"a_net", "b_net", "mine_new"}
+    assert "mine_bad: unknown key 'sorce'; did you mean source?; this entry is left out" in caplog.text
 
 
 def test_names_and_patterns(root):
