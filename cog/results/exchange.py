@@ -57,7 +57,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import cog
 from cog import constants
@@ -67,7 +67,6 @@ from cog.results import concept_counts, published, uncertainty
 from cog.results.run_records import is_percentage
 from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
 from cog.runtime import files
-from cog.runtime.json_fields import number
 from cog.runtime.provenance import now
 
 _T = TypeVar("_T")
@@ -381,8 +380,9 @@ def _check_values(average: SeedAverage) -> None:
     value, std, by_seed = average.value, average.std, average.by_seed
     is_accuracy = is_classifier(average.evaluation) and average.metric in _METRICS
     if is_accuracy:
-        for name, percent in (("value", value), *(("by_seed", of_seed) for of_seed in by_seed)):
-            _require(is_percentage(percent), name, percent, "a percentage")
+        _require(is_percentage(value), "value", value, "a percentage")
+        for end in (min(by_seed), max(by_seed)) if by_seed else ():
+            _require(is_percentage(end), "by_seed", end, "percentages")
     if std is not None:  # the most that percentages can deviate is 50
         _require(0 <= std <= (50.01 if is_accuracy else math.inf), "std", std, "a deviation")
     if by_seed:
@@ -429,7 +429,11 @@ def _check_keys(
 
 def _require(fine: bool, name: str, value: Any, expected: str) -> None:
     if not fine:
-        raise _Invalid(f"{name} is {_short(value)}, expected {expected}")
+        raise _wrong(name, value, expected)
+
+
+def _wrong(name: str, value: Any, expected: str) -> _Invalid:
+    return _Invalid(f"{name} is {_short(value)}, expected {expected}")
 
 
 def _short(value: Any) -> str:
@@ -449,8 +453,9 @@ def _name(is_name: Callable[[str], bool], expected: str) -> Callable[[Any, str],
     """Return a check of names."""
 
     def check(value: Any, name: str) -> str:
-        _require(isinstance(value, str) and len(value) <= 255 and is_name(value), name, value, expected)
-        return value
+        if isinstance(value, str) and len(value) <= 255 and is_name(value):
+            return value
+        raise _wrong(name, value, expected)
 
     return check
 
@@ -465,22 +470,23 @@ def _label(value: Any, name: str) -> str:
 
 
 def _number(value: Any, name: str) -> float:
-    checked = number(value)
-    _require(checked is not None and abs(checked) < _TOO_LARGE, name, value, "a number")
-    return cast(float, checked)
+    if type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE:  # which NaN is not
+        return float(value)
+    raise _wrong(name, value, "a number")
 
 
 def _whole(value: Any, name: str) -> int:
-    _require(type(value) is int and 0 <= value < 1 << 63, name, value, "a whole number")
-    return value
+    if type(value) is int and 0 <= value < 1 << 63:
+        return value
+    raise _wrong(name, value, "a whole number")
 
 
 def _list_of(check: Callable[[Any, str], _T]) -> Callable[[Any, str], tuple[_T, ...]]:
     """Return a check of lists; which item is wrong is written only when one is, since most of the time goes here."""
 
     def check_all(value: Any, name: str) -> tuple[_T, ...]:
-        few = isinstance(value, list) and len(value) <= _MOST_SEEDS
-        _require(few, name, value, f"a list of at most {_MOST_SEEDS} numbers")
+        if not isinstance(value, list) or len(value) > _MOST_SEEDS:
+            raise _wrong(name, value, f"a list of at most {_MOST_SEEDS} numbers")
         try:
             return tuple([check(item, name) for item in value])
         except _Invalid:
