@@ -196,7 +196,7 @@ class Results(Sequence[Score]):
             tuple(None if average is None else own_number(average).entry() for average in line)
             for line in grid
         )
-        texts = list(official.compare(averages).remarks)
+        texts = [official.as_sentence(text) for text in official.compare(averages).remarks]
         texts += (
             [self._facts.footnote(((a.model, a.source) for a in averages), advice=False)] if marked else []
         )
