@@ -13,7 +13,7 @@ from cog.features import feature_files
 from cog.results.comparison import difference, judge
 from cog.results.scores import average
 
-DATASETS = ("in1k", "cog_l2", "cog_l5")
+DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
 
 #: Of each coordinate of a unit vector of 1280.
 NOISE = 0.018
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def features(shared_dir, tmp_path_factory):
-    """Features of three data sets of 17 concepts by a trained MobileNet V2."""
+    """Features of six data sets of 17 concepts by a trained MobileNet V2."""
     miniature, root = shared_dir / "miniature", tmp_path_factory.mktemp("noisy")
     model = root / "mobilenet/v2_100"
     model.mkdir(parents=True)
