@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folders = sorted(path for path in given.iterdir() if (path / constants.LEVELS_FILE).is_file())
     if not folders:
         raise CogError(f"--levels_dir {given} has no folder with a {constants.LEVELS_FILE}")
-    there = sorted(path.name for path in source.path.iterdir() if (path / "features_test").is_dir())
+    there = sorted(folder.parent.name for folder in source.path.glob("*/features_test"))
     levels = [name for name in there if constants.cog_level(name) is not None]
     if not levels:
         raise CogError(
