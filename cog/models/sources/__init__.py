@@ -286,16 +286,19 @@ class LibraryModel(ABC):
         """
         import torch
 
-        try:
-            with torch.device("meta"), torch.no_grad():  # no memory, no arithmetic
-                network = self.build(size)[0].eval()
+        # On "meta" there is neither memory nor arithmetic, but some constructors compute their widths with tensors.
+        for device in ("meta", "cpu"):
+            try:
+                with torch.device(device):
+                    network = self.build(size)[0].eval().to("meta")
                 forward = self._forward(network, size, pooling) or network
-                return int(forward(torch.empty(1, 3, size, size)).shape[1])
-        except CogError:
-            raise
-        except Exception as error:  # whatever a library's network makes of tensors without values
-            logger.debug("%s: %s", self.name, error)
-            return None
+                with torch.device("meta"), torch.no_grad():
+                    return int(forward(torch.empty(1, 3, size, size)).shape[1])
+            except CogError:
+                raise
+            except Exception as error:  # whatever a library's network makes of tensors without values
+                logger.debug("%s: %s", self.name, error)
+        return None
 
     def _forward(
         self, network: nn.Module, size: int | None, pooling: str
