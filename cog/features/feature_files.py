@@ -41,12 +41,14 @@ class FeatureSet:
         name: ``<model>_<dataset>_<split>``.
         norms: ``(n, 1)`` when ``x`` is memory-mapped: divisors of its rows; float32, or float64 where some norms are
             beyond float32's range (see :func:`row_norms`).
+        class_list: digest of the classes' names (:func:`cog.data.wnids.class_list_digest`), where they are known.
     """
 
     x: torch.Tensor
     y: torch.Tensor
     name: str
     norms: torch.Tensor | None = None
+    class_list: str | None = None
 
     def __len__(self) -> int:
         return len(self.y)

@@ -13,6 +13,7 @@ from cog import config
 from cog.config import DeclaredModel
 from cog.data import image_lists
 from cog.data.image_lists import ImageList
+from cog.data.wnids import class_list_digest
 from cog.errors import FailedImagesError
 from cog.features import feature_files
 from cog.features.extract import Extractor
@@ -82,4 +83,9 @@ def extract_features(
         )
     x = extracted.x.float()
     feature_files.check_and_normalize_(x, name, normalize=normalize)
-    return FeatureSet(x, torch.from_numpy(images.labels).long(), f"{name}_{images.dataset}_{images.split}")
+    return FeatureSet(
+        x,
+        torch.from_numpy(images.labels).long(),
+        f"{name}_{images.dataset}_{images.split}",
+        class_list=class_list_digest(images.classes),
+    )

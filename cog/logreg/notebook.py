@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ from cog.config import variant_name
 from cog.errors import CogError, did_you_mean
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
+from cog.features.folder import FeatureFolder
 from cog.features.notebook import OWN_NETWORK, extract_features
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
@@ -77,6 +79,7 @@ def evaluate(
     features = [_features(backbone, images, normalize=normalize, **how) for images in (train, test)]
     model = features[0].name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
     engine = Engine(resolve_device(device), first.precision)
+    class_lists = tuple(sorted({part.class_list for part in features if part.class_list is not None}))
     data = prepare(features[0], features[1], engine, first)
     scores = []
     for n_shot in shots:
@@ -88,7 +91,8 @@ def evaluate(
             logs, predictions = trained.logs, trained.predictions
             assert logs is not None and predictions is not None
             top1, n_classes = logs["test/top1"][-1], trained.sizes[-1]
-            behind = Counts((n_classes,), () if n_shot else (rows.final_train,), (rows.test,))
+            n_train = () if n_shot else (rows.final_train,)
+            behind = Counts((n_classes,), n_train, (rows.test,), class_lists)
             counts = counts_per_class(predictions, data.test_y, n_classes, top1=top1)
             concepts = concept_counts.read(counts, n_classes=n_classes, top1=top1)
             evaluation = variant_name(run.classifier, pca_dim=run.pca_dim, max_per_class=run.max_per_class)
@@ -116,7 +120,9 @@ def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how
         feature_files.check_and_normalize_(x, images.name, normalize=normalize)
         return dataclasses.replace(images, x=x)
     if str(images).endswith(".pth"):
-        return feature_files.load(images, normalize=normalize)
+        described = FeatureFolder(Path(images).parent).metadata() or {}
+        loaded = feature_files.load(images, normalize=normalize)
+        return dataclasses.replace(loaded, class_list=described.get("class_list_sha256"))
     if backbone is None:
         raise TypeError("evaluate() needs a backbone for images; without one, give features")
     return extract_features(backbone, images, normalize=normalize, **how)

@@ -10,6 +10,7 @@ import torch
 
 import cog
 from cog.commands import extract_features, logreg
+from cog.data.wnids import class_list_digest
 from cog.errors import CogError, FailedImagesError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
@@ -120,6 +121,18 @@ def test_scores_are_named_as_those_of_the_scripts(image_tree):
     folders = (image_tree / "train", image_tree / "test")
     (top1, _) = cog.evaluate(network, *folders, seeds=[1], n_shots=1, device="cpu", **QUICK)
     assert (top1.model, top1.evaluation) == ("own_network", "logreg")
+    classes = sorted(path.name for path in (image_tree / "train").iterdir())
+    assert top1.counts.class_lists == (class_list_digest(classes),)
+
+
+def test_features_of_a_folder_know_their_classes(tmp_path):
+    for split, known in (("train", "a" * 64), ("test", "b" * 64)):
+        (tmp_path / split).mkdir()
+        feature_files.save(features(0), tmp_path / split / "X_Y.pth")
+        (tmp_path / split / "features.json").write_text(json.dumps({"class_list_sha256": known}))
+    files = (tmp_path / "train/X_Y.pth", tmp_path / "test/X_Y.pth")
+    (top1, _) = cog.evaluate(None, *files, seeds=[1], device="cpu", **QUICK)
+    assert top1.counts.class_lists == ("a" * 64, "b" * 64)
 
 
 @pytest.mark.parametrize(
