@@ -85,7 +85,8 @@ def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | 
             raise CogError(f"{key} is one run's; give the study's with {flag}")
     files.require_dir(paths.without_limit(args.models_root_dir), "--models_root_dir")
     root = Path(os.path.abspath(args.models_root_dir))
-    models = units.find_models(paths.without_limit(root), args.models, _own_models(args.models_file))
+    own = _own_models(getattr(args, "models_file", None))  # the job that makes the tables has no such flag
+    models = units.find_models(paths.without_limit(root), args.models, own)
     cfg = config.get_cfg(config_file=config_file, opts=opts)
     return Study(
         root=root,
