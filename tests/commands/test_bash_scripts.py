@@ -71,6 +71,7 @@ def test_extraction_of_all_splits_then_skipped(bash, workshop):
 
 @pytest.mark.slow
 def test_extraction_by_several_processes(bash, workshop, tmp_path):
+    workshop.make_slow()  # a process that comes when the other has done everything says nothing
     variables = [
         "model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model", f"images_root={workshop.birds}",
         "datasets=robins", "splits=test", "--device", "cpu",

@@ -410,20 +410,12 @@ def extract_here(workshop, repository, python, root: Path) -> bytes:
     return (root / "X_Y.pth").read_bytes()
 
 
-def make_slow(workshop) -> None:
-    """Let the network take a quarter of a second per forward pass."""
-    source = workshop.loader.read_text()
-    assert "    def forward(self, x):\n" in source
-    slow = "    def forward(self, x):\n        import time; time.sleep(0.25)\n"
-    workshop.loader.write_text(source.replace("    def forward(self, x):\n", slow))
-
-
 def test_interrupted_extraction_is_requeued_and_continues(
     slurm, submit_study, study, workshop, tmp_path, repository, python
 ):
     """The real script, told to save in the middle of its images; its features are those of an undisturbed one."""
     tiny.write_class_folders(workshop.in1k / "val", n_images=48, seed=9)
-    make_slow(workshop)
+    workshop.make_slow()
     jobs = jobs_of(submit_study(*study, "datasets=in1k", "seeds=1", *SMALL_PASSES))
     log = tmp_path / f"study logs/logs/cog-extract-{jobs['extract']}_0.log"
     wait_for_text(log.read_text, "tiny_net on in1k", timeout=90)
@@ -441,7 +433,7 @@ def test_interrupted_extraction_is_requeued_and_continues(
 def test_ranks_share_a_task(slurm, submit_study, study, workshop, tmp_path, repository, python):
     """Two processes of one srun; the same features."""
     tiny.write_class_folders(workshop.in1k / "val", n_images=48, seed=9)
-    make_slow(workshop)
+    workshop.make_slow()
     jobs = jobs_of(
         submit_study(*study, "datasets=in1k", "seeds=1", "ranks_per_task=2", "cpus=1", *SMALL_PASSES)
     )
