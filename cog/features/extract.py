@@ -294,7 +294,7 @@ class Extractor:
         except Exception as error:  # whatever a user's network raises
             if memory.is_exhausted(error):
                 task = f"extracting features of {len(pixels)} images at a time"
-                raise memory.explain(error, what=task, todo=f"lower {self._batch_key}") from error
+                raise memory.explain(error, task=task, todo=f"lower {self._batch_key}") from error
             if self._width is None and self._format is torch.channels_last:
                 # A network with x.view(...) inside cannot work on this layout; it gets the usual one.
                 self._use(torch.contiguous_format)

@@ -1,1 +1,1 @@
-"""How a process behaves: output folders, locks, signals, safe readers, seeds, ranks, progress, command-line helpers."""
+"""Process infrastructure: output folders, locks, signals, safe readers, seeds, ranks, progress, command lines."""

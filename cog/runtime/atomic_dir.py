@@ -1,9 +1,10 @@
-"""Output folders whose files appear together, after everything has succeeded.
+"""Publication of output folders: the files of a result appear together, after all work has succeeded.
 
-A run collects its files in a hidden stage, ``.partial-<random>/``. When it is whole, it is sealed: everything in it
-reaches the disk, then a note of what has to be done with it (:data:`NOTE_FILE`). Only then the first old file is
-touched. A process that dies before that leaves the old result as it was; one that dies later leaves a sealed stage,
-from which :func:`recover` finishes the publication. Readers see the old result, no result, or the new one.
+A run collects its files in a hidden stage, ``.partial-<random>/``. A complete stage is sealed: its files are written
+to the disk (``fsync``), then a note with the instructions for publication (:data:`NOTE_FILE`). The first old file is
+touched only after that. A process that dies before sealing leaves the old result unchanged; a process that dies later
+leaves a sealed stage, from which :func:`recover` finishes the publication. Readers see the old result, no result, or
+the new result.
 """
 
 from __future__ import annotations
@@ -25,37 +26,37 @@ from cog.runtime.locks import LOCK_FILE, live_holder
 
 logger = logging.getLogger(__name__)
 
-#: In a stage that is whole: how to publish it.
+#: File in a sealed stage: the instructions for its publication.
 NOTE_FILE = ".publish"
 
-#: Of the names of stages in an output folder.
+#: Prefix of the names of stages in an output folder.
 STAGE_PREFIX = ".partial-"
 
-#: In a stage: folders of the older result, until they are deleted; moving them away takes no time.
+#: Folder in a stage for the folders of the older result, until they are deleted; a move takes no time.
 _OLD = ".old"
 
-#: Files of an output folder that are written beside a publication.
+#: Pattern of the files in an output folder that are written one by one, outside of publications.
 _WRITTEN = r"(\.failed|features)\.json"
 
 
 @contextlib.contextmanager
 def staged(folder: Path, *, markers: Sequence[str], replaces: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield a hidden folder in which files are collected, and publish them together when the block succeeds.
+    """Yield a hidden folder, and publish the files in it together when the block succeeds.
 
-    When the block raises, or the process dies before everything is in the stage, the output folder is as it was.
+    The output folder stays unchanged when the block raises, or when the process dies before the stage is sealed.
 
     Args:
         folder: output folder.
-        markers: names of the files that tell readers that the folder is complete: they are taken away first and put in
-            place last, the first as the very last.
-        replaces: names in the output folder that are deleted on publication, beside files of the same name as a staged
-            entry: the parts of an older result that the new one lacks. Only folders named here are ever deleted.
+        markers: names of the files whose presence marks the folder as complete: the old ones are removed first, the
+            new ones are moved into place last, in reverse order.
+        replaces: names in the output folder that are deleted on publication: the parts of an older result that the
+            new one lacks. Files with the name of a staged entry are replaced anyway; folders only if named here.
 
     Raises:
-        CogError: when the folder cannot be written to, or holds a folder where a file should go.
+        CogError: when the folder cannot be written to, or contains a folder with the name of a file of the result.
     """
     with os_errors_explained(f"cannot write into {folder}"):
-        # mkdtemp creates 0700; entries are moved out one by one, but folders inside keep their own mode
+        # mkdtemp creates mode 0700; entries are moved out one by one, and folders among them keep their own mode
         stage = Path(tempfile.mkdtemp(dir=folder, prefix=STAGE_PREFIX))
     keep = False
     try:
@@ -76,7 +77,7 @@ def staged(folder: Path, *, markers: Sequence[str], replaces: Sequence[str] = ()
 
 
 def needs_recovery(folder: str | os.PathLike[str]) -> bool:
-    """Whether there is something for :func:`recover` in ``folder``: a stage, or the lock of a process that died."""
+    """Return whether :func:`recover` has work to do in ``folder``: a stage, or the lock of a process that died."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -87,10 +88,10 @@ def needs_recovery(folder: str | os.PathLike[str]) -> bool:
 
 
 def recover(folder: str | os.PathLike[str]) -> None:
-    """Finish, or remove, what dead processes left in an output folder.
+    """Finish the publications of dead processes in an output folder, and remove their unsealed stages and files.
 
-    To be called with the folder's lock held (so that nobody else is at work there), before anything is concluded from
-    what the folder holds.
+    The caller holds the lock of the folder, so that no other process works there, and calls this function before it
+    reads the contents of the folder.
 
     Raises:
         CogError: when a publication cannot be finished.
@@ -105,14 +106,14 @@ def recover(folder: str | os.PathLike[str]) -> None:
                 logger.info("%s: finished the publication that an earlier process had begun", folder)
             else:
                 logger.info("removing %s, left by a process that was killed", path)
-            with contextlib.suppress(FileNotFoundError):  # of a process that only probes
+            with contextlib.suppress(FileNotFoundError):  # another process may remove it at the same moment
                 shutil.rmtree(path)
     files.remove_temporary(folder, _WRITTEN)
 
 
 @dataclass(frozen=True)
 class _Note:
-    """What has to be done with a stage; fields as in :func:`staged`."""
+    """Instructions for the publication of a stage: the names of its entries; other fields as in :func:`staged`."""
 
     entries: list[str]
     markers: list[str]
@@ -132,7 +133,7 @@ def _waiting(note: _Note, stage: Path) -> list[str]:
 
 
 def _seal(stage: Path, note: _Note) -> None:
-    """Write the stage to the disk, then the note; half a note is none (it does not parse)."""
+    """Write the stage to the disk, then the note; a note that is cut off does not parse and counts as missing."""
     for root, _, names in os.walk(stage):
         for name in names:
             _sync(os.path.join(root, name))
@@ -147,12 +148,12 @@ def _seal(stage: Path, note: _Note) -> None:
 def _sync(path: str | os.PathLike[str]) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a file that its writer may not read
+    except PermissionError:  # the mode of the file forbids reading
         return
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # folders, on some file systems
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # not supported for all folders
             raise
     finally:
         os.close(descriptor)
@@ -168,7 +169,7 @@ def _read_note(stage: Path) -> _Note | None:
 
 
 def _publish(stage: Path, note: _Note, folder: Path) -> None:
-    """Move the entries out of a sealed stage; continues where a process that died has stopped."""
+    """Move the entries out of a sealed stage, or the remaining ones if an earlier process died in the middle."""
     waiting = _waiting(note, stage)
     for name in note.markers:
         if name in waiting or name not in note.entries:

@@ -1,4 +1,4 @@
-"""Findings of a check, in the order in which they were made."""
+"""Report of a check: its findings in the order in which they were made."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CheckFinding:
 
     Attributes:
         level: ``ok``, ``warning`` or ``problem`` (the command cannot start, or could not finish).
-        subject: what was looked at, a word or two.
-        text: what was found, and what to do about it.
+        subject: object of the check, a word or two.
+        text: observation, and the remedy if one is needed.
     """
 
     level: str
@@ -39,21 +39,21 @@ class CheckStep:
 
 
 class Report:
-    """Collects findings."""
+    """Collection of findings."""
 
     def __init__(self) -> None:
         self.findings: list[CheckFinding] = []
 
     def ok(self, subject: str, text: str) -> None:
-        """Note that something is as it should be."""
+        """Add a finding without a fault."""
         self._add(OK, subject, text)
 
     def warn(self, subject: str, text: str) -> None:
-        """Note something that the user should know."""
+        """Add a finding that the user should know."""
         self._add(WARNING, subject, text)
 
     def problem(self, subject: str, text: str) -> None:
-        """Note something that has to be fixed first."""
+        """Add a finding that has to be fixed before the command can start."""
         self._add(PROBLEM, subject, text)
 
     def _add(self, level: str, subject: str, text: str) -> None:
@@ -63,9 +63,9 @@ class Report:
 
     @contextlib.contextmanager
     def step(self, subject: str) -> Iterator[CheckStep]:
-        """Turn errors of the block into problems, and the package's logged warnings into warnings.
+        """Turn errors of the block into problems, and warnings in the log of the package into warnings.
 
-        An error that an earlier block has met is the same fault, and not reported again.
+        An error with the same text as an earlier problem is the same fault, and is not reported again.
         """
         logger = logging.getLogger("cog")
         handlers, propagate = logger.handlers, logger.propagate
@@ -78,8 +78,8 @@ class Report:
             if not any(known.level == PROBLEM and known.text == str(error) for known in self.findings):
                 self.problem(subject, str(error))
         except OSError as error:
-            where = f"cannot access {error.filename}: " if error.filename else ""
-            self.problem(subject, f"{where}{error.strerror or error}")
+            prefix = f"cannot access {error.filename}: " if error.filename else ""
+            self.problem(subject, f"{prefix}{error.strerror or error}")
         finally:
             logger.handlers, logger.propagate = handlers, propagate
 
@@ -101,7 +101,7 @@ class Report:
         """
         width = max((len(finding.subject) for finding in self.findings), default=0)
         for finding in self.findings:
-            text = finding.text.removeprefix(f"{finding.subject}: ")  # with which logged warnings begin
+            text = finding.text.removeprefix(f"{finding.subject}: ")  # logged warnings begin with it
             print(f"{finding.level:<8} {finding.subject:<{width}}  {text}")
         n = self.n_problems
         if n:

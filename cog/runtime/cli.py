@@ -1,4 +1,4 @@
-"""What the scripts share: flag types, ``KEY VALUE`` options, logging, and clean errors."""
+"""Common parts of the scripts: flag types, ``KEY VALUE`` options, logging, and errors in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cog.runtime import memory
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
 
-#: Flags of earlier versions: what to do instead.
+#: Flags of earlier versions, each with its replacement.
 _REMOVED_FLAGS = {"--no_index": "runs are always read from their folders, leave it out"}
 
 _UNSET_HELP = "An argument given as None or null (any case) counts as not given."
@@ -30,25 +30,25 @@ CONFIG_HELP = (
 
 
 def started_as(module: str) -> str:
-    """Return what was typed to start a package: ``python -m cog models``, ``cog-models`` or ``python -m cog.models``.
+    """Return the command that started a package: ``python -m cog models``, ``cog-models`` or ``python -m cog.models``.
 
     Args:
-        module: the package.
+        module: name of the package.
     """
     typed = os.path.basename(sys.argv[0])
     return typed if typed.startswith(("python -m cog ", "cog-")) else f"python -m {module}"
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser without abbreviations that answers errors in one line."""
+    """An argument parser without abbreviations, with error messages of one line."""
 
     def __init__(self, *, prog: str | None = None, **options: Any) -> None:
-        # Python 3.14 would say "python -m cog" of every command.
+        # Python 3.14 would name every command "python -m cog".
         super().__init__(prog=prog or os.path.basename(sys.argv[0]), **options, allow_abbrev=False)
         self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is none of the choices, with some of them and the nearest."""
+        """Refuse a value outside the choices with a message that lists some choices and the nearest one."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             hint = did_you_mean(str(value), known)
@@ -64,7 +64,7 @@ class OneLineParser(argparse.ArgumentParser):
         return namespace
 
     def _hint(self, unknown: list[str]) -> str:
-        """Guess what the first unknown argument was meant to be."""
+        """Return advice on the first unknown argument, such as the flag that was probably meant; "" without any."""
         word = unknown[0].partition("=")[0]
         if word in _REMOVED_FLAGS:
             return f"; {_REMOVED_FLAGS[word]}"
@@ -80,15 +80,15 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 class Parser(OneLineParser):
-    """An argument parser that takes ``KEY VALUE`` options and answers errors in one line.
+    """An argument parser that also accepts ``KEY VALUE`` options.
 
-    ``KEY VALUE`` pairs end up in ``args.opts`` (a flat list). Optional flags given as ``None`` or
+    ``KEY VALUE`` pairs are stored in ``args.opts`` (a flat list). Optional flags given as ``None`` or
     ``null`` keep their defaults, because bash drivers pass unset variables that way.
 
     Args:
         description: first paragraph of the help.
-        prog: the command as it was typed; None: as the process was started.
-        no_opts: what is said of ``KEY VALUE`` pairs where there are none; None: they are taken.
+        prog: name of the command in messages; None: the file name of the running script.
+        no_opts: end of the error message about ``KEY VALUE`` pairs of a command without them; None: they are accepted.
     """
 
     def __init__(self, description: str, prog: str | None = None, *, no_opts: str | None = None) -> None:
@@ -107,7 +107,7 @@ class Parser(OneLineParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
         if opts and self._no_opts is not None:
             self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
-        for name, value in vars(namespace).items():  # shells leave the ~ of --flag=~/folder as it is
+        for name, value in vars(namespace).items():  # shells do not expand the ~ of --flag=~/folder
             if isinstance(value, str):
                 setattr(namespace, name, _at_home(value))
             elif isinstance(value, list):
@@ -156,11 +156,11 @@ def split_opts(
     Args:
         argv: the command line.
         on_error: called with a message for a key without a value.
-        takes_value: flags whose next word is their value whatever it looks like (``--ckpt_file MODEL.PTH``).
+        takes_value: flags whose next word is their value even if it looks like a key (``--ckpt_file MODEL.PTH``).
 
     Returns:
-        The flags with their values, and the flat ``[KEY, VALUE, ...]`` list; pairs whose value is ``None`` or
-        ``null`` stay in it, for the configuration to check the key.
+        The flags with their values, and the flat ``[KEY, VALUE, ...]`` list; it includes pairs with the value
+        ``None`` or ``null``, so that the configuration can check their keys.
     """
     flags: list[str] = []
     opts: list[str] = []
@@ -183,7 +183,7 @@ def split_opts(
 
 
 def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """Return an argparse type: an integer from ``minimum`` to ``maximum`` (None: any)."""
+    """Return an argparse type for integers from ``minimum`` to ``maximum`` (None: no limit)."""
 
     def parse(text: str) -> int:
         try:
@@ -200,7 +200,7 @@ def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], in
 
 
 def python_target(text: str) -> str:
-    """Argparse type: ``FILE.py:function``, returned as it is."""
+    """Return ``text`` unchanged if it has the form ``FILE.py:function`` (an argparse type)."""
     file, _, function = text.rpartition(":")
     if not file or not function.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form FILE.py:load_my_model")
@@ -208,14 +208,14 @@ def python_target(text: str) -> str:
 
 
 def each_dataset(args: argparse.Namespace, *of_one: str) -> list[argparse.Namespace]:
-    """Return the flags of each data set that ``--dataset`` names: copies whose ``dataset`` is one name, or None.
+    """Return one copy of the flags per data set in ``--dataset``; its ``dataset`` is one name, or None if unset.
 
     Args:
         args: flags; ``dataset`` is a list or None.
         of_one: names of flags that belong to a single data set.
 
     Raises:
-        CogError: several data sets with such a flag, or one data set twice.
+        CogError: when such a flag is given for several data sets, or a data set is given twice.
     """
     datasets = args.dataset or [None]
     if len(set(datasets)) < len(datasets):
@@ -244,7 +244,7 @@ def add_common(group: argparse._ArgumentGroup) -> None:
 
 
 def add_check(group: argparse._ArgumentGroup, looks_at: str = "inputs, output, disk, memory, GPU") -> None:
-    """Add the flag that asks whether the command can start."""
+    """Add ``--check``, the flag that only tests whether the command can start."""
     group.add_argument(
         "--check",
         action="store_true",
@@ -255,19 +255,19 @@ def add_check(group: argparse._ArgumentGroup, looks_at: str = "inputs, output, d
 # Longer lines of messages are cut: a name in a file can have a million characters.
 _LONGEST_LINE = 2000
 
-# Control characters but tabs and line ends, and those that turn the direction of writing.
+# Control characters except tabs and line ends, and characters that change the direction of writing.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]|\\r(?!\\n)"
 )
 
 
 def _harmless(text: str) -> str:
-    """Return text with what would steer a terminal escaped: it may come from anyone's files."""
+    """Return text with control characters escaped: text from files of others must not control the terminal."""
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def _message(text: str) -> str:
-    """Return a message as it is shown: harmless, and no line of it too long."""
+    """Return a message for display, with control characters escaped and long lines cut."""
     lines = [
         line
         if len(line) <= _LONGEST_LINE
@@ -278,10 +278,10 @@ def _message(text: str) -> str:
 
 
 class _Output:
-    """Standard output of a script, on which no name from a file steers the terminal.
+    """Standard output of a script with control characters escaped, see :func:`_harmless`.
 
     Args:
-        stream: the real one.
+        stream: original standard output.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -296,7 +296,7 @@ class _Output:
 
 
 class _Formatter(logging.Formatter):
-    """Plain messages; warnings and errors carry their level, colored on a terminal."""
+    """Formatter of plain messages; warnings and errors begin with their level, colored on a terminal."""
 
     def __init__(self, *, color: bool) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ class _Formatter(logging.Formatter):
 
 
 class _Console(logging.StreamHandler):
-    """Standard error; a line goes above the progress bar, if there is one, and not into it."""
+    """Handler for standard error that writes lines above a progress bar instead of into it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm = sys.modules.get("tqdm")  # imported only once a bar is shown
@@ -344,9 +344,9 @@ def run(
     *,
     continues: bool = False,
 ) -> NoReturn:
-    """Run a script's ``main`` and exit: 0, or a ``CogError``'s one line and its exit code.
+    """Run the ``main`` of a script and exit: with code 0, or with the exit code of a ``CogError`` after its one line.
 
-    Lack of memory ends in one line and exit code 2, too.
+    Lack of memory and errors of the operating system end in one line and exit code 2, too.
 
     Set the environment variable ``COG_DEBUG=1`` to see the traceback behind an error.
 
@@ -357,7 +357,7 @@ def run(
     """
     set_up_logging()
     if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may contain bytes that are not text
     stdout = sys.stdout
     sys.stdout = cast(TextIO, _Output(stdout))
     try:
@@ -367,7 +367,7 @@ def run(
         logging.getLogger("cog").error("interrupted%s", "; the same command continues" if continues else "")
         code = 130
     except BrokenPipeError:
-        # The reader of our output (`| head`) went away; leave quietly as other tools do.
+        # The reader of the output (`| head`) has closed the pipe; exit without a message, as other tools do.
         _discard_output()
         code = 141
     except (CogError, MemoryError, RuntimeError, OSError) as error:
@@ -386,19 +386,19 @@ def run(
 
 
 def _explain(error: Exception) -> CogError:
-    """Return an error in one line; raises it where it is our own fault."""
+    """Return an error as a ``CogError`` of one line; raise it again when it is a fault of the program."""
     if isinstance(error, CogError):
         return error
     if isinstance(error, OSError):
-        # What the checks above it did not foresee: permissions, links that lead in circles, full disks.
-        where = f"cannot access {error.filename}" if error.filename else "input or output failed"
-        return CogError(f"{where}: {error.strerror or error}")
+        # Errors without a check of their own: permissions, circular links, full disks.
+        failed = f"cannot access {error.filename}" if error.filename else "input or output failed"
+        return CogError(f"{failed}: {error.strerror or error}")
     if not memory.is_exhausted(error):
         raise error
     todo = "do less at a time (fewer seeds and shots, smaller batches)"
-    return memory.explain(error, what=f"{os.path.basename(sys.argv[0])} was running", todo=todo)
+    return memory.explain(error, task=f"{os.path.basename(sys.argv[0])} was running", todo=todo)
 
 
 def _discard_output() -> None:
-    """Send what is still buffered for standard output nowhere, so that Python's exit does not fail on it."""
+    """Send the rest of the buffered output to /dev/null, so that Python can flush it at exit without an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

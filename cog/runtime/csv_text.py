@@ -1,4 +1,4 @@
-"""The one CSV writer: UTF-8 text, line feeds, and no cell that a spreadsheet takes for a formula."""
+"""The CSV writer of the package: UTF-8 text, line feeds, and no cells that a spreadsheet evaluates as formulas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return a CSV table.
+    """Return a CSV table as text.
 
     Args:
         header: names of the columns.
@@ -23,10 +23,11 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _harmless(cell: Any) -> Any:
-    """Put an apostrophe in front of text that a spreadsheet would run.
+    """Put an apostrophe in front of text that a spreadsheet would evaluate as a formula.
 
-    That is text which begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, and is neither made of
-    numbers nor a dash alone, which says that there is nothing (https://owasp.org/www-community/attacks/CSV_Injection).
+    Such text begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return
+    (https://owasp.org/www-community/attacks/CSV_Injection). Exceptions are numbers separated by spaces, and a dash
+    alone, which marks a missing value.
     """
     if not isinstance(cell, str) or cell == "-" or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell

@@ -1,4 +1,4 @@
-"""Choosing where to compute, and in which arithmetic."""
+"""Choice of the device and of its arithmetic."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _WHERE = "see https://pytorch.org/get-started/locally"
 
 
 def resolve_device(name: str | None, rank: ranks.Rank | None = None) -> torch.device:
-    """Return the device called ``name``, on which a kernel has run; None means CUDA when there is a GPU, else the CPU.
+    """Return the device ``name`` after a test kernel has run on it; None means CUDA when there is a GPU, else the CPU.
 
-    A CUDA device always has an index: the one in ``name``, else this process's own among those of its machine.
+    A CUDA device always has an index: the one in ``name``, else the index of the GPU for the rank of this process.
 
     Args:
         name: value of ``--device``.
-        rank: of this process (default: what the environment says).
+        rank: rank of this process; None: read from the environment.
 
     Raises:
-        CogError: when the name is no device, the device is not there or does not compute, or there are more processes
-            than GPUs. A job that asks for a GPU, or stands on a machine that has one, must not spend a week on a CPU.
+        CogError: when ``name`` is not a device, the device is missing or fails the test, or there are more processes
+            than GPUs. A job that asks for a GPU, or runs on a machine with one, must not spend a week on a CPU.
     """
     if name is None and not (torch.cuda.is_available() or _n_gpus()):
         return torch.device("cpu")
@@ -53,7 +53,7 @@ def resolve_device(name: str | None, rank: ranks.Rank | None = None) -> torch.de
 
 
 def _cuda_device(device: torch.device, name: str | None, rank: ranks.Rank) -> torch.device:
-    """Return ``device`` with an index that is there."""
+    """Return ``device`` with the index of an existing GPU."""
     n_devices = torch.cuda.device_count()
     if torch.cuda.is_available() and n_devices:
         index = ranks.own_gpu(rank, n_devices) if device.index is None else device.index
@@ -70,18 +70,18 @@ def _cuda_device(device: torch.device, name: str | None, rank: ranks.Rank) -> to
 
 
 def device_name(device: torch.device) -> str:
-    """Return what records call a device: the product's name of a GPU, else its type."""
+    """Return the name of a device in records: the product name of a GPU, else the device as text."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def _step(device: torch.device) -> torch.Tensor:
-    """Compute something small with kernels of PyTorch and of its matrix library; exact in every arithmetic."""
+    """Return the result of small kernels of PyTorch and of its matrix library, which is exact in every arithmetic."""
     x = torch.arange(4096, device=device).remainder(7).sub(3).float().view(64, 64)
     return (x @ x).relu().sum(dim=1)
 
 
 def _advice(device: torch.device, fault: str) -> str:
-    """Say what the GPU is, what this PyTorch has code for, and what to install; nothing of other devices."""
+    """Return advice: the GPU, the architectures that this PyTorch supports, and the remedy; "" for other devices."""
     if device.type != "cuda":
         return ""
     major, minor = torch.cuda.get_device_capability(device)
@@ -94,10 +94,10 @@ def _advice(device: torch.device, fault: str) -> str:
         return text
     numbers = [int(digits) for arch in has if (digits := arch.rpartition("_")[2].rstrip("af")).isdecimal()]
     if numbers and 10 * major + minor < min(numbers):
-        what = "for an older CUDA, whose code reaches back to it"
+        build = "for an older CUDA, whose code reaches back to it"
     else:
-        what = "of a newer version"
-    return f"{text}; install a PyTorch {what} ({_WHERE}), or give --device cpu"
+        build = "of a newer version"
+    return f"{text}; install a PyTorch {build} ({_WHERE}), or give --device cpu"
 
 
 def _n_gpus() -> int:
@@ -109,7 +109,7 @@ def _n_gpus() -> int:
 
 
 def _can_be_opened(path: str) -> bool:
-    # A scheduler that has not given this job a GPU leaves the file there and refuses it.
+    # A scheduler keeps the device file of a GPU that is not allocated to this job, but denies access to it.
     try:
         os.close(os.open(path, os.O_RDWR))
     except OSError:
@@ -118,9 +118,9 @@ def _can_be_opened(path: str) -> bool:
 
 
 def _unusable() -> str:
-    """Return why PyTorch cannot use the GPUs that this machine has, and what to do."""
+    """Return the message that PyTorch cannot use the GPUs of this machine, with the reason and the remedy."""
     if torch.version.cuda is None:
-        why, what = "it is built without CUDA", "install one with it"
+        why, remedy = "it is built without CUDA", "install one with it"
     else:
         try:
             torch.cuda.init()
@@ -129,18 +129,18 @@ def _unusable() -> str:
             why = first_line(error).partition(" Please ")[0].rstrip(".")
         archs = " ".join(torch.cuda.get_arch_list())
         why += f"; it is built with CUDA {torch.version.cuda}{f' for {archs}' if archs else ''}"
-        what = "update the driver or install a PyTorch for an older CUDA"
+        remedy = "update the driver or install a PyTorch for an older CUDA"
         if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-            what = f"check CUDA_VISIBLE_DEVICES={visible}, {what}"
+            remedy = f"check CUDA_VISIBLE_DEVICES={visible}, {remedy}"
     return (
-        f"this machine has {_described()} that PyTorch {torch.__version__} cannot use ({why}); {what} ({_WHERE}), or "
+        f"this machine has {_described()} that PyTorch {torch.__version__} cannot use ({why}); {remedy} ({_WHERE}), or "
         "give --device cpu"
     )
 
 
 def _described() -> str:
-    """Return number, name, compute capability and driver of the GPUs, as far as the driver's tool tells."""
-    for query in ("name,compute_cap,driver_version", "name,driver_version"):  # old drivers know the second
+    """Return number, name, compute capability and driver of the GPUs, as far as ``nvidia-smi`` reports them."""
+    for query in ("name,compute_cap,driver_version", "name,driver_version"):  # the second for old drivers
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run(
                 ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
@@ -162,41 +162,42 @@ def require_precision(device: torch.device, key: str, name: str) -> None:
     """Refuse an arithmetic that a device lacks, or only emulates (bfloat16 on older GPUs, slower than float32).
 
     Args:
-        device: where it would be used.
-        key: the configuration key that asks for it.
-        name: value of that key; only ``bf16`` and ``tf32`` need anything.
+        device: device of the computation.
+        key: configuration key of the arithmetic, for the message.
+        name: value of that key; only ``bf16`` and ``tf32`` have requirements.
 
     Raises:
-        CogError: TF32 on anything but an NVIDIA GPU; either of the two on one before Ampere (compute capability 8.0).
+        CogError: for TF32 on a device other than an NVIDIA GPU; for TF32 and bfloat16 on an NVIDIA GPU before Ampere
+            (compute capability 8.0).
     """
     if name not in ("bf16", "tf32"):
         return
     if device.type != "cuda":
         if name == "bf16":
             return
-        found = str(device)
+        actual = str(device)
     elif torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0):
         return
     else:
         major, minor = torch.cuda.get_device_capability(device)
-        found = f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
+        actual = f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
     raise CogError(
-        f"{key} {name} needs an NVIDIA GPU since Ampere (compute capability 8.0), found {found}; use fp32"
+        f"{key} {name} needs an NVIDIA GPU since Ampere (compute capability 8.0), found {actual}; use fp32"
     )
 
 
 def allow_tf32() -> None:
-    """Multiply and convolve in TF32 from here to the end of the :func:`exact_float32` block around."""
+    """Multiply and convolve in TF32 from here to the end of the surrounding :func:`exact_float32` block."""
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
 
 
 @contextlib.contextmanager
 def full_float32() -> Iterator[None]:
-    """Multiply float32 matrices and convolve in full float32: no TF32 or bfloat16, whoever has allowed it.
+    """Multiply float32 matrices and convolve in full float32: no TF32 or bfloat16, even if they are allowed.
 
-    What the caller has set is put back at the end. PyTorch has two interfaces for this, and reading the older one
-    raises once the newer one disagrees with it; in the block both can be used.
+    The settings of the caller are restored at the end. PyTorch has two interfaces for them, and reading the older one
+    raises an error once the newer one disagrees with it; both can be used in the block.
     """
     cudnn: Any = torch.backends.cudnn
     mkldnn: Any = torch.backends.mkldnn
@@ -206,8 +207,9 @@ def full_float32() -> Iterator[None]:
             older.append(read())
         except RuntimeError:  # the newer one is in use
             older.append(None)
-    # From the general to the special, which inherits where it is "none": with the general at "none", each shows
-    # its own value. Without mkldnn's own default: setting it sets the one above it (PyTorch 2.10 to 2.15).
+    # From the general setting to the specific ones: a specific setting of "none" inherits the general one, and shows
+    # its own value while the general one is "none". The default of mkldnn is left out: setting it also sets the
+    # general one (PyTorch 2.10 to 2.15).
     newer: list[Any] = [torch.backends, cudnn, cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul]
     newer += [mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
     saved = []
@@ -232,7 +234,7 @@ def full_float32() -> Iterator[None]:
 def exact_float32() -> Iterator[None]:
     """Compute in full float32 and reproducibly on CUDA: no TF32, no autotuned convolutions.
 
-    What the caller has set is put back at the end.
+    The settings of the caller are restored at the end.
     """
     cudnn = torch.backends.cudnn
     saved = cudnn.deterministic, cudnn.benchmark

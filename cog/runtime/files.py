@@ -1,4 +1,4 @@
-"""Writing files so that they appear whole or not at all, and reading what identifies them."""
+"""Atomic writing of files, reading of JSON files and hashes, and checks of paths that users give."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
     """Open a temporary file beside ``path`` that replaces ``path`` when the block succeeds.
 
     The data reach the disk (``fsync``) before the name does, so a crash leaves the previous file or
-    the new one, never a part. When the block raises, ``path`` is untouched and the temporary file
-    is gone.
+    the new one, never a part. When the block raises, ``path`` stays untouched and the temporary file
+    is removed.
 
     Args:
         path: final name; its parent folder must exist.
@@ -46,7 +46,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
         descriptor, tmp_name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         # mkstemp creates 0600; shared result folders need the permissions open() would have given.
         os.chmod(tmp_name, 0o666 & ~_umask())
-        # surrogateescape: file names that are not UTF-8 are written as the bytes they are.
+        # surrogateescape: file names that are not UTF-8 are written with their original bytes.
         text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
         with os.fdopen(descriptor, mode, **text) as handle:
             try:
@@ -68,15 +68,15 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
 
 
 def is_temporary(name: str, of: str = ".+") -> bool:
-    """Return whether :func:`atomic_write` gives such a name to an unfinished file whose final name matches ``of``."""
+    """Return whether ``name`` is that of an unfinished file of :func:`atomic_write` whose final name matches ``of``."""
     return re.fullmatch(rf"\.({of})\.[a-z0-9_]{{8}}\.tmp", name) is not None
 
 
 def remove_temporary(folder: str | os.PathLike[str], of: str = ".+") -> None:
-    """Remove the unfinished files that killed processes have left in a folder.
+    """Remove the unfinished files of killed processes from a folder.
 
     Args:
-        folder: the folder; no live process writes such files in it.
+        folder: the folder; no live process is writing such files in it.
         of: regular expression of their final names.
 
     Raises:
@@ -97,14 +97,14 @@ def _umask() -> int:
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[bytes]:
-    """Open a regular file for reading, without waiting for what is none.
+    """Open a regular file for reading; a pipe or a device is an error at once, without waiting for data.
 
     Args:
         path: the file.
-        buffering: as of :func:`open`; 0 spares system calls where a file is read at once.
+        buffering: as of :func:`open`; 0 saves system calls when the file is read in one call.
 
     Raises:
-        OSError: when it cannot be opened, or is a folder, a pipe or a device.
+        OSError: when the file cannot be opened, or is a folder, a pipe or a device.
     """
     descriptor, _ = open_descriptor(path)
     try:
@@ -114,7 +114,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[byt
         raise
 
 
-# A pipe that nobody writes into would hold open() for ever, and not even a signal ends it.
+# Without O_NONBLOCK, open() of a pipe without a writer waits forever, and not even a signal ends the wait.
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -146,7 +146,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], data: Any) -> None:
     """Write ``data`` as indented JSON, atomically.
 
-    Everything beyond ASCII is escaped: bytes of paths that are not UTF-8 would make a file that is not JSON.
+    Characters beyond ASCII are escaped: paths with bytes that are not UTF-8 would otherwise make the JSON invalid.
     """
     write_text(path, json.dumps(data, indent=2, ensure_ascii=True) + "\n")
 
@@ -161,7 +161,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Read a JSON file.
 
     Raises:
-        CogError: when it is missing, unreadable or not JSON.
+        CogError: when the file is missing, unreadable or not JSON.
     """
     try:
         with os_errors_explained(f"cannot read {path}"):
@@ -171,11 +171,11 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_record(path: str | os.PathLike[str], kind: type[_T]) -> _T | None:
-    """Return a dataclass from the JSON file of its fields; None when that is missing, damaged or of another form.
+    """Return a dataclass from the JSON file of its fields; None when the file is missing, damaged or of another form.
 
     Args:
         path: the file.
-        kind: the dataclass; of its fields, texts, numbers and truth values are checked.
+        kind: the dataclass; fields of type str, int, float and bool are checked.
     """
     entries: Any = dataclasses.fields(kind)  # type: ignore[arg-type]
     try:
@@ -189,10 +189,10 @@ def read_record(path: str | os.PathLike[str], kind: type[_T]) -> _T | None:
 
 
 def sha256(*paths: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, or of several one after the other, as 64 hexadecimal digits.
+    """Return the SHA-256 of a file, or of several files in sequence, as 64 hexadecimal digits.
 
     Raises:
-        CogError: when one cannot be read.
+        CogError: when a file cannot be read.
     """
     digest = hashlib.sha256()
     for path in paths:
@@ -206,8 +206,11 @@ def require_file(path: str | os.PathLike[str], flag: str) -> Path:
     """Return ``path`` as a Path when it is a readable file.
 
     Args:
-        path: what the user gave.
-        flag: how the user gave it (``--ckpt_file``), named in the error.
+        path: path that the user gave.
+        flag: flag of that path (``--ckpt_file``), for the error message.
+
+    Raises:
+        CogError: when the path is missing, a folder, or not readable.
     """
     path = Path(path)
     if os.path.isdir(path):
@@ -234,10 +237,10 @@ def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
 
 
 def ensure_writable_dir(path: str | os.PathLike[str], flag: str) -> Path:
-    """Create the folder ``path`` if needed and prove that files can be written there.
+    """Create the folder ``path`` if needed, and write a temporary file there as a test.
 
     Raises:
-        CogError: when it cannot be created or written to.
+        CogError: when the folder cannot be created or written to.
     """
     path = Path(path)
     with os_errors_explained(f"cannot write into {flag} {path}"):

@@ -1,4 +1,4 @@
-"""What makes two results the same: a dict of settings and inputs, recorded with each, compared before it is reused."""
+"""Identities of results: dicts of settings and inputs, recorded with a result and compared before it is reused."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Compare two identities; one ``key: old -> new`` per difference, nested keys joined by dots."""
-    found = []
+    """Return the differences of two identities, each as ``key: old -> new``, nested keys joined by dots."""
+    changes = []
     for key in [*stored, *(key for key in wanted if key not in stored)]:
         old, new = stored.get(key), wanted.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{prefix}{key}.")
+            changes += differences(old, new, f"{prefix}{key}.")
         elif old != new:
-            found.append(f"{prefix}{key}: {old} -> {new}")
-    return found
+            changes.append(f"{prefix}{key}: {old} -> {new}")
+    return changes
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as JSON has it: tuples as lists, keys as text, numbers that are not finite as None.
+    """Return ``value`` in the types of JSON: tuples as lists, keys as text, numbers that are not finite as None.
 
-    Numbers and arrays of numpy and torch (anything with ``tolist()``) become Python's.
+    Objects with ``tolist()``, such as numbers and arrays of numpy and torch, become Python numbers and lists.
     """
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}

@@ -1,4 +1,4 @@
-"""Single values of records that others wrote: what is not as expected is None, and never an error."""
+"""Checks of single values in records of other programs: an unexpected value becomes None, and is not an error."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 def text(value: Any) -> str | None:
-    """Return a text that is not empty, else None."""
+    """Return ``value`` if it is a text that is not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def whole(value: Any) -> int | None:
-    """Return a whole number of at least 0, else None."""
+    """Return ``value`` if it is a whole number of at least 0, else None."""
     return value if type(value) is int and value >= 0 else None
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number, else None."""
+    """Return ``value`` as a float if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -1,7 +1,8 @@
 """Run a script as several processes of this machine: ``python -m cog.runtime.launch N SCRIPT ARGUMENTS...``.
 
-The processes are numbered as ``torchrun`` does it. Unlike ``torchrun`` this keeps exit codes (75: interrupted, 3:
-failed images), needs no port, and lets the others take over the work of a process that dies.
+The processes are numbered in the same environment variables as by ``torchrun``. Unlike ``torchrun``, this launcher
+keeps exit codes (75: interrupted, 3: failed images), needs no port, and lets the other processes take over the work of
+a process that dies.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ _FORWARDED = (signal.SIGTERM, signal.SIGUSR1)
 
 _POLL_SECONDS = 0.05
 
-#: Seconds that processes that need each other get to end by themselves when one has failed, and again to obey.
+#: Seconds from the failure of a process to SIGTERM for the processes that need it, and from there to SIGKILL.
 _GRACE_SECONDS = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the processes; returns the exit code of rank 0, which publishes (128 + signal, as shells do)."""
+    """Run the processes and return the exit code of rank 0, which publishes (128 + signal, as in shells)."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = cli_tools.OneLineParser(prog="cog.runtime.launch", description=__doc__, add_help=False)
     if len(words) < 2 or not words[0].isdecimal() or int(words[0]) < 1:
         parser.error("expected N SCRIPT ARGUMENTS..., N being the number of processes")
     size = int(words[0])
-    # Otherwise each process would start as many threads as there are processors.
+    # Without a limit, each process would start as many threads as there are processors.
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, ranks.n_processors() // size)))
     variables = {"TORCHELASTIC_RUN_ID": secrets.token_hex(8), "OMP_NUM_THREADS": threads}
     codes = run_processes([sys.executable, *words[1:]], size, variables)
@@ -46,17 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_processes(
     command: Sequence[str], size: int, variables: Mapping[str, str], *, need_each_other: bool = False
 ) -> list[int]:
-    """Run a command in several processes, and return their exit codes by rank (a signal's number is negative).
+    """Run a command in several processes, and return their exit codes by rank (minus the number of a fatal signal).
 
-    SIGTERM and SIGUSR1 are passed on; ^C reaches all processes of a terminal, and this one waits for the others. When
-    rank 0 fails, without which nothing is published, the others are ended.
+    SIGTERM and SIGUSR1 are passed on. ^C reaches all processes of a terminal; this process ignores it and waits for
+    the others. When rank 0 fails, the others are ended, because only rank 0 publishes.
 
     Args:
         command: program and arguments.
         size: number of processes.
-        variables: of their environment, beside those that number them.
-        need_each_other: none can go on without the others: when any of them fails, the others get some time to end by
-            themselves, then SIGTERM, then SIGKILL.
+        variables: variables of their environment, beside those for rank and size.
+        need_each_other: whether no process can continue without the others: when one fails, the others get some time
+            to end by themselves, then SIGTERM, then SIGKILL.
     """
     environment = os.environ | {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)} | dict(variables)
     processes: list[subprocess.Popen[bytes]] = []

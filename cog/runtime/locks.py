@@ -1,21 +1,24 @@
-"""One process at a time per output folder.
+"""Locks of output folders: one process at a time works on a folder.
 
-The lock is a file ``.lock`` in the folder. It says who holds it (host, process, since when) and is touched every few
-seconds while that process lives. Creating it is a hard link, which is atomic on network file systems too; no daemon and
-no ``flock`` is needed (shared file systems are often mounted without the latter).
+The lock is a file ``.lock`` in the folder. It records its holder (host, process, start time) and is touched every few
+seconds while that process lives. It is created by a hard link, which is atomic on network file systems too; neither a
+daemon nor ``flock`` is needed (shared file systems are often mounted without the latter).
 
-A lock is stale, and is taken over, when its process is gone: on the same host at once (by process number, start time
-of the process and boot of the machine); with another host when it has not been touched for :data:`STALE_SECONDS` by the
-file server's clock; and when it belongs to an earlier start of the same SLURM job, which has been requeued.
+A lock is stale, and is taken over, in three cases:
 
-Every lock has a random token, and what becomes of the lock with token ``t`` is decided once, by who creates its
-successor ``.lock.after-t`` (a hard link again) while ``.lock`` still has that token: a process that takes it over, or
-the holder who gives it back. A process that saw a stale lock, and was overtaken, finds ``.lock`` changed after it has
-created the successor, and starts again; nobody ever moves away, or deletes, a lock that may be someone else's by now.
-When the one who decided dies before it is done, its successor file is a stale lock with a successor of its own.
+* its process ran in this boot of this host and is gone (recognized by process number and start time);
+* its process ran on another host, and did not touch it for :data:`STALE_SECONDS` by the clock of the file server;
+* it belongs to an earlier start of the same SLURM job, which was requeued.
 
-A process that was taken for dead may only have stood still. Who takes over appends itself to the lock files that it
-replaces: the late process has its own one open, and says who it was even when that one is done and gone.
+Every lock has a random token. The fate of the lock with token ``t`` is decided once, by the process that creates its
+successor ``.lock.after-t`` (again by a hard link) while ``.lock`` still has that token: a process that takes the lock
+over, or the holder that releases it. A process that saw a stale lock but was overtaken finds ``.lock`` changed after it
+has created the successor, and starts again; no process moves or deletes a lock that may belong to another one by then.
+When the deciding process dies too early, its successor file is a stale lock with a successor of its own.
+
+A process that was considered dead may only have been suspended. The process that takes over appends its own record to
+the lock files that it replaces. The late process keeps its lock file open: it can name the other process even after
+that one has finished and the lock is gone.
 """
 
 from __future__ import annotations
@@ -45,34 +48,34 @@ logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 
-#: Seconds between two touches of a lock that is held.
+#: Seconds between two touches of a held lock.
 TOUCH_SECONDS = 15.0
 
-#: A lock of another host that was not touched for so long belongs to a dead process. Far above what a file server
-#: that hangs, or caches attributes (60 s by default on NFS), can delay a touch.
+#: Seconds without a touch after which a lock of another host is stale: far above the delay of a touch by a file server
+#: that hangs or caches attributes (60 s by default on NFS).
 STALE_SECONDS = 300.0
 
-#: A lock file that cannot be read for so long is damaged, and not just being written.
+#: Seconds after which an unreadable lock file is damaged, and not just being written.
 DAMAGED_SECONDS = 10.0
 
-#: A lock file is shorter.
+#: Upper bound of the size of a lock file in bytes.
 _MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock.
+    """The process that holds a lock.
 
     Attributes:
         host: name of the machine.
-        pid: process number there.
-        started: start of the process in clock ticks since boot ("" where /proc does not tell).
+        pid: process number on that machine.
+        started: start of the process in clock ticks since boot ("" without /proc).
         boot: id of the boot of the machine.
-        since: ISO 8601, UTC.
+        since: time of the acquisition, ISO 8601, UTC.
         command: name of the script.
         job: SLURM job (and array task), or "".
-        restarts: how often SLURM has restarted that job.
-        token: random; tells locks apart.
+        restarts: number of restarts of that job by SLURM.
+        token: random text that distinguishes locks.
     """
 
     host: str
@@ -95,7 +98,7 @@ class LockedError(CogError):
 
 
 class Lock:
-    """A lock that is held, see :func:`locked`.
+    """A held lock, see :func:`locked`.
 
     Attributes:
         path: the lock file.
@@ -116,18 +119,18 @@ class Lock:
                 os.utime(self.path)
 
     def require_held(self) -> None:
-        """Raise when the lock was lost: before anything is published.
+        """Raise an error when the lock was lost; to be called before a publication.
 
-        A process that stood still for minutes (a suspended machine, a file server that hung) may find that another one
-        took it for dead.
+        When a process stands still for minutes (a suspended machine, a file server that hangs), another process may
+        consider it dead and take over its lock.
 
         Raises:
-            LockedError: when someone else has the lock now, or nobody.
+            LockedError: when another process holds the lock now, or no process does.
         """
         chain = _chain(self.path)
         if chain and chain[-1].token == self.holder.token:
             return
-        # What happened to it first is what counts; a file server forgets files that someone else has removed.
+        # The first process that took over counts. A file server may have dropped the file, if another host removed it.
         with contextlib.suppress(OSError):
             os.lseek(self._file, 0, os.SEEK_SET)
             noted = _parse(os.read(self._file, _MOST_BYTES).partition(b"\n")[2])
@@ -144,7 +147,7 @@ class Lock:
         )
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._released.set()
         self._toucher.join()
         os.close(self._file)
@@ -155,18 +158,18 @@ class Lock:
 def locked(
     folder: str | os.PathLike[str], *, flag: str, name: str = LOCK_FILE, create: bool = True
 ) -> Iterator[Lock]:
-    """Hold the lock of an output folder, or of a part of it.
+    """Hold the lock of an output folder, or of a part of it, during the block.
 
-    The folder is created if needed (unless ``create`` is False), and removed again if it is empty in the end.
+    The folder is created if needed (unless ``create`` is False), and removed again if it is empty at the end.
 
     Args:
         folder: output folder.
-        flag: how the user gave it, for messages.
-        name: of the lock file; parts of a folder that are worked on separately have locks of their own.
-        create: False makes a missing folder an error.
+        flag: flag with which the user gave the folder, for messages.
+        name: name of the lock file; parts of a folder that are written separately have locks of their own.
+        create: whether to create a missing folder; otherwise it is an error.
 
     Raises:
-        LockedError: when a live process holds it: who, where, since when.
+        LockedError: when a live process holds the lock; the message names the process, its host and the time.
         CogError: when the folder cannot be created or written to.
     """
     folder = Path(folder)
@@ -180,7 +183,7 @@ def locked(
                         created.append(path)
                 lock = _acquire(folder, name)
                 break
-            except FileNotFoundError:  # another process, which had created the folder, removed it again
+            except FileNotFoundError:  # another process created the folder and removed it again
                 if attempt == 9 or not create:
                     raise
     except (OSError, LockedError) as error:
@@ -200,7 +203,7 @@ def locked(
 
 
 def live_holder(folder: str | os.PathLike[str], *, name: str = LOCK_FILE) -> Holder | None:
-    """Return who holds the lock of ``folder``; None when nobody does, or only a dead process."""
+    """Return the live process that holds the lock of ``folder``; None without a lock, or with a stale one."""
     chain = _chain(Path(folder) / name)
     if not chain or chain[-1].is_stale():
         return None
@@ -209,12 +212,12 @@ def live_holder(folder: str | os.PathLike[str], *, name: str = LOCK_FILE) -> Hol
 
 @dataclass(frozen=True)
 class _Entry:
-    """A lock file as it was found.
+    """A lock file at the time of reading.
 
     Attributes:
         path: the file.
-        holder: None when it is damaged, or not yet written completely.
-        token: of the holder, or what tells a damaged file apart.
+        holder: process in the file; None when the file is damaged, or not yet written completely.
+        token: token of the holder; for a damaged file, its inode number and modification time.
     """
 
     path: Path
@@ -222,14 +225,14 @@ class _Entry:
     token: str
 
     def is_stale(self) -> bool:
-        """Whether its process is gone."""
+        """Return whether the process of the lock is gone, or the file is damaged."""
         if self.holder is None:
             return _age(self.path) > DAMAGED_SECONDS
         return _is_stale(self.path, self.holder)
 
 
 def _chain(path: Path) -> list[_Entry]:
-    """Return the lock and its successors; the last one has the lock. Empty: nobody has it."""
+    """Return the lock file and its successors, of which the last one is in force; empty without a lock."""
     chain: list[_Entry] = []
     here = path
     while (entry := _entry(here)) is not None and entry.token not in _tokens(chain):
@@ -258,15 +261,15 @@ def _successor(path: Path, token: str) -> Path:
 def _acquire(folder: Path, lock_file: str) -> Lock:
     path = folder / lock_file
     me = _this_process()
-    own = _write_holder(path, me)
+    record = _write_holder(path, me)
     try:
         deadline = time.monotonic() + DAMAGED_SECONDS + 10
         while time.monotonic() < deadline:
-            if _link(own, path):
+            if _link(record, path):
                 _tidy(path, me)
                 return Lock(path, me)
             chain = _chain(path)
-            if not chain:  # given back in this moment
+            if not chain:  # released at this moment
                 time.sleep(0.01)
                 continue
             last = chain[-1]
@@ -277,10 +280,10 @@ def _acquire(folder: Path, lock_file: str) -> Lock:
                 raise LockedError(
                     f"{folder} is being written by {last.holder}; wait for it to end (its lock is {path})"
                 )
-            if _decide(path, chain, own, me):
+            if _decide(path, chain, record, me):
                 for entry in chain:
-                    _sign(entry, own)
-                os.replace(own, path)  # from now on outsiders find it in its place
+                    _sign(entry, record)
+                os.replace(record, path)  # from now on other processes find this lock at ``path``
                 _tidy(path, me)
                 if last.holder is not None:
                     logger.info("took over the lock of a process that is gone: %s", last.holder)
@@ -288,11 +291,11 @@ def _acquire(folder: Path, lock_file: str) -> Lock:
         raise LockedError(f"{path} changes hands all the time; too many processes want {folder}")
     finally:
         with contextlib.suppress(OSError):
-            own.unlink()
+            record.unlink()
 
 
 def _write_holder(path: Path, holder: Holder) -> Path:
-    """Write a file beside the lock, to be linked to its name."""
+    """Write the record of a process to a file beside the lock, which is then linked to the name of the lock."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.{_mark(os.getpid())}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
@@ -307,12 +310,12 @@ def _write_holder(path: Path, holder: Holder) -> Path:
     return Path(name)
 
 
-def _decide(path: Path, chain: list[_Entry], own: Path, me: Holder) -> bool:
-    """Try to become the one successor of the last lock of ``chain``."""
+def _decide(path: Path, chain: list[_Entry], record: Path, me: Holder) -> bool:
+    """Try to create the only successor of the last lock of ``chain``; return whether that has succeeded."""
     claim = _successor(path, chain[-1].token)
-    if not _link(own, claim):
+    if not _link(record, claim):
         return False
-    # While the successor exists nobody else decides; but someone may have done so before it did.
+    # While the successor exists, no other process decides; but one may have decided before its creation.
     if _tokens(_chain(path)) == [*_tokens(chain), me.token]:
         return True
     with contextlib.suppress(OSError):
@@ -320,13 +323,13 @@ def _decide(path: Path, chain: list[_Entry], own: Path, me: Holder) -> bool:
     return False
 
 
-def _sign(entry: _Entry, own: Path) -> None:
-    """Append this process to a lock file that is taken over, for its holder, should it still live."""
+def _sign(entry: _Entry, record: Path) -> None:
+    """Append the record of this process to a lock file that is taken over: its holder may still live and read it."""
     if entry.holder is not None:
         with contextlib.suppress(OSError):
             descriptor = os.open(entry.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
             try:
-                os.write(descriptor, b"\n" + own.read_bytes())
+                os.write(descriptor, b"\n" + record.read_bytes())
             finally:
                 os.close(descriptor)
 
@@ -336,22 +339,22 @@ def _give_back(path: Path, holder: Holder) -> None:
     if _tokens(chain) != [holder.token]:
         return  # taken over, or gone
     try:
-        own = _write_holder(path, dataclasses.replace(holder, token=secrets.token_hex(16)))
-    except OSError:  # a full disk; a lock of our own that stayed would be worse than a race
+        record = _write_holder(path, dataclasses.replace(holder, token=secrets.token_hex(16)))
+    except OSError:  # a full disk: a lock that stays behind would be worse than a race
         with contextlib.suppress(OSError):
             path.unlink()
         return
     with contextlib.suppress(OSError):
-        claimed = _read(own)
-        if claimed is not None and _decide(path, chain, own, claimed):
+        claimed = _read(record)
+        if claimed is not None and _decide(path, chain, record, claimed):
             path.unlink()
             _successor(path, holder.token).unlink()
     with contextlib.suppress(OSError):
-        own.unlink()
+        record.unlink()
 
 
 def _tidy(path: Path, me: Holder) -> None:
-    """Remove what dead processes left beside the lock, which is ours."""
+    """Remove the files of dead processes beside the lock, which this process holds."""
     with contextlib.suppress(OSError):
         for name in os.listdir(path.parent):
             if not name.startswith(f"{path.name}."):
@@ -366,7 +369,7 @@ def _tidy(path: Path, me: Holder) -> None:
 
 
 def _link(source: Path, path: Path) -> bool:
-    """Create ``path`` with the contents of ``source``; False when it exists."""
+    """Create ``path`` with the contents of ``source``; return False when ``path`` exists, else True."""
     try:
         os.link(source, path)
         return True
@@ -402,7 +405,7 @@ def _read(path: Path) -> Holder | None:
 
 
 def _parse(content: bytes) -> Holder | None:
-    """Return the holder that the first line of a lock file names; None when it is not one of ours."""
+    """Return the holder in the first line of a lock file; None when the line is not a valid record."""
     try:
         data = json.loads(content.partition(b"\n")[0])
         holder = Holder(**{field.name: data[field.name] for field in fields(Holder)})
@@ -414,7 +417,7 @@ def _parse(content: bytes) -> Holder | None:
         return None
     if not all(isinstance(text, str) for text in values.values()):
         return None
-    # The token becomes part of a file's name.
+    # The token becomes part of a file name.
     return holder if re.fullmatch("[0-9a-z]{1,64}", holder.token) else None
 
 
@@ -422,8 +425,8 @@ def _is_stale(path: Path, holder: Holder) -> bool:
     me = _this_process()
     if holder.job and holder.job == me.job and holder.restarts < me.restarts:
         return True
-    # The same host with another boot is the machine after a restart, or another container of that name: a process that
-    # cannot be seen from here is alive as long as it touches its lock.
+    # The same host with another boot is the machine after a restart, or another container with that host name. Such a
+    # process cannot be seen from here, and counts as alive as long as it touches its lock.
     if (holder.host, holder.boot) == (me.host, me.boot):
         started = _start_of(holder.pid)
         return started is None or (bool(holder.started) and started != holder.started)
@@ -431,13 +434,13 @@ def _is_stale(path: Path, holder: Holder) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Return seconds since ``path`` was touched, both times by the clock of its file server."""
+    """Return the seconds since the last touch of ``path``, both times by the clock of its file server."""
     try:
         with tempfile.NamedTemporaryFile(
             dir=path.parent, prefix=f"{path.name}.now.{_mark(os.getpid())}."
         ) as probe:
             now = os.stat(probe.name).st_mtime
-    except OSError:  # a reader without the right to write
+    except OSError:  # no permission to write
         now = time.time()
     try:
         return now - path.stat().st_mtime
@@ -463,7 +466,7 @@ def _this_process() -> Holder:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return when a process of this machine started ("" where that is not told); None when there is none."""
+    """Return the start of a process in clock ticks since boot ("" without /proc); None when no such process lives."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -480,13 +483,13 @@ def _start_of(pid: int) -> str | None:
 
 
 def _mark(pid: int) -> str:
-    """Return what tells, in the name of a temporary file, whose it is, while it has no contents yet."""
+    """Return the mark of a process for the names of its temporary files, which are empty at first."""
     machine = hashlib.sha256(f"{socket.gethostname()} {_boot()}".encode()).hexdigest()[:8]
     return f"{machine}-{pid}"
 
 
 def _is_of_the_dead(name: str) -> bool:
-    """Whether a temporary file's name has the mark of a process of this machine that is gone."""
+    """Return whether the name of a temporary file has the mark of a dead process of this machine."""
     match = re.search(r"\.[0-9a-f]{8}-([0-9]+)\.[^.]+$", name)
     if match is None or f".{_mark(int(match[1]))}." not in name:
         return False
@@ -494,7 +497,7 @@ def _is_of_the_dead(name: str) -> bool:
 
 
 def _boot() -> str:
-    """Return what tells this boot of this machine, and this container's processes, from others."""
+    """Return an id of this boot of the machine and of the process namespace of this container; "" without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

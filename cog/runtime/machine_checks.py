@@ -1,4 +1,4 @@
-"""Disks, memory, GPUs and output folders, looked at without touching them."""
+"""Checks of disks, memory, GPUs and output folders that change nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cog.runtime.check_report import Report
 from cog.runtime.memory import available_memory
 from cog.runtime.output_folder import read_state
 
-#: Memory beside the features: interpreter, PyTorch, network, batches of images.
+#: Bytes of memory beside the features: interpreter, PyTorch, network, batches of images.
 BASE_MEMORY = 2 << 30
 
 
 def size(n_bytes: float) -> str:
-    """Return bytes in a readable unit."""
+    """Return a number of bytes as text with a readable unit."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
         if n_bytes >= unit:
             return f"{n_bytes / unit:.3g} {name}"
@@ -33,7 +33,7 @@ def existing(path: Path) -> Path:
 
 
 def check_writable(report: Report, folder: Path) -> bool:
-    """See whether ``folder`` can be written to, or created; a problem if not."""
+    """Return whether ``folder`` can be written to or created; report a problem if not."""
     there = existing(folder)
     if not there.is_dir():
         report.problem("output", f"{there} is not a folder, and {folder} cannot be created")
@@ -53,7 +53,7 @@ def check_writable(report: Report, folder: Path) -> bool:
 
 
 def check_state(report: Report, folder: Path) -> bool:
-    """See whether someone is at work in an output folder (a problem), and how the last attempt ended."""
+    """Return whether no process is at work in an output folder (else a problem); warn if the last attempt failed."""
     status = read_state(folder, complete=False)
     if status.holder is not None:
         report.problem("output", f"{folder} is being written by {status.holder}; wait for it to end")
@@ -65,11 +65,11 @@ def check_state(report: Report, folder: Path) -> bool:
 
 
 def check_disk(report: Report, needs: Iterable[tuple[Path, float]]) -> None:
-    """Compare what will be written with the space that is free on each file system.
+    """Compare the bytes that will be written with the free space of each file system.
 
     Args:
         report: gets one line per file system.
-        needs: output folder and bytes.
+        needs: output folders and the bytes that will be written to each.
     """
     by_device: dict[int, tuple[Path, float]] = {}
     for folder, n_bytes in needs:
@@ -89,10 +89,16 @@ def check_disk(report: Report, needs: Iterable[tuple[Path, float]]) -> None:
             report.problem("disk", f"{there}: no file can be created any more (no free inodes); delete some")
 
 
-def check_memory(report: Report, needed: float, what: str) -> None:
-    """Compare the memory that is needed with what is available to this process."""
+def check_memory(report: Report, needed: float, basis: str) -> None:
+    """Compare the memory that is needed with the memory that is available to this process.
+
+    Args:
+        report: gets one line.
+        needed: bytes beside :data:`BASE_MEMORY`.
+        basis: basis of the estimate, for the message.
+    """
     available = available_memory()
-    text = f"about {size(needed + BASE_MEMORY)} are needed ({what})"
+    text = f"about {size(needed + BASE_MEMORY)} are needed ({basis})"
     if available is None:
         report.ok("memory", text)
     elif needed + BASE_MEMORY > available:
@@ -102,12 +108,12 @@ def check_memory(report: Report, needed: float, what: str) -> None:
 
 
 def check_device(report: Report, name: str | None, key: str | None = None, precision: str = "") -> None:
-    """See whether the device is there and computes, as the command will (:func:`cog.runtime.device.resolve_device`).
+    """Check that the device exists and computes, as the command does (:func:`cog.runtime.device.resolve_device`).
 
     Args:
         report: gets one line.
         name: value of ``--device``.
-        key: the configuration key of the arithmetic there; None: there is no such key.
+        key: configuration key of the arithmetic; None: the command has no such key.
         precision: value of the key.
     """
     from cog.runtime.device import require_precision, resolve_device

@@ -1,6 +1,6 @@
-"""Memory: how much the machine and a GPU have left, and what is said when it does not suffice.
+"""Available memory of the machine and of a GPU, and error messages when it does not suffice.
 
-Nothing here imports torch before a GPU is asked.
+This module imports torch only when it queries a GPU.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ _ASKED_FOR = re.compile(r"tried to allocate ([\d.]+ ?\w+)", re.IGNORECASE)
 
 @contextlib.contextmanager
 def without_garbage_collection(*, for_good: bool = False) -> Iterator[None]:
-    """Look for no circles of references in the block: among many records it takes a sixth of the time to find none.
+    """Switch garbage collection off in the block: with many records it takes a sixth of the time and finds nothing.
 
     Args:
-        for_good: never look at what there is at the end of the block later, either; for processes that end soon.
+        for_good: whether to exclude the objects at the end of the block from later collections, too; for processes that
+            end soon.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        # Triton reports each of its objects that is left at the end, on a page, as a leak; a study has loaded it.
+        # A study has loaded Triton, which prints a page at the end of the process: its remaining objects, as leaks.
         if for_good and "triton" not in sys.modules:
             gc.freeze()
         if was_enabled:
@@ -42,14 +43,14 @@ def without_garbage_collection(*, for_good: bool = False) -> Iterator[None]:
 
 
 def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the bytes that can be allocated without swapping; None where the system does not say.
+    """Return the bytes that can be allocated without swapping; None if that is unknown.
 
-    The smallest of ``MemAvailable`` and of what the control groups of this process leave (a SLURM job or a
-    container may use less than the machine has); file caches of a group count as free.
+    This is the minimum of ``MemAvailable`` and of the free memory of the control groups of this process (a SLURM job
+    or a container may use less than the machine has); file caches of a group count as free.
 
     Args:
         proc: the process file system.
-        control: where control groups are mounted.
+        control: mount point of the control groups.
     """
     rooms = []
     try:
@@ -89,7 +90,7 @@ def _group_room(folder: Path, limit: str, usage: str, cache: str) -> int | None:
 
 
 def free_on_gpu(device: torch.device) -> int:
-    """Return the bytes that can be allocated on a GPU: free there, or kept by PyTorch and not in use."""
+    """Return the bytes that can be allocated on a GPU: free, or reserved by PyTorch and not in use."""
     import torch
 
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -97,30 +98,30 @@ def free_on_gpu(device: torch.device) -> int:
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether an error says that memory, of a GPU or of the machine, did not suffice."""
+    """Return whether an error reports that the memory of a GPU or of the machine did not suffice."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and _EXHAUSTED.search(str(error)) is not None
     )
 
 
-def explain(error: BaseException, *, what: str, todo: str) -> CogError:
-    """Return the error in one line.
+def explain(error: BaseException, *, task: str, todo: str) -> CogError:
+    """Return the error as one line.
 
     Args:
-        error: for which :func:`is_exhausted` is true.
-        what: was being done, such as "training 10 classifiers".
-        todo: what makes it need less.
+        error: error for which :func:`is_exhausted` is true.
+        task: work that failed, such as "training 10 classifiers".
+        todo: advice by which the work needs less memory.
     """
     on_gpu = re.search(r"CUDA|CUBLAS|CUDNN|GPU", str(error)) is not None
     asked = _ASKED_FOR.search(str(error))
-    where = "the GPU is out of memory" if on_gpu else "out of memory"
+    problem = "the GPU is out of memory" if on_gpu else "out of memory"
     size = f" ({asked[1]} more were asked for)" if asked else ""
     elsewhere = "give --device cpu" if on_gpu else "run this where there is more"
-    return CogError(f"{where}{size} while {what}; {todo}, or {elsewhere}")
+    return CogError(f"{problem}{size} while {task}; {todo}, or {elsewhere}")
 
 
 @contextlib.contextmanager
-def exhaustion_explained(what: str, todo: str) -> Iterator[None]:
+def exhaustion_explained(task: str, todo: str) -> Iterator[None]:
     """Turn "out of memory" in the block into one line; arguments as of :func:`explain`.
 
     Raises:
@@ -131,4 +132,4 @@ def exhaustion_explained(what: str, todo: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_exhausted(error):
             raise
-        raise explain(error, what=what, todo=todo) from error
+        raise explain(error, task=task, todo=todo) from error

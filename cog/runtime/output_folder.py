@@ -1,9 +1,9 @@
-"""The life of an output folder, whatever is made in it: look, claim, continue, publish.
+"""Life cycle of the output folders of all commands: check, claim, continue, publish.
 
 ::
 
-    if not folder.is_done():                     # a look, before anything is read
-        with folder.claim() as claim:            # nobody else works on it now
+    if not folder.is_done():                     # a check before inputs are read
+        with folder.claim() as claim:            # no other process works on it now
             if not claim.is_done():              # another process may have been faster
                 claim.begin()
                 with claim.failures_noted():
@@ -11,8 +11,8 @@
                     with claim.publish() as stage:
                         ...                      # files that appear together
 
-Each kind of result is a subclass of :class:`OutputFolder`, which says what its folder holds. :func:`read_state` tells
-how far any output folder is.
+Each kind of result is a subclass of :class:`OutputFolder`, which defines the contents of its folder.
+:func:`read_state` returns the progress of any output folder.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from cog.runtime.resume_dir import FOLDER, ResumeFolder
 
 logger = logging.getLogger(__name__)
 
-#: Tells of a folder without a result that the last attempt ended with an error, and with which. An interruption (exit
-#: code 75) is no failure, and a killed process leaves nothing but a stale lock.
+#: File in an output folder with the error that ended the last attempt. An interruption (exit code 75) is not a failure;
+#: a killed process cannot write this file, and leaves a stale lock.
 FAILURE_FILE = ".failed.json"
 
 DONE = "done"
 RUNNING = "running"
 FAILED = "failed"
-#: Begun, not finished, nobody at work: the same command continues.
+#: Begun, not finished, and without a process at work: the same command continues.
 INTERRUPTED = "interrupted"
 MISSING = "missing"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an attempt failed.
+    """Failure of an attempt at an output folder.
 
     Attributes:
-        message: the error's one line.
-        when: ISO 8601, UTC.
-        host: machine.
+        message: error in one line.
+        when: time of the error, ISO 8601, UTC.
+        host: name of the machine.
         job: SLURM job (and array task), or "".
     """
 
@@ -69,19 +69,19 @@ class Failure:
 
 
 def read_failure(folder: str | os.PathLike[str]) -> Failure | None:
-    """Return how the last attempt at ``folder`` failed; None when it did not."""
+    """Return the failure of the last attempt at ``folder``; None when it did not fail."""
     return files.read_record(Path(folder) / FAILURE_FILE, Failure)
 
 
 @dataclass(frozen=True)
 class FolderState:
-    """How far an output folder is.
+    """Progress of an output folder.
 
     Attributes:
         state: ``DONE``, ``RUNNING``, ``FAILED``, ``INTERRUPTED`` or ``MISSING``.
-        holder: the process at work there.
-        failure: how the last attempt failed; also of a folder that an earlier attempt has completed.
-        trace: name of an entry that a process leaves until it has finished.
+        holder: live process at work in the folder.
+        failure: failure of the last attempt; also given when an earlier attempt has completed the folder.
+        trace: name of an entry that stays in the folder until its work is finished.
     """
 
     state: str
@@ -97,14 +97,14 @@ def read_state(
     complete: bool,
     marked: bool = True,
 ) -> FolderState:
-    """Return how far an output folder is, by what lies in it.
+    """Return the progress of an output folder, judged by its entries.
 
     Args:
         folder: the output folder; may be missing.
-        entries: the names in it, where they are known.
-        complete: whether it holds a result.
-        marked: whether that result has the file that is published last. One without (of the original toolkit) may as
-            well be part of a publication that was cut off.
+        entries: names of the entries; None: the folder is listed.
+        complete: whether the folder holds a result.
+        marked: whether that result has the file that is published last. A result without it (of the original toolkit)
+            may also be part of a publication that was cut off.
     """
     if entries is None:
         try:
@@ -130,22 +130,22 @@ def read_state(
 
 
 class OutputFolder(abc.ABC):
-    """One folder that a command makes, whole or not at all.
+    """Output folder of a command, whose result appears complete or not at all.
 
     Args:
         path: the folder.
-        identity: what makes two results the same: settings and inputs; values become those of JSON. None: of a
-            folder that is only read.
-        overwrite: whether another result, or the beginning of one, gives way.
-        skip_complete: whether a result whose making is not known (of the original toolkit) is kept.
+        identity: settings and inputs, which are equal for equal results; values become those of JSON. None: the
+            folder is only read.
+        overwrite: whether to replace another result or its unfinished work.
+        skip_complete: whether to keep a result with unknown settings (of the original toolkit).
 
     Attributes:
-        markers: files that tell readers that the result is complete; the first is put in place last.
-        flag: how the user gave the folder, for messages.
-        unfinished: message about unfinished work that is another one.
-        damaged: message about unfinished work without a readable description; None: it is begun again.
+        markers: files whose presence marks the result as complete; the first one is put in place last.
+        flag: flag with which the user gave the folder, for messages.
+        unfinished: message about unfinished work with another identity.
+        damaged: message about unfinished work without a readable description; None: the work is begun again.
         resume_kind: class of the folder of unfinished work.
-        resume: the unfinished work in it; states are saved there while the folder is claimed.
+        resume: folder of unfinished work; states are saved there while the output folder is claimed.
     """
 
     markers: ClassVar[tuple[str, ...]]
@@ -170,48 +170,48 @@ class OutputFolder(abc.ABC):
         self.overwrite, self.skip_complete = overwrite, skip_complete
         self.resume = self.resume_kind(self.path, self.identity)
 
-    # --- what a kind of result says
+    # --- defined by each kind of result
 
     @abc.abstractmethod
     def holds_result(self) -> bool:
-        """Whether the result that is asked for is there, and is to be kept.
+        """Return whether the folder holds the requested result, and keeps it.
 
         Raises:
-            CogError: when there is another result, and it is not to be overwritten.
+            CogError: when the folder holds another result, and it must not be overwritten.
         """
 
     def accept(self) -> bool:
-        """Complete the result without any work, and say so, if that can be done; for whoever has claimed the folder."""
+        """Complete the result of a claimed folder without any work and log that; return False if that is impossible."""
         return False
 
     def replaced(self) -> Sequence[str]:
-        """Return the names in the folder that give way to a new result, beside those that it has itself."""
+        """Return the names in the folder that a new result deletes, beside the files that it replaces."""
         return self.markers
 
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-        """Return one ``key: old -> new`` per difference of two identities."""
+        """Return the differences of two identities, each as ``key: old -> new``."""
         return differences(stored, wanted)
 
     def has_leftovers(self) -> bool:
-        """Whether unfinished work outlived the result: its process was killed right after the publication."""
+        """Return whether unfinished work outlived the result: its process was killed right after the publication."""
         return self.resume.path.is_dir()
 
     def needs_claim(self) -> bool:
-        """Whether a claim is needed to say what the folder holds."""
+        """Return whether the contents of the folder can only be judged after a claim."""
         return atomic_dir.needs_recovery(self.path)
 
     def announce_done(self) -> None:
-        """Say that nothing is to be done."""
+        """Log that the result is complete and no work is needed."""
         logger.info("%s is complete, skipped", self.path)
 
-    # --- what all have in common
+    # --- common to all kinds
 
     def is_done(self) -> bool:
-        """Whether nothing is to be done; a look before anything is read, after putting in order what the dead left.
+        """Return whether no work is needed, before inputs are read; recover the folder first if a process died there.
 
         Raises:
-            CogError: when another result is there, or unfinished work of another one, unless ``overwrite``.
-            LockedError: when the folder was left in disorder, and another process is at work there.
+            CogError: when the folder holds another result, or unfinished work of another one, unless ``overwrite``.
+            LockedError: when the folder has to be recovered, and another process is at work there.
         """
         if self.needs_claim():
             with self.claim() as claim:
@@ -225,7 +225,7 @@ class OutputFolder(abc.ABC):
         return True
 
     def would_skip(self) -> bool:
-        """Whether nothing would be done, as far as a look tells that changes nothing.
+        """Return whether no work is needed, as far as a check shows that changes nothing.
 
         Raises:
             CogError: see :meth:`is_done`.
@@ -236,10 +236,10 @@ class OutputFolder(abc.ABC):
         return kept
 
     def claim(self) -> FolderClaim:
-        """Hold the lock of the folder, for a ``with`` statement; a publication that was begun is finished first.
+        """Acquire the lock of the folder for a ``with`` statement, and finish an interrupted publication.
 
         Raises:
-            LockedError: when another live process holds it.
+            LockedError: when another live process holds the lock.
             CogError: when the folder cannot be created or written to.
         """
         return FolderClaim(self)
@@ -247,10 +247,10 @@ class OutputFolder(abc.ABC):
     def check_unfinished(
         self, identity: Mapping[str, Any], versions: Mapping[str, Any] | None = None
     ) -> list[str]:
-        """Return how unfinished work differs from what is asked for.
+        """Return the differences between the unfinished work and the requested work.
 
         Raises:
-            CogError: when it does, something would be lost with it, and it is not to be overwritten.
+            CogError: when they differ, the unfinished work has progress, and it must not be overwritten.
         """
         stored = self.resume.read()
         refused = self.resume.has_progress() and not self.overwrite
@@ -268,7 +268,7 @@ class OutputFolder(abc.ABC):
         return changed
 
     def require_writable(self) -> None:
-        """Raise what a claim would, before long work; leaves nothing behind.
+        """Raise the error that a claim would raise, before long work; leave no trace.
 
         Raises:
             CogError: when the folder cannot be created or written to.
@@ -278,12 +278,12 @@ class OutputFolder(abc.ABC):
 
 
 class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
-    """An output folder that nobody else works on, see :meth:`OutputFolder.claim`.
+    """An output folder on which no other process works, see :meth:`OutputFolder.claim`.
 
     Attributes:
         folder: the folder.
-        lock: of the folder.
-        resume: its unfinished work.
+        lock: lock of the folder.
+        resume: folder of its unfinished work.
     """
 
     def __init__(self, folder: OutputFolder) -> None:
@@ -299,11 +299,11 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
         self.release()
 
     def release(self) -> None:
-        """Give the lock back; a second time changes nothing."""
+        """Release the lock; a second call has no effect."""
         self._releasing.close()
 
     def is_done(self) -> bool:
-        """Whether nothing is to be done; removes what was left of finished work.
+        """Return whether no work is needed; if so, remove the leftovers of the finished work.
 
         Raises:
             CogError: see :meth:`OutputFolder.is_done`.
@@ -330,11 +330,11 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
     def begin(
         self, more: Mapping[str, Any] | None = None, *, versions: Mapping[str, Any] | None = None
     ) -> None:
-        """Continue the unfinished work that is there, or discard it, when it is another one and may be.
+        """Continue the unfinished work in the folder, or discard different work if that is allowed.
 
         Args:
-            more: what makes two beginnings the same beside the identity of the folder.
-            versions: of packages and formats without which it cannot be continued.
+            more: entries in the identity of unfinished work beside the identity of the folder.
+            versions: versions of packages and formats without which the work cannot be continued.
 
         Raises:
             CogError: see :meth:`OutputFolder.check_unfinished`.
@@ -350,12 +350,12 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
 
     @contextlib.contextmanager
     def failures_noted(self) -> Iterator[None]:
-        """Note an error of the block in the folder (if it exists), and forget the one of an earlier attempt.
+        """Write an error of the block to :data:`FAILURE_FILE`, after removing the one of an earlier attempt.
 
-        A lock of someone else, and an interruption, are not noted.
+        The lock of another process, and an interruption, are not written. The folder is not created for the file.
 
         Raises:
-            LockedError: when someone else has the folder by now; also instead of an error that came after that.
+            LockedError: when another process holds the folder by now; also in place of a later error of the block.
         """
         self.lock.require_held()
         self._forget_failure()
@@ -380,13 +380,13 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
 
     @contextlib.contextmanager
     def publish(self) -> Iterator[Path]:
-        """Yield a hidden folder whose files appear together, the markers last, when the block succeeds.
+        """Yield a hidden folder, and publish its files together, the markers last, when the block succeeds.
 
-        The log of unfinished work becomes that of the result.
+        The log of the unfinished work becomes the log of the result.
 
         Raises:
-            LockedError: when someone else has the folder by now; then nothing of it changes.
-            CogError: when it cannot be written to.
+            LockedError: when another process holds the folder by now; the folder stays unchanged then.
+            CogError: when the folder cannot be written to.
         """
         folder = self.folder
         with atomic_dir.staged(folder.path, markers=folder.markers, replaces=folder.replaced()) as stage:

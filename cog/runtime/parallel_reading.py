@@ -1,8 +1,8 @@
-"""Reading many things: in threads where the file system has to be waited for, in processes where reading is computing.
+"""Parallel reading: in threads when reading waits for the file system, in processes when reading computes.
 
-On a network file system, where every file costs a round trip, threads read as many times faster as there are of them.
-Where nothing has to be waited for, they only hand Python's lock around, which can take longer than the reading: what
-is worth it is divided among processes then.
+On a network file system, where every file costs a round trip, ``n`` threads read ``n`` times faster. Without waiting,
+threads only pass Python's global lock around, which can take longer than the reading: long work is then divided among
+processes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _THREADS = 8
 _PATIENCE = 64
 _CHUNK = 64
 
-# Where the last call had to wait, so few items more decide.
+# Number of slow items that decide for threads if the last call had to wait.
 _CONFIRMED = 8
 _had_to_wait = False
 
-# Seconds of work that are divided among processes, and how many of these this process can take the results of.
+# Least seconds of work that are divided among processes, and most processes whose results this process can take.
 _WORTH_PROCESSES = 1.0
 _MOST_PROCESSES = 4
-# What the results of a part have in common is sent once.
+# Largest number of items in a part: objects that the results of a part share are sent once.
 _PART = 1024
 
 
@@ -44,10 +44,10 @@ def map_waiting(
     """Apply ``function`` to all items and yield the results in order.
 
     Args:
-        function: reads something; has no side effects, and results that can be pickled.
-        items: its arguments.
-        patience: when so many more items than not took longer to wait for than to work on, threads take the others;
-            as many items tell how long the others will take.
+        function: function that reads an item; it has no side effects, and its results can be pickled.
+        items: arguments of the function.
+        patience: excess of items that took longer to wait for than to work on, over the others, from which threads take
+            the rest; also the number of items from which the time of the rest is estimated.
     """
     global _had_to_wait
     n_done, n_waited, seconds = 0, max(0, patience - _CONFIRMED) if _had_to_wait else 0, 0.0
@@ -67,7 +67,7 @@ def map_waiting(
         _had_to_wait = _had_to_wait and (n_waited > 0 or n_done < _CONFIRMED)
         return
     _had_to_wait = True
-    # A task for every item would cost more than the item.
+    # A task per item would cost more than the item itself.
     size = max(1, min(_CHUNK, (len(items) - n_done) // _THREADS))
     chunks = [items[first : first + size] for first in range(n_done, len(items), size)]
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -76,9 +76,10 @@ def map_waiting(
 
 
 def _n_processes() -> int:
-    """Return how many processes this one may divide its work among; 1: none.
+    """Return the number of processes among which this one may divide its work; 1: no division.
 
-    A fork has no other threads than the one that forks: whatever lock those hold is held for ever.
+    A process with other threads must not fork: the fork has only the forking thread, and locks that the others hold
+    stay locked forever.
     """
     is_alone = threading.active_count() == 1 and multiprocessing.parent_process() is None
     return min(n_processors(), _MOST_PROCESSES) if is_alone and sys.platform == "linux" else 1
@@ -89,7 +90,7 @@ def _in_processes(
 ) -> Iterator[_Result]:
     """Apply ``function`` to all items in forked processes and yield the results in order.
 
-    When a process is killed, for want of memory for example, this one reads what is left.
+    When one of them is killed, for example for lack of memory, this process handles the remaining items.
     """
     size = max(1, min(_PART, len(items) // (8 * n_processes)))
     parts = [items[first : first + size] for first in range(0, len(items), size)]
@@ -110,19 +111,19 @@ def _in_processes(
         yield from map(function, part)
 
 
-# Of a process that reads parts: the function, and the items of each part.
+# In a forked process: the function, and the items of each part.
 _inherited: tuple[Callable[[Any], Any], Sequence[Sequence[Any]]] | None = None
 
 
 def _begin(function: Callable[[Any], Any], parts: Sequence[Sequence[Any]]) -> None:
     global _inherited
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the first process, which ends the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ^C and ends the forked processes
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     _inherited = function, parts
 
 
 def _end_with_the_first() -> None:
-    """End this process when the first one is killed; else it would wait for a task for ever."""
+    """End this process when its parent is killed; otherwise it would wait for a task forever."""
     first = multiprocessing.parent_process()
     assert first is not None
     first.join()

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a plain line now and then in a log file."""
+"""Progress of long work: a bar on a terminal, plain lines at intervals in a log file."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from types import TracebackType
 
 logger = logging.getLogger(__name__)
 
-#: Columns of a terminal for a whole bar with its rate, and for its label.
+#: Least columns of a terminal for a bar with its rate, and for a bar with its label.
 _WIDE, _NARROW = 80, 48
 
-#: Seconds between plain lines, so that a day of work stays readable; and until the first one, after which they double:
-#: a task of a minute has a percentage, too.
+#: Seconds between plain lines, so that the log of a day stays readable, and seconds to the first line. The latter
+#: double from line to line up to the former, so that a task of a minute has a percentage, too.
 _LINE_INTERVAL, _FIRST_LINE = 30.0, 5.0
 
 
 class Progress:
-    """Counts units of work and shows the count, the rate and the time left.
+    """Counter of units of work that shows the count, the rate and the time left.
 
     Args:
-        total: number of units; None when it is not known: units are counted, and no time left is told.
-        label: what is being done.
+        total: number of units; None if unknown: the count is shown without the time left.
+        label: name of the work.
         unit: plural name of a unit.
         interval: largest number of seconds between plain lines when there is no bar.
-        bar: False for plain lines on a terminal, too: of several at the same time.
+        bar: whether to show a bar on a terminal; False for one of several counters at the same time.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Progress:
             )
 
     def update(self, count: int = 1) -> None:
-        """Report ``count`` more finished units."""
+        """Count ``count`` more finished units, and show the progress."""
         self.done += count
         if self._bar is not None:
             self._bar.update(count)
@@ -83,7 +83,7 @@ class Progress:
             )  # fmt: skip
 
     def skip(self, count: int) -> None:
-        """Count units that an earlier session finished; rate and time left are of the others."""
+        """Count units that an earlier session finished; the rate and the time left do not include them."""
         self.done += count
         self._skipped += count
         if self._bar is not None:
@@ -93,12 +93,12 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Time since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._start
 
     @property
     def rate(self) -> float:
-        """Units per second since the start."""
+        """Units per second since the start, without skipped units."""
         return (self.done - self._skipped) / max(self.seconds, 1e-9)
 
     def __enter__(self) -> Progress:
@@ -120,7 +120,7 @@ def _columns() -> int:
 
 
 def _bar_format(columns: int, has_total: bool) -> str | None:
-    """Return the format of a bar that fits into one line: tqdm cuts what ends with a bar. None: its own."""
+    """Return a format that tqdm cuts to one line, because it ends with a bar; None: the default of tqdm."""
     if columns >= _WIDE:
         return None
     label = "{desc}: " if columns >= _NARROW else ""

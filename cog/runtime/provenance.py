@@ -1,4 +1,4 @@
-"""What every run notes about itself: versions, time, a log file."""
+"""Provenance of a run: versions, time, and a log file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PACKAGES = ("torch", "torchvision", "pillow", "numpy", "optuna")
 
 def versions(packages: tuple[str, ...] = _PACKAGES) -> dict[str, str | None]:
     """Return the versions of Python, of this toolkit and of ``packages`` (None: not installed)."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
-    return found | {package: _version(package) for package in packages}
+    basic: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
+    return basic | {package: _version(package) for package in packages}
 
 
 @functools.cache
 def _version(package: str) -> str | None:
-    """Return the installed version, read once: every record asks for it."""
+    """Return the installed version of a package, cached because every record contains it; None: not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -40,7 +40,7 @@ def now() -> str:
 
 class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
-        """Keep quiet about a full disk: the result files say so, in one line instead of one per message."""
+        """Ignore a full disk: the result files raise one error for it, instead of one per message."""
 
 
 def bracketed(text: str) -> re.Match[str] | None:
@@ -50,12 +50,12 @@ def bracketed(text: str) -> re.Match[str] | None:
 
 @contextlib.contextmanager
 def log_file(path: Path, *, label: str = "") -> Iterator[None]:
-    """Copy the package's log into ``path`` (appending) while the block runs, command line first.
+    """Append the log of the package to ``path`` while the block runs, beginning with the command line.
 
     Args:
-        path: file to write.
-        label: of one run among several that are computed side by side (``"[seed 22] "``): lines that begin with
-            the label of another one are left out.
+        path: the log file.
+        label: label of one run among several that are computed at the same time (``"[seed 22] "``): lines that begin
+            with the label of another run are left out.
     """
     handler = _LogFile(path, mode="a", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))

@@ -1,10 +1,9 @@
 """One independent random stream per choice, all derived from the run's seed.
 
-The validation split, the few-shot draw, the initial weights and the order of the samples each have a
-stream of their own, so that none depends on how many numbers another one has used (in the original
-toolkit the final few-shot draw depended on the number of trials before it), nor on the device. The cap per class
-(``CLF.MAX_PER_CLASS``) belongs to the data set and not to a run: there the position of the class takes the place of
-the seed.
+The validation split, the few-shot draw, the initial weights and the order of the samples have separate streams.
+No stream depends on the number of draws from another one (in the original toolkit the final few-shot draw depended on
+the number of trials before it), or on the device. The cap per class (``CLF.MAX_PER_CLASS``) belongs to the data set and
+not to a run: its seed is the position of the class.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-#: Position in this tuple is part of the derivation: append, never reorder.
+#: The position in this tuple is part of the derivation: append, never reorder.
 PURPOSES = ("split", "draw", "init", "order", "cap")
 
-#: The search for hyper-parameters and the final training make their own choices (paper Sec. 4.1).
+#: The hyper-parameter search and the final training have separate streams (paper Sec. 4.1).
 STAGES = ("search", "final")
 
 
 def derive(seed: int, purpose: str, *, stage: str = "search", n_shot: int = 0) -> np.random.SeedSequence:
-    """Return the entropy of one choice: a function of its arguments alone."""
+    """Return the seed sequence of one choice, which depends on the arguments alone."""
     key = (PURPOSES.index(purpose), STAGES.index(stage), n_shot)
     return np.random.SeedSequence(entropy=seed, spawn_key=key)
 

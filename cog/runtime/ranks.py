@@ -1,8 +1,8 @@
-"""Which of several processes, started together for the same work, this one is.
+"""Rank of this process among several processes that were started together for the same work.
 
-``torchrun`` and ``srun`` number the processes they start in environment variables; nothing else of them is needed. The
-processes do not talk to each other: they see each other's work in the output folder, so that any number of them can
-die, or never come, and the others end the work or say that it can go on.
+``torchrun`` and ``srun`` number the processes that they start in environment variables; only these variables are used.
+The processes do not communicate: they see each other's work in the output folder. Any number of them can die, or never
+start, and the others finish the work or report that it can be continued.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from cog.errors import CogError
 
-#: Set to 0, every process works for itself, whoever has started it.
+#: Environment variable; with the value 0, every process works alone, however it was started.
 SWITCH = "COG_RANKS"
 
 
@@ -29,11 +29,11 @@ class Rank:
     Attributes:
         number: 0 .. ``size - 1``; 0 leads.
         size: number of processes.
-        local: number on this machine.
-        group: the same for all processes of a start.
+        local: number of the process on this machine.
+        group: text that is the same for all processes of a start.
         is_unique: whether no earlier start can have had the same ``group``.
-        local_size: number of processes on this machine, as far as known.
-        n_own_gpus: GPUs that each process sees when a scheduler shows it only its own; 0: all see the same.
+        local_size: number of processes on this machine, as far as that is known.
+        n_own_gpus: number of GPUs visible to a process when a scheduler hides those of the others; 0: all see the same.
     """
 
     number: int = 0
@@ -46,24 +46,24 @@ class Rank:
 
     @property
     def leads(self) -> bool:
-        """Whether this one publishes the result."""
+        """Whether this process publishes the result."""
         return self.number == 0
 
     @property
     def label(self) -> str:
-        """What the messages of this process begin with."""
+        """Beginning of the messages of this process."""
         return "" if self.leads else f"rank {self.number}: "
 
 
 def this_rank(environment: Mapping[str, str] | None = None) -> Rank:
-    """Return which process this is, from the variables of torchrun or srun.
+    """Return the rank of this process from the variables of torchrun or srun.
 
-    A SLURM batch script has some variables of ``srun``, too, but is one process whatever it has been allocated: only a
-    job step (``SLURM_STEP_ID`` is a number) of several tasks counts. ``SLURM_NTASKS`` may be missing there, and then
-    ``SLURM_STEP_NUM_TASKS`` tells.
+    A SLURM batch script has some variables of ``srun``, too, but is one process regardless of its allocation: only a
+    job step (``SLURM_STEP_ID`` is a number) of several tasks counts. ``SLURM_NTASKS`` may be missing there, in contrast
+    to ``SLURM_STEP_NUM_TASKS``.
 
     Args:
-        environment: default: this process's.
+        environment: environment variables; None: those of this process.
 
     Raises:
         CogError: when the variables contradict each other.
@@ -89,7 +89,7 @@ def this_rank(environment: Mapping[str, str] | None = None) -> Rank:
 
 
 def of_torchrun(env: Mapping[str, str]) -> Rank | None:
-    """Return which process this is from the variables of torchrun, or of something that sets the same.
+    """Return the rank of this process from the variables of torchrun, or of a launcher that sets the same; else None.
 
     Raises:
         CogError: when the variables contradict each other.
@@ -104,7 +104,7 @@ def of_torchrun(env: Mapping[str, str]) -> Rank | None:
         f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
     )
     local, local_size = number("LOCAL_RANK", "RANK") or 0, number("LOCAL_WORLD_SIZE")
-    # Without the last it is not torchrun, but something that may have bound its processes to GPUs.
+    # Without LOCAL_WORLD_SIZE the launcher is not torchrun, and may have bound its processes to GPUs.
     n_own = 0 if local_size else 1
     place = Rank(rank, size, local, group, run != "none", local_size or local + 1, n_own)
     return _checked(place, "RANK, WORLD_SIZE")
@@ -115,7 +115,7 @@ def _number(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def _tasks_of_node(text: str, node: int) -> int:
-    """Return the number of tasks on a node from SLURM's list, such as ``4(x2),1``; 0 when it does not say."""
+    """Return the number of tasks on a node from SLURM's list, such as ``4(x2),1``; 0 when the list is too short."""
     for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         node -= int(times or 1)
         if node < 0:
@@ -132,15 +132,15 @@ def _checked(rank: Rank, source: str) -> Rank:
 
 
 def n_processors() -> int:
-    """Return the number of processors that this process may use (macOS knows no affinity: of the machine)."""
+    """Return the number of processors that this process may use (all of the machine on macOS, without affinity)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def own_gpu(rank: Rank, n_gpus: int) -> int:
-    """Return the index of this process's GPU among those it sees: one for each process of a machine.
+    """Return the index of the GPU of this process among the visible ones; each process of a machine has its own.
 
     Raises:
-        CogError: more processes than GPUs.
+        CogError: when there are more processes than GPUs.
     """
     if rank.size == 1 or rank.n_own_gpus == n_gpus:
         return 0
@@ -153,13 +153,13 @@ def own_gpu(rank: Rank, n_gpus: int) -> int:
 
 
 class RankLog(logging.Filter):
-    """Labels what this process logs.
+    """Log filter that labels the messages of this process.
 
-    While input is checked, all processes find the same faults: then only one process of each machine speaks (other
-    machines may lack a file system), and only rank 0 of matters other than errors.
+    While input is checked, all processes find the same faults. Until :meth:`speak` is called, only one process of each
+    machine therefore shows errors (other machines may lack a file system), and only rank 0 shows other messages.
 
     Attributes:
-        level: what is less important is not shown.
+        level: lowest level of the messages that are shown.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -168,11 +168,11 @@ class RankLog(logging.Filter):
         self._label = rank.label
 
     def speak(self) -> None:
-        """Show everything from now on."""
+        """Show the messages of all levels from now on."""
         self.level = logging.NOTSET
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Label a record, or hide it."""
+        """Label a record and return whether it is shown."""
         if record.levelno < self.level:
             return False
         if self._label and not str(record.msg).startswith(self._label):
@@ -181,7 +181,7 @@ class RankLog(logging.Filter):
 
 
 def label_log(rank: Rank) -> RankLog:
-    """Put a :class:`RankLog` into the package's log, for the rest of the process."""
+    """Add a :class:`RankLog` to the log of the package for the rest of the process, and return it."""
     labelling = RankLog(rank)
     if rank.size > 1:
         for handler in logging.getLogger("cog").handlers:
@@ -191,6 +191,6 @@ def label_log(rank: Rank) -> RankLog:
 
 @contextlib.contextmanager
 def rank_zero_logging(rank: Rank) -> Iterator[None]:
-    """Keep what others of this machine would say in the same words off standard error."""
+    """Discard standard error in the block, except in the first process of each machine: all write the same messages."""
     with contextlib.redirect_stderr(io.StringIO()) if rank.local else contextlib.nullcontext():
         yield

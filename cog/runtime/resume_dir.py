@@ -1,8 +1,8 @@
-"""The folder ``.resume/`` of an output folder: work that is not finished.
+"""The folder ``.resume/`` of an output folder, for unfinished work.
 
-It holds what a restart of the same command needs, and ``identity.json``: what the work is (settings, inputs, versions),
-so that another command does not continue it. It is created with the first session and removed when the result is in
-place. Both sides of it are under the lock of the output folder.
+It contains the states from which the same command continues, and the identity of the work (settings, inputs, versions)
+in ``identity.json``, so that no other command continues it. It is created in the first session and removed when the
+result is in place, both under the lock of the output folder.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _N_BLOCKS, _BLOCK = 64, 4096
 
 
 class ResumeFolder:
-    """The work in progress of one output folder: files with states, under names of the caller's choice.
+    """The unfinished work of an output folder: files with states, under names that the caller chooses.
 
     Args:
         output: the output folder.
-        identity: what the work is; values become those of JSON.
+        identity: identity of the work; values become those of JSON.
 
     Attributes:
         path: ``<output>/.resume``.
-        lock: of the output folder, by whoever changes anything in it.
-        versions: without which the work cannot be continued.
-        replaces: whether it is to replace a complete result.
+        lock: lock of the output folder, checked before changes; None: no check.
+        versions: versions without which the work cannot be continued.
+        replaces: whether the work is to replace a complete result.
     """
 
     def __init__(self, output: str | os.PathLike[str], identity: Mapping[str, Any] | None = None) -> None:
@@ -60,7 +60,7 @@ class ResumeFolder:
         return self.path / LOG_FILE
 
     def read(self) -> dict[str, Any] | None:
-        """Return ``identity.json``; None when there is nothing to continue.
+        """Return the contents of ``identity.json``; None when there is no work to continue.
 
         Keys: ``identity``, ``versions``, ``started`` (ISO 8601), ``sessions``, ``replaces`` (whether a complete result
         is to be replaced).
@@ -74,7 +74,7 @@ class ResumeFolder:
         return data if ours else None
 
     def has_progress(self) -> bool:
-        """Whether it holds more than its own description: something that would be lost with it."""
+        """Return whether the folder contains states that would be lost with it, beside its description and its log."""
         try:
             names = os.listdir(self.path)
         except OSError:
@@ -82,17 +82,17 @@ class ResumeFolder:
         return any(name not in (IDENTITY_FILE, LOG_FILE) and not files.is_temporary(name) for name in names)
 
     def create(self) -> None:
-        """Create it if it is not there; whoever claims the output folder has compared what is.
+        """Create the folder if it is missing; the identity of an existing folder was compared after the claim.
 
         Raises:
-            LockedError: when someone else has the output folder by now.
-            CogError: when it cannot be written.
+            LockedError: when another process holds the output folder by now.
+            CogError: when the folder cannot be written.
         """
         if self.lock is not None:
             self.lock.require_held()
         if self.read() is not None:
             return
-        self.discard()  # what is left of a description
+        self.discard()  # a folder without a valid description
         with os_errors_explained(f"cannot write {self.path}"):
             self.path.mkdir()
         files.write_json(
@@ -107,10 +107,10 @@ class ResumeFolder:
         )
 
     def begin_session(self) -> dict[str, Any]:
-        """Count a session, and return what :meth:`read` does.
+        """Count a session, and return the contents of ``identity.json``, see :meth:`read`.
 
         Raises:
-            CogError: when it cannot be written.
+            CogError: when the folder was removed or cannot be written.
         """
         data = self.read()
         if data is None:
@@ -123,25 +123,25 @@ class ResumeFolder:
         return data
 
     def file(self, name: str) -> Path:
-        """Return the path of a state in the folder, which is created if needed, see :meth:`create`."""
+        """Return the path of a state in the folder; create the folder if needed, see :meth:`create`."""
         self.create()
         return self.path / name
 
     def existing(self, name: str) -> Path | None:
-        """Return the path of a state that was saved, or None."""
+        """Return the path of a saved state, or None."""
         path = self.path / name
         return path if path.is_file() else None
 
     def state(self, name: str) -> StateFile:
-        """Return a state of tensors in the folder, which is created when it is saved."""
+        """Return a state of tensors in the folder; the folder is created when the state is saved."""
         return StateFile(self.path / name, create=self.create)
 
     def discard(self) -> None:
-        """Remove it, at once for whoever looks: later starts remove stages, whose name it gets first.
+        """Remove the folder, atomically for readers: it first gets the name of a stage, which later starts remove.
 
         Raises:
-            LockedError: when someone else has the output folder by now.
-            CogError: when it cannot be removed.
+            LockedError: when another process holds the output folder by now.
+            CogError: when the folder cannot be removed.
         """
         if self.lock is not None:
             self.lock.require_held()
@@ -151,7 +151,7 @@ class ResumeFolder:
         shutil.rmtree(aside, ignore_errors=True)
 
     def remove(self) -> None:
-        """Forget everything, if possible: the result is in place, or there is nothing to be lost."""
+        """Remove the folder if possible, when the result is in place or there is no progress to lose."""
         with contextlib.suppress(CogError):
             self.discard()
 
@@ -159,7 +159,7 @@ class ResumeFolder:
 def sample_sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of the size and of 65 evenly spaced blocks of 4 KiB of a file.
 
-    It tells other features of the same size apart without reading gigabytes.
+    It distinguishes features of the same size without reading gigabytes.
 
     Raises:
         CogError: when the file cannot be read.

@@ -1,17 +1,17 @@
-"""Where the files of a finished run are: in its seed folder, or in one archive of its model and data set.
+"""Location of the files of a finished run: its seed folder, or the archive of its model and data set.
 
 ::
 
     <dataset>/runs.zip
-        index.json                  first, and not compressed: of each run, what tables need
+        index.json                  first and uncompressed: the values of each run that tables need
         eval_logreg_N8/seed-22/...  the files of each run, under their names
 
 A study of 1,000 models has millions of files, more than many file systems allow. The archive is a plain zip file that
-any tool can read. Readers go on naming files by the places where these lay: :func:`locate` finds such a file in the
-archive when its folder holds no result. A folder that holds one counts, whatever the archive has. Archives are made,
-and taken apart, by :mod:`cog.study.pack`.
+any tool can read. Readers still use the original paths of the files: :func:`locate` finds a file in the archive when
+its seed folder holds no result. A seed folder with a result takes precedence over the archive. Archives are made and
+unpacked by :mod:`cog.study.pack`.
 
-Archives may come from others. Names are only looked up here, never made into paths to write to; sizes are bounded.
+Archives may come from others. Their names are only looked up, never used as paths for writing; sizes are bounded.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from cog.runtime.zip_files import require_small_directory
 ARCHIVE_FILE = "runs.zip"
 INDEX_FILE = "index.json"
 
-#: Version of the index.
+#: Version of the format of the index.
 FORMAT = 1
 
 #: Files of a seed folder that make it a result: see :func:`holds_result`.
 _RESULT = "results.json"
 _FINAL = "final"
 
-#: Largest index; 45 runs take 100 kB.
+#: Largest index in bytes; the index of 45 runs takes 100 kB.
 _LARGEST_INDEX = 1 << 26
 
-#: Largest file of a run: the weights of the widest classifier take a tenth.
+#: Largest file of a run in bytes: ten times the weights of the widest classifier.
 LARGEST_MEMBER = 1 << 31
 
-#: Archives that are kept open: tables and analyses read all runs of one before those of the next.
+#: Number of archives that stay open: tables and analyses read all runs of one archive before those of the next.
 _OPEN = 16
 
-#: The head of a record: signature, version, flags, method, time, date, CRC-32, sizes, lengths of name and extra field.
+#: Head of a zip record: signature, version, flags, method, time, date, CRC-32, sizes, lengths of name and extra field.
 _HEAD = struct.Struct("<4s5H3I2H")
 _STORED_PLAINLY = (b"PK\x03\x04", zipfile.ZIP_STORED)
 
@@ -63,11 +63,11 @@ class RunArchive:
 
     Attributes:
         path: the file.
-        runs: of each run, ``<evaluation folder>/<seed folder>``, its entry in the index.
+        runs: the entry of each run in the index, by ``<evaluation folder>/<seed folder>``.
 
     Raises:
-        CogError: when it is not an archive of runs.
-        FileNotFoundError: when there is no such file.
+        CogError: when the file is not an archive of runs.
+        FileNotFoundError: when the file does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ class RunArchive:
             ) from error
 
     def _read_index(self) -> dict[str, Any]:
-        """Read the first record. The directory of the archive, which takes ten times as long, is not needed for it."""
+        """Return the index, the first record, without the directory, whose reading takes ten times as long."""
         signature, _, flags, method, _, _, crc, _, length, n_name, n_extra = _HEAD.unpack(
             self._handle.read(_HEAD.size)
         )
@@ -117,7 +117,7 @@ class RunArchive:
 
     @functools.cached_property
     def members(self) -> Mapping[str, zipfile.ZipInfo]:
-        """The records beside the index, by name.
+        """Records after the index, by name.
 
         Raises:
             CogError: when the directory is damaged, or has a record that :mod:`cog.study.pack` does not write.
@@ -139,7 +139,7 @@ class RunArchive:
         return [name.removeprefix(prefix) for name in self.runs if name.startswith(prefix)]
 
     def entries(self, run: str) -> list[tuple[str, bool]]:
-        """Return the names in the folder of a run, sorted, each with whether it is a folder."""
+        """Return the sorted names in the folder of a run, each with a flag that is true for a folder."""
         prefix = f"{run}/"
         inside = [name.removeprefix(prefix) for name in self.members if name.startswith(prefix)]
         return sorted({(name.partition("/")[0], "/" in name) for name in inside})
@@ -148,7 +148,7 @@ class RunArchive:
         """Return the content of a record.
 
         Raises:
-            CogError: when it is not there, too large, damaged or empty.
+            CogError: when the record is missing, too large, damaged or empty.
         """
         info = self.members.get(name)
         if info is None:
@@ -159,7 +159,7 @@ class RunArchive:
         return self.content(info)
 
     def content(self, info: zipfile.ZipInfo) -> bytes:
-        """Return the content of a record, whatever its size; see :meth:`read`."""
+        """Return the content of a record of any size; see :meth:`read`."""
         try:
             with self._zip.open(info) as handle:
                 content = handle.read(info.file_size + 1)
@@ -171,7 +171,7 @@ class RunArchive:
 
 
 def is_run_name(name: str) -> bool:
-    """Whether ``name`` is ``<evaluation folder>/<seed folder>``."""
+    """Return whether ``name`` is ``<evaluation folder>/<seed folder>``."""
     evaluation, _, seed = name.partition("/")
     return (
         constants.is_plain_name(evaluation)
@@ -182,7 +182,7 @@ def is_run_name(name: str) -> bool:
 
 
 def holds_result(names: Collection[str]) -> bool:
-    """Whether a seed folder with these entries holds a result, so that the archive does not count."""
+    """Return whether a seed folder with these entries holds a result, and thus takes precedence over the archive."""
     return any(name == _RESULT or name.startswith(_FINAL) for name in names)
 
 
@@ -190,12 +190,12 @@ def open_archive(dataset_folder: str | os.PathLike[str]) -> RunArchive | None:
     """Return the archive of a model and data set, or None.
 
     Raises:
-        CogError: when there is one that cannot be read.
+        CogError: when the archive cannot be read.
     """
     path = os.path.join(dataset_folder, ARCHIVE_FILE)
     try:
-        found = version(dataset_folder)
-        return None if found is None else _open(path, found)
+        current = version(dataset_folder)
+        return None if current is None else _open(path, current)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -203,9 +203,10 @@ def open_archive(dataset_folder: str | os.PathLike[str]) -> RunArchive | None:
 
 
 def version(dataset_folder: str | os.PathLike[str]) -> tuple[int, ...] | None:
-    """Return what changes when the archive of a model and data set does; None without one.
+    """Return the device, inode, size and time of the archive of a model and data set; None without an archive.
 
-    Who lists folders and archive compares it before and after: runs that were packed meanwhile would be in neither.
+    They change with the archive. A listing of folders and archive compares them before and after: runs that were packed
+    in between would be missing in both.
     """
     try:
         status = os.stat(os.path.join(dataset_folder, ARCHIVE_FILE))
@@ -219,7 +220,7 @@ def _open(path: str, version: tuple[int, ...]) -> RunArchive:
     return RunArchive(Path(path))
 
 
-# A process and its fork would move one position in an open file.
+# A process and its fork would share the position in an open file.
 os.register_at_fork(after_in_child=_open.cache_clear)
 
 
@@ -228,8 +229,8 @@ class Packed(NamedTuple):
 
     Attributes:
         archive: the archive.
-        run: the run, as the archive names it.
-        name: of the record; for the folder of a run, the run.
+        run: name of the run in the archive.
+        name: name of the record; for the folder of a run, the run.
     """
 
     archive: RunArchive
@@ -238,19 +239,21 @@ class Packed(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether the archive has it as a file."""
+        """Whether the archive has a record of this name."""
         return self.name in self.archive.members
 
     def read(self, largest: int | None = None) -> bytes:
-        """Return its content, see :meth:`RunArchive.read`."""
+        """Return the content of the record, see :meth:`RunArchive.read`."""
         return self.archive.read(self.name, largest)
 
 
 def locate(path: str | os.PathLike[str]) -> Packed | None:
-    """Return where a seed folder, or something in it, lies in an archive; None when it does not, or the folder counts.
+    """Return the place of a seed folder, or of an entry in it, in an archive.
+
+    It is None when no archive has the run, or when the seed folder holds a result.
 
     Raises:
-        CogError: when there is an archive that cannot be read.
+        CogError: when the archive cannot be read.
     """
     parts = Path(os.path.abspath(path)).parts
     for position in range(len(parts) - 1, 1, -1):
@@ -264,7 +267,7 @@ def locate(path: str | os.PathLike[str]) -> Packed | None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there, or in the archive of its run."""
+    """Return whether a file exists in its folder or in the archive of its run."""
     return path.is_file() or ((packed := locate(path)) is not None and packed.is_file)
 
 
@@ -282,7 +285,7 @@ def write_index(archive: zipfile.ZipFile, runs: Mapping[str, Any]) -> None:
 
 
 def verify(handle: IO[bytes]) -> None:
-    """Read an archive whole, which checks the sum of every record.
+    """Read a whole archive, which checks the checksum of every record.
 
     Raises:
         CogError: when a record is damaged.

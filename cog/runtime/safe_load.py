@@ -1,7 +1,7 @@
 """The only place where the toolkit opens serialized objects: checkpoints, features, pickles.
 
-Files from the internet are hostile until checked. Unpickling can import any module and call any
-function, so nothing here unpickles without restriction:
+Files from the internet may be hostile. Unpickling can import any module and call any function, so
+it is always restricted here:
 
 * torch files go through ``torch.load(weights_only=True)`` with a named allow-list per model;
 * plain pickles (level mapping, concept split, logs) go through :func:`load_pickle`, which reads
@@ -9,8 +9,8 @@ function, so nothing here unpickles without restriction:
   (:mod:`cog.runtime.safe_pickle`). The readers of other checkpoint containers (:mod:`cog.models.formats`) use the same
   reader.
 
-What is not data is refused before it costs time or memory: pickles by :func:`cog.runtime.safe_pickle.check`, archives
-by :func:`cog.runtime.zip_files.require_stored`.
+Content other than data is refused before it costs time or memory: pickles by
+:func:`cog.runtime.safe_pickle.check`, archives by :func:`cog.runtime.zip_files.require_stored`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from cog.errors import CogError, UnsafeFileError
 from cog.runtime import files, run_archive, safe_pickle
 from cog.runtime.zip_files import require_stored
 
-#: Levels, logs and predictions take less; split files more.
+#: Default limit of a pickle in bytes: levels, logs and predictions are smaller, split files larger.
 LARGEST_PICKLE = 1 << 26
 
-#: What to do about the tar container, whose own reader unpickles without restriction.
+#: Advice about the tar container, whose reader in torch unpickles without restriction.
 TORCH_0_1 = (
     "is in the container of torch 0.1 (tar), which is not read; download the re-released file of the same weights "
     "(torchvision: resnet50-0676ba61.pth, resnet152-394f9c45.pth), or load and save it again with a newer torch"
 )
 
-# Smaller files are read, larger ones mapped.
+# Bytes; smaller files are read, larger ones are mapped.
 _SMALL = 1 << 20
 
-# Pickles at the start of a file of torch before 1.6: magic number, version, system, contents, keys of the storages.
+# Number of pickles in a file of torch before 1.6: magic number, version, system, contents, keys of the storages.
 _LEGACY_PICKLES = 5
 
 
@@ -78,10 +78,10 @@ def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) 
 def contents(path: str | os.PathLike[str], kind: str, largest: int | None = None) -> bytes | mmap.mmap:
     """Return the bytes of a regular file that is not empty; a map is closed with the last reference to it.
 
-    A file of a run may as well lie in an archive of runs (:mod:`cog.runtime.run_archive`).
+    The file of a run may also be in an archive of runs (:mod:`cog.runtime.run_archive`).
 
     Raises:
-        CogError: for anything else.
+        CogError: when the file is missing, empty, too large, unreadable or not regular.
     """
     try:
         # Tables read hundreds of thousands of small files: four system calls each.
@@ -105,10 +105,10 @@ def contents(path: str | os.PathLike[str], kind: str, largest: int | None = None
 
 
 def read_json(path: str | os.PathLike[str], kind: str) -> Any:
-    """Return what a JSON file holds; it may lie in an archive of runs.
+    """Return the contents of a JSON file, which may be in an archive of runs.
 
     Raises:
-        CogError: when it is missing, too large, unreadable or not JSON.
+        CogError: when the file is missing, too large, unreadable or not JSON.
     """
     content = contents(path, kind, LARGEST_PICKLE)
     try:
@@ -118,17 +118,17 @@ def read_json(path: str | os.PathLike[str], kind: str) -> Any:
 
 
 def _open(path: Path) -> IO[bytes]:
-    """Open a file, or what an archive of runs has in its place."""
+    """Open a file, or its record in an archive of runs."""
     packed = None if path.exists() else run_archive.locate(path)
     return open(path, "rb") if packed is None else io.BytesIO(packed.read())
 
 
 def _check_torch(path: Path) -> None:
-    """Judge a torch file before torch reads it.
+    """Check a torch file before torch reads it.
 
     Raises:
         UnsafeFileError: see :func:`cog.runtime.zip_files.require_stored`, :func:`cog.runtime.safe_pickle.check`.
-        Exception: a broken file.
+        Exception: when the file is broken.
     """
     content = contents(path, "torch file")
     try:
@@ -157,7 +157,7 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
         mmap: map the file instead of reading it (files of torch >= 1.6 only).
 
     Returns:
-        What was saved; tensors are on the CPU.
+        The saved object; tensors are on the CPU.
 
     Raises:
         UnsafeFileError: when the file names a class outside the allow-list (named in the message).
@@ -169,26 +169,26 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
     try:
         _check_torch(path)
         with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # hints to programmers; what matters to a user is an error here
+            warnings.simplefilter("ignore")  # meant for programmers; faults for users are errors here
             source = path if mmap or path.exists() else _open(path)
             return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap or None)
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
     except CogError:
         raise
-    except Exception as error:  # torch documents no list, and broken files raise nearly everything
+    except Exception as error:  # torch documents no list, and broken files raise nearly every type
         raise _torch_error(path, error) from None
 
 
 def _first_words(path: Path) -> str:
-    """Return how a text file begins; "" for a file of bytes, as those of ``torch.save`` are."""
+    """Return the beginning of a text file; "" for a binary file, such as those of ``torch.save``."""
     with _open(path) as handle:
         head = handle.read(40).decode("latin-1")
     return head if head.isascii() and " ".join(head.split()).isprintable() else ""
 
 
 def _torch_error(path: Path, error: Exception) -> CogError:
-    """Put the many lines of a failed ``torch.load`` into one that says what to do."""
+    """Return the error of a failed ``torch.load``, which has many lines, as one line with the remedy."""
     if head := _first_words(path):
         return UnsafeFileError(
             f"refused to read {path}: it is a text file that begins with {head!r}, expected a file of torch.save"

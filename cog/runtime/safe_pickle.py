@@ -1,13 +1,13 @@
-"""A closed reader of pickles: Python's own unpickler with nothing dangerous in reach.
+"""A restricted reader of pickles: Python's unpickler without access to dangerous functions.
 
-Two things stand between a hostile file and the process:
+Two mechanisms protect the process from a hostile file:
 
-* :class:`_Reader` is the boundary. It resolves names through a closed table and never imports. What a file can name
-  are sealed stand-ins: no file can set their attributes, call anything but their harmless constructor, or change what
-  they mean to the next file.
-* :func:`check` bounds time and memory. It goes over the operations once, before anything is built, and keeps of every
-  value only what kind it is. It refuses lengths and memo indexes beyond the file, operations that data do not need,
-  and keys that are slow to hash or that collide: Python hashes text with a secret, but numbers and tuples without.
+* :class:`_Reader` is the security boundary. It resolves names through a closed table and never imports. The names stand
+  for sealed stand-ins: no file can set their attributes, call anything except their harmless constructor, or change
+  their meaning for the next file.
+* :func:`check` bounds time and memory. It scans the operations once, before any object is built, and keeps only the
+  kind of every value. It refuses lengths and memo indexes beyond the file, operations that data do not need, and keys
+  that are slow to hash or that collide: Python hashes text with a secret, but numbers and tuples without.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from cog.errors import UnsafeFileError
 
-#: What a broken file can raise while it is read.
+#: Errors that a broken file can raise while it is read.
 MALFORMED = (
     ValueError,  # includes UnicodeError
     TypeError,
@@ -38,16 +38,16 @@ MALFORMED = (
     pickle.UnpicklingError,
 )
 
-# Some hundred bytes of memory each; larger files may have one operation for every eight of their bytes.
+# Limit of operations: each takes some hundred bytes of memory. Larger files may have one operation per eight bytes.
 _MAX_OPERATIONS = 3_000_000
-# Colliding keys take quadratic time: half a second for so many.
+# Limit of keys other than text: when all collide, so many take half a second (quadratic time).
 _MAX_KEYS = 10_000
 _MAX_KEY_LENGTH = 8
 _MAX_DIGITS = 1000
 
-# Kinds of values: "(" mark, s text or bytes, n number or None, t short tuple of both, l list, d dict, e set, o made by
-# a stand-in, x anything that must not be a key.
-_PUSH = {  # opcode: kind, bytes of its argument, bytes of the length in front of its content
+# Kinds of values: "(" mark, s text or bytes, n number or None, t short tuple of both, l list, d dict, e set, o stand-in
+# or its result, x other values, which must not be keys.
+_PUSH = {  # opcode: kind, bytes of its argument, bytes of the length before its content
     b"N": ("n", 0, 0), b"\x88": ("n", 0, 0), b"\x89": ("n", 0, 0), b"K": ("n", 1, 0), b"M": ("n", 2, 0),
     b"J": ("n", 4, 0), b"G": ("n", 8, 0), b"\x8a": ("n", 0, 1),
     b"\x8c": ("s", 0, 1), b"X": ("s", 0, 4), b"\x8d": ("s", 0, 8), b"U": ("s", 0, 1), b"T": ("s", 0, 4),
@@ -62,26 +62,26 @@ _MARK = b"("
 
 
 def _n_floats(data: bytes | mmap.mmap, position: int) -> int:
-    """Return how many BINFLOAT, of at most a batch, stand before APPENDS; 0 for anything else."""
+    """Return the number of BINFLOAT operations, at most a batch, before APPENDS; 0 for any other sequence."""
     codes = data[position : position + _BINFLOAT_BYTES * (_BATCH + 1) : _BINFLOAT_BYTES]
     n = len(codes) - len(codes.lstrip(b"G"))
     return n if codes[n : n + 1] == b"e" else 0
 
 
 def check(data: bytes | mmap.mmap, position: int = 0) -> int:
-    """Go over the operations of one pickle and refuse what would take much time or memory, or is not for data.
+    """Scan the operations of one pickle; refuse those that cost much time or memory, or that data do not need.
 
     Args:
         data: the file.
-        position: where the pickle begins.
+        position: index of the first byte of the pickle.
 
     Returns:
-        Where it ends.
+        Index after the last byte of the pickle.
 
     Raises:
-        UnsafeFileError: an operation that data do not need.
-        ValueError: content that is broken, or costs more than it can be worth.
-        IndexError: the file is cut.
+        UnsafeFileError: for an operation that data do not need, and for keys that could be slow.
+        ValueError: for content that is broken, or that needs too much time or memory for its size.
+        IndexError: when the file is cut off.
     """
     size = len(data)
     stack, memo = bytearray(), bytearray()
@@ -148,7 +148,7 @@ def check(data: bytes | mmap.mmap, position: int = 0) -> int:
             stack.append(kind)
             if position >= size:
                 raise ValueError("it announces more bytes than the file has")
-            if data[position] == 0x94 and not uses_put and kind != 0x28:  # MEMOIZE follows most of them
+            if data[position] == 0x94 and not uses_put and kind != 0x28:  # MEMOIZE follows most values
                 memo.append(kind)
                 position += 1
                 left -= 1
@@ -167,7 +167,7 @@ def check(data: bytes | mmap.mmap, position: int = 0) -> int:
                     raise ValueError("an impossible memo entry")
                 stack.append(memo[index])
                 continue
-            # No writer mixes the two; the first PUT of Python 2 has number 1.
+            # No writer mixes MEMOIZE and PUT; the first PUT of Python 2 has number 1.
             uses_put = uses_put or code != 0x94
             if (
                 not 0 <= index <= len(memo) + 1
@@ -253,7 +253,7 @@ def check(data: bytes | mmap.mmap, position: int = 0) -> int:
 
 
 class Sealed:
-    """A value that a file can pass on but not look into or alter."""
+    """A value that a file can pass on, but cannot read or change."""
 
     __slots__ = ("value",)
 
@@ -265,7 +265,7 @@ class Sealed:
 
 
 class _Function(Sealed):
-    """An admitted function, or a class that only looks like one."""
+    """An admitted function, or a function in the place of a class."""
 
     __slots__ = ()
 
@@ -274,16 +274,16 @@ class _Function(Sealed):
 
 
 class Instance:
-    """Base of stand-ins for classes of which a file makes instances; see :class:`_Reader`."""
+    """Base of the stand-ins for classes that a file instantiates; see :class:`_Reader`."""
 
     __slots__ = ()
 
     def __setstate__(self, state: Any) -> None:
-        """Take the attributes that the file gives; by default they are dropped."""
+        """Receive the attributes in the file; the default is to drop them."""
 
 
 class _Array(np.ndarray):  # type: ignore[type-arg]
-    """An array to which a file may give its contents, once; ``np.asarray`` makes it a plain one."""
+    """An array whose contents a file may set once; ``np.asarray`` returns a plain array."""
 
     _charge: Callable[[int], None] | None = None
 
@@ -369,9 +369,10 @@ def _complex(real: Any, imaginary: Any) -> complex:
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles with names from a closed table.
+    """Unpickler with names from a closed table.
 
-    Everything that is made from a part of the file is charged, since the same part can be named a million times.
+    Each object that is made from a part of the file is charged against a limit, because a file can refer to the same
+    part a million times.
 
     Args:
         data: the pickle.
@@ -407,7 +408,7 @@ class _Reader(pickle.Unpickler):
         return _Function(stand_in)
 
     def persistent_load(self, pid: Any, /) -> Any:
-        """Return what a persistent id stands for."""
+        """Return the value of a persistent id."""
         if self._persistent is None:
             raise UnsafeFileError("a persistent id (a torch file?)")
         return self._persistent(pid)
@@ -458,7 +459,7 @@ class _Reader(pickle.Unpickler):
         return text.encode(encoding)
 
     def _bytes(self) -> bytes:
-        return b""  # what protocols 0 to 2 write for empty bytes; others go through _codecs.encode
+        return b""  # protocols 0 to 2 write empty bytes this way; other bytes go through _codecs.encode
 
     def _bytearray(self, content: Any = b"", encoding: Any = "latin-1") -> bytearray:
         if isinstance(content, str):
@@ -495,9 +496,9 @@ class _Reader(pickle.Unpickler):
 
 
 _NDARRAY = Sealed("numpy.ndarray")
-#: What a file may name but not call.
+#: Names that a file may pass on but not call.
 _PASSED_ON: dict[tuple[str, str], Sealed] = {("numpy", "ndarray"): _NDARRAY}
-#: What a file may call: a function, or the name of a method of :class:`_Reader`.
+#: Names that a file may call; each stands for a function, or for the method of :class:`_Reader` of the given name.
 _ADMITTED: dict[tuple[str, str], Callable[..., Any] | str] = {
     ("numpy", "dtype"): _dtype,
     ("_codecs", "encode"): "_encode",
@@ -524,18 +525,18 @@ def load(
 ) -> Any:
     """Read one pickle of lists, tuples, dicts, sets, strings, bytes, numbers and numpy arrays.
 
-    Any protocol; pickles of numpy 1 and 2, of Python 2 (its strings are decoded as Latin-1, which keeps every
-    byte) and 3. numpy scalars become Python numbers and strings; ordered and default dicts become dicts. Arrays of
-    objects may only hold text.
+    It reads any protocol, and pickles of numpy 1 and 2, of Python 2 (its strings are decoded as Latin-1, which keeps
+    every byte) and 3. numpy scalars become Python numbers and strings; ordered and default dicts become dicts.
+    Arrays of objects may only hold text.
 
     Args:
-        data: a file, whole or mapped; what follows the pickle is not looked at.
-        names: for formats that name more than data do: ``(module, name)`` -> a harmless function, a subclass of
+        data: a file, whole or mapped; bytes after the pickle are ignored.
+        names: for formats with further names: function from ``(module, name)`` to a harmless function, a subclass of
             :class:`Instance`, a :class:`Sealed` value, or None to refuse the name.
-        persistent: for formats that keep data beside the pickle: persistent id -> value.
+        persistent: for formats with data beside the pickle: function from persistent id to value.
 
     Raises:
-        UnsafeFileError: a name or an operation outside the admitted ones.
+        UnsafeFileError: when the file uses a name or an operation outside the admitted ones.
         Exception: one of ``MALFORMED`` for a broken file.
     """
     check(data)
@@ -547,10 +548,10 @@ def load(
 
 
 def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Make an array from the three parts that ``numpy.ndarray.__reduce__`` gives; for formats that wrap them.
+    """Return an array from the three parts of ``numpy.ndarray.__reduce__``, for formats that wrap these parts.
 
     Raises:
-        UnsafeFileError: when they are not those of an array.
+        UnsafeFileError: when the parts are not those of an array.
     """
     if not isinstance(constructor, _Function) or getattr(constructor.value, "__name__", "") != "_empty_array":
         raise UnsafeFileError("an array of a foreign class")

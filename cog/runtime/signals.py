@@ -1,8 +1,8 @@
-"""Ending in good order when a cluster takes the machine away.
+"""Orderly end of a process when a cluster ends its job.
 
-Schedulers announce the end of a job (preemption, time limit) by SIGTERM or SIGUSR1 and kill it a little later. Long
-work asks at the end of every unit (:func:`check`) whether that has happened, saves, and ends with exit code 75
-(``EX_TEMPFAIL`` of sysexits.h), which tells the driver that the same command continues from there.
+Schedulers announce the end of a job (preemption, time limit) by SIGTERM or SIGUSR1 and kill it a little later. At the
+end of every unit, long work tests for such a signal, saves its state, and ends by :func:`check` with exit code 75
+(``EX_TEMPFAIL`` of sysexits.h): the driver can run the same command again to continue.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from types import FrameType
 
 from cog.errors import CogError
 
-#: Exit code of work that was interrupted and can go on: what job scripts requeue on.
+#: Exit code of interrupted work that can be continued; job scripts requeue the job on it.
 EXIT_CODE = 75
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 _received: list[str] = []
 
-#: The process that defers signals now (0: none).
+#: Number of the process that defers signals now (0: none).
 _process = 0
 
 
 class Interrupted(CogError):
-    """Work was asked to end before it was finished; what is done is saved."""
+    """A signal has ended the work before it was finished; the finished part is saved."""
 
     exit_code = EXIT_CODE
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 wait for the end of the current unit of work, see :func:`check`.
+    """Defer SIGTERM and SIGUSR1 in the block to the end of the current unit of work, see :func:`check`.
 
-    For the main thread; elsewhere, where Python cannot handle signals, nothing changes. Further signals change
-    nothing either: schedulers repeat them, and SIGKILL, which follows, loses at most the unit in flight. Inside another
-    block of this kind nothing changes; child processes end on a signal as if this did not exist.
+    The block has an effect only in the main thread, because Python cannot handle signals in others, and only outside of
+    another such block. Further signals have no effect: schedulers repeat them, and the SIGKILL that follows costs at
+    most the current unit. Child processes end on a signal as usual.
     """
     global _process
     if _process == os.getpid() or threading.current_thread() is not threading.main_thread():
@@ -49,7 +49,7 @@ def deferred() -> Iterator[None]:
     def note(number: int, frame: FrameType | None) -> None:
         if os.getpid() == _process:
             _received.append(signal.Signals(number).name)
-        else:  # a worker that was forked meanwhile: whoever started it ends it by SIGTERM, too
+        else:  # a worker that was forked in the block: its parent ends it by SIGTERM, too
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
@@ -66,18 +66,18 @@ def deferred() -> Iterator[None]:
 
 
 def requested() -> str | None:
-    """Return the name of the first signal that asked to end (inside :func:`deferred`), or None."""
+    """Return the name of the first deferred signal (inside :func:`deferred`), or None."""
     return _received[0] if _received else None
 
 
 def check(state: str) -> None:
-    """End here if that was asked for; to be called when everything so far is saved.
+    """Raise an error if a signal was deferred; to be called when all finished work is saved.
 
     Args:
-        state: what is saved, for the message: ``"12 of 30 trials are saved"``.
+        state: saved work, for the message: ``"12 of 30 trials are saved"``.
 
     Raises:
-        Interrupted: with the signal, ``state``, and that the same command continues.
+        Interrupted: when a signal was deferred; the message has the signal and ``state``.
     """
     if name := requested():
         raise Interrupted(f"ended by {name}: {state}; the same command continues from here")

@@ -1,4 +1,4 @@
-"""States of unfinished work: tensors and plain values, in files that are replaced whole now and then."""
+"""States of unfinished work: tensors and plain values, in files that are replaced atomically at intervals."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cog.runtime import files, signals
 
 logger = logging.getLogger(__name__)
 
-#: Seconds of work between two saves, which SIGKILL may cost.
+#: Seconds of work between two saves; SIGKILL may cost that much work.
 SAVE_SECONDS = 120.0
 
-#: Saves take at most this share of the time, whatever the file system: after a slow one the next comes later.
+#: Largest share of the time for saves, on any file system: after a slow save the next one comes later.
 _MAX_SHARE = 0.005
 
 
 class StateFile:
-    """A dictionary of tensors, plain values, and dictionaries of these, that survives the end of the process.
+    """A dictionary of tensors, plain values, and dictionaries of these, that outlives the process.
 
     Args:
         path: the file.
-        create: called before a save; creates the folder if needed, and may raise.
+        create: function that is called before a save; it creates the folder if needed, and may raise an error.
     """
 
     def __init__(self, path: Path, *, create: Callable[[], object] = lambda: None) -> None:
@@ -33,9 +33,9 @@ class StateFile:
         self._saved, self._interval = time.monotonic(), SAVE_SECONDS
 
     def load(self) -> dict[str, Any] | None:
-        """Return the state that was saved last, on the CPU; None without one, or with a damaged one (and a warning).
+        """Return the last saved state, on the CPU; None if there is none, or (with a warning) if it is damaged.
 
-        Nothing but tensors and plain values is ever unpickled. The time to the next save begins.
+        Only tensors and plain values are unpickled. The interval to the next save starts here.
         """
         from cog.runtime.safe_load import load_torch
 
@@ -50,14 +50,14 @@ class StateFile:
         return state if isinstance(state, dict) else None
 
     def due(self) -> bool:
-        """Return whether to save now: every two minutes, and when the process was asked to end."""
+        """Return whether to save now: every two minutes, and after a deferred signal."""
         return signals.requested() is not None or time.monotonic() - self._saved >= self._interval
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the saved state, atomically.
 
         Raises:
-            CogError: when it cannot be written.
+            CogError: when the file cannot be written.
         """
         import torch
 
@@ -69,5 +69,5 @@ class StateFile:
         self._interval = max(SAVE_SECONDS, (self._saved - start) / _MAX_SHARE)
 
     def forget(self) -> None:
-        """Remove the saved state: it is not needed any more."""
+        """Remove the saved state, which is no longer needed."""
         self.path.unlink(missing_ok=True)

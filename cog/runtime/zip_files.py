@@ -1,4 +1,4 @@
-"""Zip archives of others, judged by their directory before anything of them is read."""
+"""Checks of zip archives from others by their directory, before any record is read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import IO
 
 from cog.errors import UnsafeFileError
 
-# 100,000 records.
+# Bytes, for about 100,000 records.
 _LARGEST_DIRECTORY = 1 << 23
 
 
 def require_small_directory(archive: IO[bytes]) -> None:
-    """Refuse a zip archive whose directory would fill the memory; leaves the file at its beginning.
+    """Refuse a zip archive whose directory would fill the memory; leave the file at its beginning.
 
     Raises:
-        UnsafeFileError: the directory is too large.
-        zipfile.BadZipFile: there is none.
+        UnsafeFileError: when the directory is too large.
+        zipfile.BadZipFile: when there is no directory.
     """
     end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
     if end is None:
@@ -28,9 +28,9 @@ def require_small_directory(archive: IO[bytes]) -> None:
 
 
 def require_stored(archive: IO[bytes]) -> IO[bytes]:
-    """Refuse a zip archive that can become larger than it is: torch and numpy's ``savez`` compress nothing.
+    """Refuse a zip archive that would grow when it is unpacked: torch and ``savez`` of numpy compress nothing.
 
-    The exception is the code of a TorchScript archive, which nothing here reads.
+    The code in a TorchScript archive is exempt, because it is never read.
 
     Args:
         archive: the file; only its directory is read.
@@ -39,8 +39,8 @@ def require_stored(archive: IO[bytes]) -> IO[bytes]:
         The file, at its beginning.
 
     Raises:
-        UnsafeFileError: a record is compressed, or records overlap.
-        zipfile.BadZipFile: the directory is damaged.
+        UnsafeFileError: when a record is compressed, or records overlap.
+        zipfile.BadZipFile: when the directory is damaged.
     """
     require_small_directory(archive)
     with zipfile.ZipFile(archive) as opened:
