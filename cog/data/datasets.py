@@ -1,7 +1,7 @@
 """The named data sets: one declaration each.
 
 Flags and their help, labels and order in tables and figures, expected counts, variables of the bash scripts and the
-table of ``docs/data.md`` derive from the declarations. Nothing here imports torch or NumPy before images are listed.
+table of ``docs/data.md`` derive from the declarations. Torch and NumPy are only imported when images are listed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class OfficialCounts:
 
     Attributes:
         n_classes: number of classes.
-        n_images: number of images of all classes together, where it is known.
-        per_class: smallest and largest number of images of a class, where they are known.
+        n_images: number of images of all classes together; None: not known.
+        per_class: smallest and largest number of images of a class; None: not known.
     """
 
     n_classes: int
@@ -66,7 +66,7 @@ class Dataset:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names that this declaration is for."""
+        """Names of the declared data sets: all levels, or the one name."""
         return constants.COG_LEVELS if self.name == LEVELS else (self.name,)
 
     @property
@@ -77,7 +77,7 @@ class Dataset:
         return {flag: f"for {self.name}: {text}" for flag, text in texts.items()}
 
     def folder(self, root: str, split: str) -> Path:
-        """Return the folder that the images of a split are listed in."""
+        """Return the folder of the images of a split, below the root."""
         return Path(root) / self.folders.get(split, "")
 
     def images(self, dataset: str, split: str, values: Mapping[str, str]) -> ImageList:
@@ -114,7 +114,7 @@ OWN = Dataset(
 
 
 def register(dataset: Dataset) -> None:
-    """Add a declaration behind the others.
+    """Add a declaration after the others.
 
     Raises:
         ValueError: the name is declared already.
@@ -200,7 +200,7 @@ register(
         counts={"train": OfficialCounts(1000, 1_281_167), "test": OfficialCounts(1000, 50_000)},
     )
 )
-#: Paper supplement C.4; counts of its Table 4.
+#: Paper supplement C.4; the counts are those of its Table 4.
 register(
     Dataset(
         name=constants.IN1K_BLURRED,
