@@ -185,7 +185,7 @@ class ArchiveImages(ImageStore):
         return self._groups
 
     def _tables_of(self, folder: str, *, keep: bool) -> Iterator[_Table]:
-        """Yield the tables that may hold images of a class; ``keep``: whether its own table stays in memory."""
+        """Yield the tables that may hold images of a class; ``keep``: whether the class's table stays in memory."""
         groups = self._look_inside()
         if folder in groups:
             yield self._table(folder, keep=keep)

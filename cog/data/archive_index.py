@@ -1,7 +1,7 @@
 """The index of the images in archives: made once, kept in a cache folder, and renewed for archives that have changed.
 
-The cache folder is ``$COG_CACHE_DIR``, else ``$XDG_CACHE_HOME/imagenet-cog``, else ``~/.cache/imagenet-cog``, because
-folders of images are often read-only. Each folder of archives has one index file, however many archives it holds.
+The cache folder is ``$COG_CACHE_DIR``, else ``$XDG_CACHE_HOME/imagenet-cog``, else ``~/.cache/imagenet-cog``; folders
+of images are often read-only. Each folder of archives has one index file, however many archives it holds.
 """
 
 from __future__ import annotations

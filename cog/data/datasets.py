@@ -44,7 +44,7 @@ class Dataset:
         label: name in tables and figures; ``{level}`` stands for the number of a level.
         title: full name of the images, for help and documentation.
         note: source of the images, for the documentation (Markdown).
-        root: flag, without ``--``, of the folder of the images. Data sets may share it.
+        root: flag, without ``--``, of the folder of the images; data sets may share a flag.
         layout: files below that folder, unpacked.
         folders: folder below the root by split; no entry when both splits share the root.
         files: further flags that the data set needs, and their help.
@@ -125,7 +125,7 @@ def register(dataset: Dataset) -> None:
 
 
 def find(name: str) -> Dataset | None:
-    """Return the declaration of a data set; None for a user's own."""
+    """Return the declaration of a data set; None for a user's own data set."""
     return DATASETS.get(LEVELS if constants.cog_level(name) is not None else name)
 
 
@@ -149,13 +149,13 @@ def root_flags() -> dict[str, str]:
 
 
 def label(name: str) -> str | None:
-    """Return the name of a declared data set in tables and figures; None for a user's own."""
+    """Return the name of a data set in tables and figures; None for a user's own data set."""
     dataset = find(name)
     return None if dataset is None else dataset.label.format(level=constants.cog_level(name))
 
 
 def position(name: str) -> tuple[int, int] | None:
-    """Return the place of a declared data set in tables and figures: declaration, level; None for a user's own."""
+    """Return the place of a data set in tables and figures: declaration, level; None for a user's own data set."""
     dataset = find(name)
     return None if dataset is None else (list(DATASETS).index(dataset.name), constants.cog_level(name) or 0)
 

@@ -29,7 +29,7 @@ _THREADS = 16
 
 
 def is_image(name: str) -> bool:
-    """Return whether a file of this name is an image of its class folder; hidden files are none."""
+    """Return whether a file of this name is an image of its class folder; hidden files are not images."""
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 

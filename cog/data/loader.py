@@ -210,9 +210,8 @@ def _from_threads(
             job.helpers = [pool.submit(job.work) for _ in range(n_workers)]
             jobs.append(job)
             if len(jobs) > PREFETCH:
-                batch = jobs[
-                    0
-                ].result()  # the job stays in the queue until it is done, so that it can be abandoned
+                # The job stays in the queue until it is done, so that it can be abandoned.
+                batch = jobs[0].result()
                 jobs.popleft()
                 yield batch
         while jobs:

@@ -60,7 +60,7 @@ def read_state_dict(
     """Read the backbone's parameters from a checkpoint.
 
     Args:
-        path: a file in any container that :func:`cog.models.formats.detect.detect` knows.
+        path: a file in any container that :func:`cog.models.formats.detect.detect` recognizes.
         layouts: possible layouts of the file. The layout that gives most of the ``expected`` names is taken, the
             first one in a tie.
         expected: names of the architecture's parameters.
@@ -164,7 +164,7 @@ def _unwrapped(data: Any, layout: Unwrap, path: Path) -> dict[str, Any] | None:
 
 
 def _better_key(data: dict[str, Any], layout: Unwrap) -> Any:
-    """Return the key of the state dict, or of its moving average if the file has a lower error for that."""
+    """Return the key of the state dict, or of its moving average if this has the lower error in the file."""
     if layout.ema_alternative is None or layout.ema_alternative[0] not in data:
         return layout.key
     average, average_error, error = layout.ema_alternative

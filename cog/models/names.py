@@ -94,9 +94,8 @@ def find_model(
     if not is_model_name(text) and not re.search(r"[*?[]", text):  # neither a name nor a pattern
         words = {word: name for name, others in labels.items() for word in (name, *others)}
         hint = did_you_mean(text, words)
-        if re.fullmatch(
-            r"[^/]+/[^/]+", text
-        ):  # the form of names at the hub of transformers and in torch.hub
+        # The form of names at the hub of transformers and in torch.hub.
+        if re.fullmatch(r"[^/]+/[^/]+", text):
             name = text.replace("/", "--")
             name = name if name.startswith(("hf_", "hub_")) else f"hf_{name}"
             hint = f"; did you mean {name}?" if is_model_name(name) else hint

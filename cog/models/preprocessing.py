@@ -17,8 +17,7 @@ KEYS = ("image_size", "resize_size", "mean", "std", "interpolation", "squash")
 #: Names of Pillow's filters by their numbers, which files of transformers hold.
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
-#: First letters of the classes of transformers for which the single number of a size, in older files, is the shortest
-#: side.
+#: Beginnings of the names of transformers' classes that take a single number, in older files, for the shortest side.
 _SHORTEST = ("CLIP", "ConvN", "Bit", "Levit", "PoolFormer")
 
 
@@ -27,7 +26,7 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
 
     Args:
         values: the mapping; ``image_size`` is the side of the crop.
-        source: owner of the mapping, for messages.
+        source: origin of the mapping, for messages.
 
     Raises:
         CogError: an unknown key, or a value that cannot be used.
@@ -98,7 +97,7 @@ def from_transforms(transforms: Any, source: str = "the weights") -> Preprocess:
 
     Args:
         transforms: the transforms of weights, or a ``Compose`` with Resize, CenterCrop and Normalize.
-        source: owner of the transforms, for messages.
+        source: origin of the transforms, for messages.
 
     Raises:
         CogError: other transforms.
@@ -177,7 +176,7 @@ def declared(value: Any, source: str) -> Preprocess | None:
     Args:
         value: a mapping (see :func:`from_mapping`), transforms, or an image processor of transformers. Functions and
             methods are ignored: modules may have one of this name for another purpose.
-        source: owner of the value, for messages.
+        source: origin of the value, for messages.
 
     Raises:
         CogError: any other value.

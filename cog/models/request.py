@@ -42,7 +42,7 @@ _N_CLASSES_IN1K = 1000
 class ModelRequest:
     """A model by name, and the places of its files and results.
 
-    A field with the name of a flag has the value of the flag.
+    A field with the name of a flag holds the value of the flag.
 
     Attributes:
         source: name of the network in the zoo or in its library, if it is not ``model``.
@@ -87,9 +87,8 @@ class ModelRequest:
             common |= {"own": self.entry.cfg, "own_source": self.entry_file}
         if self.model_loader is None:
             return config.get_cfg(model=self.spec, **common)
-        cfg = config.get_cfg(
-            model=MODELS.get(self.model), **common
-        )  # reports errors before the slow loader runs
+        # The configuration is checked before the slow loader runs.
+        cfg = config.get_cfg(model=MODELS.get(self.model), **common)
         if records is None:
             return cfg
         for record in filter(self._made_with, records):

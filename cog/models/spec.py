@@ -78,7 +78,7 @@ class Unwrap:
             momentum encoder; a key with neither ``prefix`` nor one of these is an error.
         drop: prefixes (after stripping) of the parameters that are not part of the backbone; the parameters of
             the network's ``head`` are always dropped.
-        rename: ``"module:function"`` from a state dict to one with the architecture's names.
+        rename: ``"module:function"`` of a function from a state dict to one with the architecture's names.
         ema_alternative: keys of a second state dict (a moving average), of its validation error, and of the
             validation error of the first state dict; the state dict with the lower error is taken.
         allow: names of the classes that the file may contain in addition to tensors, resolved by
@@ -226,7 +226,7 @@ class ModelSpec:
         pretraining: data that the weights were trained on, one of ``PRETRAINING``.
 
     Raises:
-        CogError: when the name, category or width is not usable.
+        CogError: an unusable name, category, pretraining or width.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """ImageNet-1K validation accuracy of a released classifier, to compare with the published figure.
 
-A wrong layer, class order or normalization changes the accuracy. Images are resized and cropped as by the
+A wrong layer, class order or normalization clearly lowers the accuracy. Images are resized and cropped as by the
 weights' authors, not as in the benchmark.
 """
 
@@ -115,7 +115,7 @@ def verdict(spec: ModelSpec, accuracy: Accuracy) -> str:
     """Return one line that compares an accuracy with the published one."""
     assert spec.release.accuracy is not None
     difference = accuracy.top1 - spec.release.accuracy.top1
-    # The tolerance for a sample of the validation images has two standard deviations of a proportion more.
+    # For a sample of the validation images, the tolerance grows by two standard deviations of a proportion.
     noise = 0.0
     if accuracy.n_images < 50_000:
         p = spec.release.accuracy.top1 / 100

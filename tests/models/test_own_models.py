@@ -287,7 +287,9 @@ def test_entries(own_file, tmp_path):
     assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (64, 64, "bilinear")
     assert list(fx.IMAGE_NORM.MEAN) == [0.5] * 3 and list(fx.IMAGE_NORM.STD) == [0.229, 0.224, 0.225]
     assert small.ckpt_file == str(tmp_path / "weights/small.pth")
-    assert small.entry.label == "Small one" and small.entry.group == "ours" and small.entry.pretraining == "web"
+    assert (
+        small.entry.label == "Small one" and small.entry.group == "ours" and small.entry.pretraining == "web"
+    )
     fx = run(ask(own_file, "mine_model"))
     assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (256, 224, "bilinear")
     loaded = ask(own_file, "mine_loaded")

@@ -1,4 +1,4 @@
-"""Detection of a checkpoint's container by its content; the name counts only for the index of several files."""
+"""Detection of a checkpoint's container by its content; file names matter only for an index of several files."""
 
 from __future__ import annotations
 
