@@ -1,1 +1,1 @@
-"""Images: which files in which order (``image_lists``), their pixels (``pixels``), batches (``loader``)."""
+"""Images: ordered lists of files (``image_lists``), pixels (``pixels``), batches of pixels (``loader``)."""

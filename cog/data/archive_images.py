@@ -1,4 +1,4 @@
-"""Images in tar and zip files, which are read where they lie."""
+"""Images in tar and zip files, read without unpacking the archives."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-# Reading headers waits for the file system, not for a processor.
+# Reading headers is limited by the file system, not by the processors.
 _THREADS = 16
 
-# Of as many classes the places of single images stay in memory (a hundred bytes each).
+# Number of classes whose images keep their places in memory (a hundred bytes per image).
 _MOST_TABLES = 2048
 
-# Bytes that nothing becomes in a compressed zip file.
+# Size in bytes of an empty file that a zip file holds compressed.
 _DEFLATED_NOTHING = 2
 
-# Seconds between two savings of a long indexing, which continues there after a crash.
+# Seconds between two saves of the index while it is made; after a crash, indexing continues from the last save.
 _SAVE_SECONDS = 120.0
 
 
@@ -43,9 +43,9 @@ class _Source:
     """A tar or zip file that holds images, or a tar file inside one.
 
     Attributes:
-        path: the archive.
-        archive: the archive as it was when the tar file inside was found in it; None: as it is.
-        inside: that tar file; None: the archive itself.
+        path: path of the archive.
+        archive: state of the archive when the tar file inside was found; None: its current state.
+        inside: the tar file inside the archive; None: the archive itself.
     """
 
     path: Path
@@ -54,29 +54,30 @@ class _Source:
 
     @property
     def name(self) -> str:
-        """Name in the index."""
+        """Name of the source in the index."""
         return self.path.name if self.inside is None else f"{self.path.name}/{self.inside.path}"
 
     @property
     def place(self) -> Path:
-        """Path as if archives were folders."""
+        """Path of the source, with the archive as a folder."""
         return self.path.parent / self.name
 
     def current(self) -> ArchiveFile:
-        """Return the archive as its images are to be read."""
+        """Return the archive in the state in which its images are read."""
         return self.archive or ArchiveFile.of(self.path)
 
 
 class ArchiveImages(ImageStore):
     """Images in tar and zip files, and in tar files inside tar files.
 
-    Those that are named by a WordNet id are indexed when their class is asked for; all others together, at first.
+    An archive named by a WordNet id is indexed when its class is requested; all other archives are indexed together,
+    at the first request.
 
     Args:
         root: folder that the archives stand for.
         archives: the archives, in one folder.
         part: see :func:`cog.data.image_names.name_images`.
-        whole: likewise.
+        whole: see :func:`cog.data.image_names.name_images`.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class ArchiveImages(ImageStore):
         self._lock = threading.RLock()
 
     def classes(self) -> list[str]:
-        """Return the names of the classes, sorted; archives that are not of one class have to be indexed for it."""
+        """Return the names of the classes, sorted, after indexing the archives that hold several classes."""
         listed = set(self._look_inside()) - {""}
         if "" in self._groups:
             listed |= set(self._table("", keep=True).classes())
@@ -120,12 +121,12 @@ class ArchiveImages(ImageStore):
         return sorted({name for table in tables for name in table.names(folder)})
 
     def empty_names(self, folder: str) -> list[str]:
-        """Return the images of a class without a byte, as the index tells."""
+        """Return the empty files among the images of a class, according to the index."""
         tables = self._tables_of(folder, keep=False)
         return sorted({name for table in tables for name in table.empty_names(folder)})
 
     def has_class(self, folder: str) -> bool:
-        """Return whether there is an archive of a class, or an image in any other."""
+        """Return whether a class has an archive of its own, or an image in another archive."""
         return folder in self._look_inside() or bool(self.names(folder))
 
     def sources(self) -> set[str]:
@@ -133,7 +134,7 @@ class ArchiveImages(ImageStore):
         return {path.name for path in self._archives} | set(image_names.LABEL_FILES)
 
     def has(self, name: str) -> bool:
-        """Return whether there is an image of this name."""
+        """Return whether an image of this name exists."""
         return self._place(name) is not None
 
     def lost(self, name: str) -> Path | None:
@@ -145,7 +146,7 @@ class ArchiveImages(ImageStore):
         return None if place is None or place[0].is_unchanged() else Path(place[0].path)
 
     def prepare(self, folders: Iterable[str] | None = None) -> None:
-        """Index the archives of classes (default: all), where they are not known yet."""
+        """Index the archives of classes (default: all) that are not indexed yet."""
         groups = self._look_inside()
         chosen = groups if folders is None else groups.keys() & set(folders)
         self._make_index([source for group in sorted(chosen) for source in groups[group]])
@@ -163,7 +164,7 @@ class ArchiveImages(ImageStore):
         return None
 
     def _look_inside(self) -> dict[str, list[_Source]]:
-        """Return the sources by class, all others under ``""``, after a look for tar files inside the others."""
+        """Return the sources by class, with the tar files inside archives; sources of several classes are in ``""``."""
         if self._looked_inside:
             return self._groups
         with self._lock:
@@ -184,7 +185,7 @@ class ArchiveImages(ImageStore):
         return self._groups
 
     def _tables_of(self, folder: str, *, keep: bool) -> Iterator[_Table]:
-        """Yield the tables that may have images of a class; to be kept where single images are asked for."""
+        """Yield the tables that may hold images of a class; ``keep``: whether the class's table stays in memory."""
         groups = self._look_inside()
         if folder in groups:
             yield self._table(folder, keep=keep)
@@ -215,8 +216,8 @@ class ArchiveImages(ImageStore):
         return f"{archive.size} {archive.mtime_ns} {self._label_files}"
 
     def _rows(self, source: _Source, archive: ArchiveFile) -> np.ndarray:
-        """Return the rows of a source from the index; says once per process what is missing from it."""
-        for _ in range(2):  # an entry of the index may turn out to be damaged
+        """Return the rows of a source from the index; log the notes about missing images, once per process."""
+        for _ in range(2):  # the first entry may be damaged
             images = self._index.get(source.name, self._signature(archive))
             if images is not None:
                 for note in images.notes:
@@ -230,7 +231,7 @@ class ArchiveImages(ImageStore):
         )
 
     def _make_index(self, sources: Sequence[_Source]) -> None:
-        """Index those of the sources that are not known, or have changed; what is done is saved now and then."""
+        """Index the sources that are new or have changed; save the index from time to time."""
 
         def unknown() -> list[tuple[_Source, ArchiveFile]]:
             pairs = [(source, source.current()) for source in sources]
@@ -239,7 +240,7 @@ class ArchiveImages(ImageStore):
         if not unknown():
             return
         with self._lock, self._index.claimed():
-            todo = unknown()  # another process may have been quicker
+            todo = unknown()  # another process may have indexed some of them meanwhile
             if not todo:
                 return
             total = sum(source.inside.size if source.inside else archive.size for source, archive in todo)
@@ -294,7 +295,7 @@ class ArchiveImages(ImageStore):
 
 
 class _Passed:
-    """Counts bytes of archives that several threads pass, and stops the threads."""
+    """A count of the bytes of archives that several threads have passed; it can also stop the threads."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -303,7 +304,7 @@ class _Passed:
         self._lock = threading.Lock()
 
     def stop(self) -> None:
-        """Let the next call of each thread end it."""
+        """Make the next call of :meth:`add` end each thread."""
         self._stopped = True
 
     def add(self, n_bytes: int) -> None:
@@ -359,7 +360,7 @@ class _Table:
         return sorted(map(os.fsdecode, self._paths[self._rows_of(folder)].tolist()))
 
     def empty_names(self, folder: str) -> list[str]:
-        """Return the images of a class that have no byte, packed or not."""
+        """Return the empty files among the images of a class, compressed or not."""
         rows = self._rows[self._rows_of(folder)]
         deflated = (rows["kind"] == ZIP_DEFLATED) & (rows["crc"] == 0) & (rows["size"] == _DEFLATED_NOTHING)
         return list(map(os.fsdecode, rows["path"][(rows["size"] == 0) | deflated].tolist()))
@@ -369,7 +370,7 @@ class _Table:
         return slice(*(bisect_left(self._paths, prefix + end) for end in (b"/", b"0")))
 
     def find(self, name: str) -> tuple[ArchiveFile, Member] | None:
-        """Return the archive and the member of an image; None when there is none of that name."""
+        """Return the archive and the member of an image; None when no image has this name."""
         path = os.fsencode(name)
         position = bisect_left(self._paths, path)
         if position == len(self._paths) or self._paths[position] != path:
@@ -379,7 +380,7 @@ class _Table:
 
 
 def _label_files(folder: Path) -> str:
-    """Return what tells the label files beside archives, and in the folder above, from later ones."""
+    """Return the names, sizes and times of the label files in a folder and its parent: they identify the versions."""
     known = []
     for path in (place / name for place in (folder, folder.parent) for name in image_names.LABEL_FILES):
         try:

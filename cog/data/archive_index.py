@@ -1,7 +1,7 @@
-"""The index of the images in archives: made once, kept in a cache folder, and made anew for an archive that changed.
+"""The index of the images in archives: made once, kept in a cache folder, and renewed for archives that have changed.
 
-The cache folder is ``$COG_CACHE_DIR``, else ``$XDG_CACHE_HOME/imagenet-cog``, else ``~/.cache/imagenet-cog``: folders
-of images can often not be written to. There is one file for each folder of archives, however many archives it holds.
+The cache folder is ``$COG_CACHE_DIR``, else ``$XDG_CACHE_HOME/imagenet-cog``, else ``~/.cache/imagenet-cog``; folders
+of images are often read-only. Each folder of archives has one index file, however many archives it holds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cog.runtime import files, locks
 
 logger = logging.getLogger(__name__)
 
-#: Changes whenever images of archives get other names, or rows another form: older indexes are made anew.
+#: Version of the index. It changes with the names of images and with the form of rows; older indexes are renewed.
 _VERSION = 1
 
 _WAIT_SECONDS = 1.0
@@ -37,12 +37,13 @@ _WAIT_SECONDS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class IndexedImages:
-    """Images of an archive.
+    """The indexed images of an archive.
 
     Attributes:
-        rows: fields ``path`` (bytes: ``<class>/<file>``; of a tar file inside its path there), ``offset``, ``size``,
-            ``crc`` and ``kind`` of :class:`cog.data.archives.Member`, each path once, sorted by it.
-        notes: lines about what is missing because the archive is damaged.
+        rows: one row per path, sorted by path, with the fields ``path`` (bytes: ``<class>/<file>`` of an image, or the
+            path of a tar file inside the archive), ``offset``, ``size``, ``crc`` and ``kind`` of
+            :class:`cog.data.archives.Member`.
+        notes: lines about the members that are missing because the archive is damaged.
     """
 
     rows: np.ndarray
@@ -50,12 +51,12 @@ class IndexedImages:
 
 
 def as_rows(images: Iterable[tuple[str, Member]]) -> np.ndarray:
-    """Return named members as ``rows`` of :class:`IndexedImages`; of equal names the last counts, as in unpacking."""
+    """Return named members as ``rows`` of :class:`IndexedImages`; the last of equal names counts, as in unpacking."""
     paths: list[bytes] = []
     numbers = array("q")  # a list of integers would take five times the memory
     for path, member in images:
         paths.append(os.fsencode(path))
-        # A size that no file has is an image that is too large, whatever its digits.
+        # Impossible sizes are lowered to fit int64: such an image is too large in any case.
         numbers.extend((min(member.offset, 1 << 62), min(member.size, 1 << 62), member.crc, member.kind))
     rows = np.empty(len(paths), dtype=_row_type(max(map(len, paths), default=1)))
     rows["path"] = paths
@@ -85,12 +86,12 @@ def cache_dir() -> Path:
 class ArchiveIndex:
     """The index of the archives of one folder.
 
-    Entries that could not be written are kept in memory, and go with the object to other processes.
+    Entries that could not be written are kept in memory, and are pickled with the object for other processes.
 
     Args:
-        key: what tells this folder, and the part of it that is read, from others.
-        names: names of its archives; entries of others are dropped. A tar file in one of them has an entry of its own,
-            ``<name>/<path inside>``.
+        key: text that identifies the folder and the part of it that is read.
+        names: names of the archives in the folder; entries of other archives are dropped. A tar file inside an archive
+            has an entry of its own, ``<name>/<path inside>``.
     """
 
     def __init__(self, key: str, names: Iterable[str]) -> None:
@@ -104,16 +105,16 @@ class ArchiveIndex:
         self._can_write = False
 
     def has(self, name: str, signature: str) -> bool:
-        """Return whether the images of an archive are known, see :meth:`get`."""
+        """Return whether the index has the images of an archive in a given state, see :meth:`get`."""
         note = self._note(_quoted(name))
         return note is not None and _signature_of(note) == signature
 
     def get(self, name: str, signature: str) -> IndexedImages | None:
-        """Return the images of an archive; None when they are not known, or of an earlier state of it.
+        """Return the images of an archive; None when the index lacks them, or has those of an earlier state.
 
         Args:
-            name: of the archive.
-            signature: of its state.
+            name: name of the archive.
+            signature: text that identifies the state of the archive.
         """
         if not self.has(name, signature):
             return None
@@ -137,7 +138,7 @@ class ArchiveIndex:
         return self._entries[quoted][0] if quoted in self._entries and quoted not in self._damaged else None
 
     def put(self, name: str, signature: str, images: IndexedImages) -> None:
-        """Add the images of an archive, to be published."""
+        """Add the images of an archive; :meth:`publish` writes them."""
         with io.BytesIO() as buffer:
             np.save(buffer, images.rows, allow_pickle=False)
             data = zlib.compress(buffer.getvalue(), 1)
@@ -146,7 +147,7 @@ class ArchiveIndex:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Wait until no other process makes this index, and keep others from it, where anything can be written."""
+        """Wait until no other process makes this index, then lock the index if its folder can be written to."""
         with ExitStack() as stack:
             told = False
             while True:
@@ -169,7 +170,7 @@ class ArchiveIndex:
             yield
 
     def publish(self) -> None:
-        """Write all entries, old and new, as a file that replaces the former one at once."""
+        """Replace the index file atomically by a file with all entries, old and new."""
         if not self._new or not self._can_write:
             return
         self._open()
@@ -199,7 +200,7 @@ class ArchiveIndex:
         self._file = None
 
     def _open(self) -> None:
-        """Read the directory of the file; a damaged one has no entries."""
+        """Read the directory of the index file; a damaged file has no entries."""
         entries = {}
         file = None
         try:
@@ -230,7 +231,7 @@ def _decode(note: bytes, data: bytes) -> IndexedImages:
     """Return the images of an entry.
 
     Raises:
-        ValueError: when it is damaged; also TypeError, EOFError, zlib.error.
+        ValueError, TypeError, EOFError, zlib.error: the entry is damaged.
     """
     rows = np.load(io.BytesIO(zlib.decompress(data)), allow_pickle=False)
     if rows.ndim != 1 or rows.dtype.names is None or rows.dtype != _row_type(rows.dtype[0].itemsize):

@@ -1,7 +1,7 @@
-"""Members of tar and zip files: where each one lies, and its bytes, without unpacking anything.
+"""Members of tar and zip files: their places in the archive and their bytes, without unpacking the archive.
 
-Headers are read once, when an archive is indexed. A member is then read with one or two calls of ``pread``, which
-leaves no position behind that threads or forked processes could share.
+Headers are read once, when an archive is indexed. A member is then read with one or two calls of ``pread``, which has
+no file position that threads or forked processes would share.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ except ImportError:  # the extra "zip" is not installed
     deflate = None  # type: ignore[assignment]
 _crc32 = zlib.crc32 if deflate is None else deflate.crc32
 
-#: Archives that a process keeps open; ImageNet-21K has 21,841.
+#: Number of archives that a process keeps open; ImageNet-21K has 21,841.
 MOST_OPEN = 64
 
-#: Ways in which a member is kept: as it is, or behind the local header of a zip file.
+#: Kinds of members: bare data, or stored or deflated data after the local header of a zip file.
 PLAIN, ZIP_STORED, ZIP_DEFLATED = range(3)
-#: Members that are listed and cannot be read, and the reasons.
+#: Kinds of members that are listed but cannot be read, and the reasons.
 REFUSED = {
     3: "it is a link in its archive, expected a file",
     4: "it is a device or a pipe in its archive, expected a file",
@@ -42,15 +42,15 @@ REFUSED = {
     7: "it is packed in its archive in a way other than deflate",
 }
 _LINK, _DEVICE, _SPARSE, _ENCRYPTED, _PACKED = REFUSED
-#: A tar file inside a tar file, to be scanned in its turn.
+#: Kind of a tar file inside a tar file, which is scanned in its turn.
 TAR_INSIDE = 8
 
 _LOCAL_HEADER = struct.Struct("<4s18xIHH")
 _BLOCK = 512
-# The longest chain of extended headers of a member, and the longest directory of a zip file (10 million members).
+# Limits, in bytes, of a member's chain of extended headers and of a zip file's directory (10 million members).
 _MOST_HEADER_BYTES = 1 << 20
 _MOST_DIRECTORY_BYTES = 1 << 31
-_LONGEST_NAME = 255  # bytes between two slashes, as file systems have it
+_LONGEST_NAME = 255  # bytes between two slashes, the limit of file systems
 
 
 class Member(NamedTuple):
@@ -58,8 +58,8 @@ class Member(NamedTuple):
 
     Attributes:
         path: path inside the archive.
-        offset: of the data in the archive, in bytes; of the local header in a zip file.
-        size: bytes that the data take in the archive.
+        offset: offset in the archive, in bytes: of the data in a tar file, of the local header in a zip file.
+        size: size of the data in the archive, in bytes.
         crc: CRC-32 of the unpacked data in a zip file, 0 in a tar file.
         kind: :data:`PLAIN`, :data:`ZIP_STORED`, :data:`ZIP_DEFLATED`, :data:`TAR_INSIDE` or a key of :data:`REFUSED`.
     """
@@ -73,12 +73,12 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveFile:
-    """An archive as it was when it was indexed.
+    """An archive in a certain state, such as that in which it was indexed.
 
     Attributes:
-        path: the file.
-        size: its bytes.
-        mtime_ns: time of its last change, in nanoseconds.
+        path: path of the file.
+        size: size of the file, in bytes.
+        mtime_ns: time of the last change of the file, in nanoseconds.
     """
 
     path: str
@@ -87,16 +87,16 @@ class ArchiveFile:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> ArchiveFile:
-        """Return an archive as it is now.
+        """Return an archive in its current state.
 
         Raises:
-            OSError: when there is no such file.
+            OSError: no such file.
         """
         status = os.stat(path)
         return cls(os.fspath(path), status.st_size, status.st_mtime_ns)
 
     def is_unchanged(self) -> bool:
-        """Return whether the file is still there, with the same size and time."""
+        """Return whether the file still exists with the same size and time."""
         try:
             return ArchiveFile.of(self.path) == self
         except OSError:
@@ -107,7 +107,7 @@ class ArchiveFile:
 
 
 class _OpenFile:
-    """A descriptor that is closed when nobody uses it any more: no thread finds its number given to another file."""
+    """A descriptor that is closed with its last reference, so that no thread reads another file under its number."""
 
     def __init__(self, handle: IO[bytes]) -> None:
         self._handle = handle
@@ -131,12 +131,12 @@ def _require_same(fileno: int, archive: ArchiveFile) -> None:
 
 
 def _pread(archive: ArchiveFile, offset: int, size: int) -> bytes:
-    """Return ``size`` bytes; fewer where the archive ends."""
+    """Return ``size`` bytes of an archive; fewer at its end."""
     try:
         file = _open(archive)
         data = os.pread(file.fileno, size, offset)
     except OSError:
-        _open.cache_clear()  # a file server that was started again does not know old descriptors
+        _open.cache_clear()  # a restarted file server does not accept old descriptors
         file = _open(archive)
         data = os.pread(file.fileno, size, offset)
     if len(data) == size:
@@ -179,13 +179,13 @@ def _inflate_quickly(data: bytes, n_unpacked: int, crc: int) -> bytes | None:
     """Return deflated bytes unpacked by libdeflate, which takes half the time that zlib takes.
 
     Args:
-        data: the bytes.
-        n_unpacked: their number unpacked, as the local header says: 0 in a file that was written into a pipe, all ones
-            in a very large one, anything in a hostile one.
-        crc: CRC-32 of the unpacked ones.
+        data: the deflated bytes.
+        n_unpacked: number of unpacked bytes in the local header: 0 in a file that was written into a pipe, all ones in
+            a very large file, any number in a hostile file.
+        crc: CRC-32 of the unpacked bytes.
 
     Returns:
-        None where libdeflate is not installed, and when anything is wrong: zlib says what, or can unpack them.
+        The unpacked bytes; None without libdeflate, and after any error: zlib then unpacks them or names the error.
     """
     if deflate is None or not data:
         return None
@@ -203,19 +203,19 @@ def _inflate_quickly(data: bytes, n_unpacked: int, crc: int) -> bytes | None:
 def scan(
     archive: ArchiveFile, notes: list[str], advance: Callable[[int], None], *, inside: Member | None = None
 ) -> Iterator[Member]:
-    """Yield the files in an archive; folders are left out, and tar files inside are not looked into.
+    """Yield the files in an archive, without folders; a tar file inside is yielded as one file.
 
-    Headers alone are read, and passed over is what lies between them.
+    Only the headers are read; the data between them are skipped.
 
     Args:
         archive: the archive.
-        notes: gets a line about what is missing because the archive is damaged.
-        advance: is told how many bytes of the archive have been passed.
-        inside: a tar file in the archive, to be scanned instead.
+        notes: list that gets a line about the members that are missing because the archive is damaged.
+        advance: function that is called with the number of bytes passed since its last call.
+        inside: a tar file in the archive, scanned instead of the archive.
 
     Raises:
-        CogError: when it is none, is compressed as a whole, or names a file outside of itself.
-        OSError: when it cannot be read, or has changed.
+        CogError: the file is no archive, is compressed as a whole, or names a member outside of itself.
+        OSError: the file cannot be read, or has changed.
     """
     with files.open_regular(archive.path) as handle:
         _require_same(handle.fileno(), archive)
@@ -243,7 +243,7 @@ def scan(
 
 
 class _Window(io.RawIOBase):
-    """A part of a file that looks like a file, and answers no request for more bytes than headers have."""
+    """A part of a file with the interface of a file; reading more bytes than headers can have is an OSError."""
 
     def __init__(self, handle: IO[bytes], start: int, stop: int, most: int) -> None:
         self._handle, self.start, self.size, self._most = handle, start, stop - start, most
@@ -277,13 +277,13 @@ class _Window(io.RawIOBase):
 
 
 def _tar_members(window: _Window, label: str, notes: list[str]) -> Iterator[Member]:
-    """Yield the members of a tar file; a damaged one ends with a note about ``label``."""
+    """Yield the members of a tar file; at the first damage, stop and add a note about ``label``."""
     n_members, end, fault = 0, -1, ""
     window.seek(0)
     try:
         with tarfile.open(fileobj=window, mode="r:") as tar:
             while (info := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # which would grow to gigabytes
+                tar.members.clear()  # type: ignore[attr-defined]  # the list would grow to gigabytes
                 if info.size < 0 or tar.offset <= end:
                     raise tarfile.ReadError("a negative size")
                 end = tar.offset
@@ -343,7 +343,7 @@ def _checked(path: str, archive: str) -> str:
     """Return the path of a member without ``./``.
 
     Raises:
-        CogError: when it leads outside of the archive, or no file system has such names.
+        CogError: the path leads outside of the archive, or has a name that no file system allows.
     """
     parts = path.split("/")
     if parts[0] == "" or ".." in parts or "\0" in path:

@@ -1,7 +1,7 @@
 """The named data sets: one declaration each.
 
 Flags and their help, labels and order in tables and figures, expected counts, variables of the bash scripts and the
-table of ``docs/data.md`` derive from the declarations. Nothing here imports torch or NumPy before images are listed.
+table of ``docs/data.md`` derive from the declarations. Torch and NumPy are only imported when images are listed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class OfficialCounts:
 
     Attributes:
         n_classes: number of classes.
-        n_images: number of images of all classes together, where it is known.
-        per_class: smallest and largest number of images of a class, where they are known.
+        n_images: number of images of all classes together; None: not known.
+        per_class: smallest and largest number of images of a class; None: not known.
     """
 
     n_classes: int
@@ -44,7 +44,7 @@ class Dataset:
         label: name in tables and figures; ``{level}`` stands for the number of a level.
         title: full name of the images, for help and documentation.
         note: source of the images, for the documentation (Markdown).
-        root: flag, without ``--``, of the folder of the images. Data sets may share it.
+        root: flag, without ``--``, of the folder of the images; data sets may share a flag.
         layout: files below that folder, unpacked.
         folders: folder below the root by split; no entry when both splits share the root.
         files: further flags that the data set needs, and their help.
@@ -66,7 +66,7 @@ class Dataset:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names that this declaration is for."""
+        """Names of the declared data sets: all levels, or the one name."""
         return constants.COG_LEVELS if self.name == LEVELS else (self.name,)
 
     @property
@@ -77,7 +77,7 @@ class Dataset:
         return {flag: f"for {self.name}: {text}" for flag, text in texts.items()}
 
     def folder(self, root: str, split: str) -> Path:
-        """Return the folder that the images of a split are listed in."""
+        """Return the folder of the images of a split, below the root."""
         return Path(root) / self.folders.get(split, "")
 
     def images(self, dataset: str, split: str, values: Mapping[str, str]) -> ImageList:
@@ -114,7 +114,7 @@ OWN = Dataset(
 
 
 def register(dataset: Dataset) -> None:
-    """Add a declaration behind the others.
+    """Add a declaration after the others.
 
     Raises:
         ValueError: the name is declared already.
@@ -125,7 +125,7 @@ def register(dataset: Dataset) -> None:
 
 
 def find(name: str) -> Dataset | None:
-    """Return the declaration of a data set; None for a user's own."""
+    """Return the declaration of a data set; None for a user's own data set."""
     return DATASETS.get(LEVELS if constants.cog_level(name) is not None else name)
 
 
@@ -149,13 +149,13 @@ def root_flags() -> dict[str, str]:
 
 
 def label(name: str) -> str | None:
-    """Return the name of a declared data set in tables and figures; None for a user's own."""
+    """Return the name of a data set in tables and figures; None for a user's own data set."""
     dataset = find(name)
     return None if dataset is None else dataset.label.format(level=constants.cog_level(name))
 
 
 def position(name: str) -> tuple[int, int] | None:
-    """Return the place of a declared data set in tables and figures: declaration, level; None for a user's own."""
+    """Return the place of a data set in tables and figures: declaration, level; None for a user's own data set."""
     dataset = find(name)
     return None if dataset is None else (list(DATASETS).index(dataset.name), constants.cog_level(name) or 0)
 
@@ -200,7 +200,7 @@ register(
         counts={"train": OfficialCounts(1000, 1_281_167), "test": OfficialCounts(1000, 50_000)},
     )
 )
-#: Paper supplement C.4; counts of its Table 4.
+#: Paper supplement C.4; the counts are those of its Table 4.
 register(
     Dataset(
         name=constants.IN1K_BLURRED,

@@ -1,4 +1,4 @@
-"""Images of a list that are missing or empty, by one listing of each folder."""
+"""Checks of an image list for missing and empty files; each folder is listed once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cog.data.image_stores import is_image
 if TYPE_CHECKING:
     from cog.data.image_lists import ImageList
 
-# Listing folders waits for the file system, not for a processor.
+# Listing folders is limited by the file system, not by the processors.
 _THREADS = 16
 
 
@@ -20,7 +20,7 @@ def missing(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
 
     Args:
         images: the list.
-        without: classes that are known to be missing as a whole.
+        without: classes that are known to be missing as a whole; their images are not reported.
     """
     store = images.store
 
@@ -35,7 +35,7 @@ def missing(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
     with ThreadPoolExecutor(_THREADS) as pool:
         present = set().union(*pool.map(listed, {name.rpartition("/")[0] for name in wanted}))
     absent = (name for name in wanted if name not in present)
-    # A folder's list has no files with other suffixes; a level file may name them.
+    # A store lists only files with an image suffix; a level file may name others.
     return [name for name in absent if is_image(name.rpartition("/")[2]) or not store.has(name)]
 
 
@@ -44,5 +44,5 @@ def empty(images: ImageList) -> list[str]:
     wanted = [images.file(row) for row in range(len(images))]
     with ThreadPoolExecutor(_THREADS) as pool:
         folders = {name.rpartition("/")[0] for name in wanted}
-        found = set().union(*pool.map(images.store.empty_names, folders))
-    return [name for name in wanted if name in found] if found else []
+        empty_names = set().union(*pool.map(images.store.empty_names, folders))
+    return [name for name in wanted if name in empty_names] if empty_names else []

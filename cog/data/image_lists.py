@@ -21,7 +21,7 @@ from cog.data import root_layout
 from cog.data.image_stores import FolderImages, ImageStore
 from cog.errors import CogError
 
-# Listing folders waits for the file system, not for a processor.
+# Listing folders is limited by the file system, not by the processors.
 _SCAN_THREADS = 16
 
 
@@ -32,9 +32,9 @@ class ImageList:
     Attributes:
         dataset: name, such as ``cog_l1``.
         split: ``train`` or ``test``.
-        store: reads them.
-        files: bytes ``[n]`` (numpy dtype S, file system encoding): one compact block, because worker
-            processes get a copy and a data set has a million files.
+        store: store that reads the files.
+        files: paths relative to the root, bytes ``[n]`` (numpy dtype S, file system encoding): one compact block,
+            because worker processes get a copy and a data set has a million files.
         labels: int64 ``[n]``, 0..C-1.
         classes: the C class names, sorted.
     """
@@ -51,7 +51,7 @@ class ImageList:
 
     @property
     def root(self) -> Path:
-        """Folder that the files are relative to; of images in archives it need not exist."""
+        """Folder that the files are relative to; it need not exist when the images are in archives."""
         return self.store.root
 
     def file(self, row: int) -> str:
@@ -70,7 +70,7 @@ class ImageList:
         )
 
     def digest(self) -> str:
-        """Return a SHA-256 over file names and labels: equal for equal lists, wherever the root is."""
+        """Return the SHA-256 of the file names and labels; it does not depend on the root."""
         digest = hashlib.sha256()
         digest.update("\n".join(self.classes).encode())
         digest.update(self.labels.tobytes())
@@ -83,8 +83,8 @@ class MissingClassesError(CogError):
     """Class folders are missing.
 
     Attributes:
-        images: the list nevertheless, for a check of the others.
-        classes: the missing ones.
+        images: the list with the missing classes, so that the other classes can be checked.
+        classes: names of the missing classes.
     """
 
     def __init__(self, message: str, images: ImageList, classes: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ def _image_list(
 ) -> ImageList:
     flat = [os.fsencode(file) for class_files in files for file in class_files]
     broken = next((file for file in flat if b"\n" in file or b"\r" in file), None)
-    if broken is not None:  # lists of paths have one per line
+    if broken is not None:  # files with lists of paths have one path per line
         raise CogError(
             f"the name of {os.fsdecode(broken)!r} in {store.root} contains a line break; rename it"
         )
@@ -113,14 +113,14 @@ def _image_list(
 
 
 def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:
-    """List ``<folder>/<class>/<image>``, one class per sub-folder; or what archives have in the place of the folder.
+    """List the images ``<folder>/<class>/<image>``, one class per sub-folder, or those in archives instead.
 
     Hidden files and files without an image suffix are not images. Classes and files are sorted.
 
     Args:
         dataset: name of the data set.
         split: ``train`` or ``test``.
-        folder: holds one sub-folder per class, or archives; or archives beside it stand for it.
+        folder: folder with one sub-folder per class or with archives; archives beside a missing folder replace it.
         flag: flag that names the folder, for messages.
 
     Raises:

@@ -1,6 +1,6 @@
 """Names of images in archives: class and file.
 
-An archive ``X.tar`` or ``X.zip`` is read as if it were unpacked into a folder ``X``. Its images are then called as in
+An archive ``X.tar`` or ``X.zip`` is read as if it were unpacked into a folder ``X``. Its images are named as in
 folders, ``<class>/<file>``, so that level files, lists and recorded paths mean the same images.
 """
 
@@ -20,13 +20,13 @@ from cog.data.image_stores import is_image
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
 
-#: The names of classes by number, one per line, for WebDataset shards with numbers.
+#: File with the names of the classes by number, one per line, for WebDataset shards with class numbers.
 CLASSES_FILE = "classes.txt"
 
-#: Files beside an archive that say the classes of its images; an index is made anew when they change.
+#: Files beside an archive that name the classes of its images; an index is renewed when they change.
 LABEL_FILES = (CLASSES_FILE, *validation_labels.FILES)
 
-#: A tar file is a WebDataset shard when its first members have an image with a label; a sample has a few members.
+#: A tar file is a WebDataset shard when its first members include an image with a label; a sample has a few members.
 _SHARD_LABELS = (".cls", ".json")
 _FIRST_MEMBERS = 64
 _MOST_LABEL_BYTES = 1 << 20
@@ -45,21 +45,20 @@ def name_images(
     whole: bool,
     read: Callable[[Member], bytes],
 ) -> Iterator[tuple[str, Member]]:
-    """Yield ``<class>/<file>`` and the member of every image of an archive; and tar files inside, by their path.
+    """Yield ``<class>/<file>`` and the member of every image of an archive, and the path and member of inner tar files.
 
-    The class is the innermost folder that is named by a WordNet id, else the innermost folder at all. For images of
-    WebDataset shards see :class:`_Shard`, for those of the ILSVRC-2012 validation tar
-    :mod:`cog.data.validation_labels`.
+    The class is the innermost folder that is named by a WordNet id, else the innermost folder. :class:`_Shard` names
+    the images of WebDataset shards, :mod:`cog.data.validation_labels` those of the ILSVRC-2012 validation tar.
 
     Args:
         archive: the archive.
-        members: its members.
+        members: members of the archive.
         part: folder inside the archive, such as ``train``, that the images are taken from; None: no such folder.
-        whole: whether images outside of that folder are taken, too: the archive's name says that it is that part.
-        read: returns the bytes of a member.
+        whole: whether images outside of that folder are taken too, because the archive as a whole is that part.
+        read: function that returns the bytes of a member.
 
     Raises:
-        CogError: when the class of an image cannot be told.
+        CogError: the class of an image cannot be determined.
     """
     stream = iter(members)
     first = list(islice(stream, _FIRST_MEMBERS))
@@ -99,7 +98,7 @@ def name_images(
 
 
 def _is_shard(members: Iterable[Member]) -> bool:
-    """Return whether an image and a label among some members are one sample."""
+    """Return whether some members include an image and a label of the same sample."""
     images, labels = set(), set()
     for member in members:
         key, suffix, file = _split_path(member.path)
@@ -123,12 +122,12 @@ class _Shard:
     The class of a sample is the first of: a folder in the key that is a WordNet id; a WordNet id at the beginning of
     the key; a WordNet id in ``wnid``, ``synset`` or ``filename`` of its ``.json``; the text of its ``.cls``; ``cls`` or
     ``label`` of its ``.json``. A number stands for a line of :data:`CLASSES_FILE` beside the shard, the first being 0.
-    An image with a WordNet id is called ``<wnid>/<key>.JPEG``, as ImageNet itself calls it; others keep their suffix.
+    An image with a WordNet id is named ``<wnid>/<key>.JPEG``, as in ImageNet; other images keep their suffix.
 
     Args:
         archive: the tar file.
-        members: its members.
-        read: returns the bytes of a member.
+        members: members of the tar file.
+        read: function that returns the bytes of a member.
     """
 
     def __init__(self, archive: Path, members: Iterable[Member], read: Callable[[Member], bytes]) -> None:

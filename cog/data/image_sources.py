@@ -25,7 +25,7 @@ class ImageSources:
     Attributes:
         values: value of each flag of :func:`cog.data.datasets.flags` by name; None: not given.
         strict_counts: whether counts that differ from the official data are an error instead of a warning.
-        limit: ``--limit``: the first classes, and images of each, that are listed; 0: all.
+        limit: value of ``--limit``: number of classes, and of images of each class, to list; 0: all.
     """
 
     values: Mapping[str, str | None]
@@ -33,7 +33,7 @@ class ImageSources:
     limit: int = 0
 
     def declaration(self, dataset: str) -> datasets.Dataset:
-        """Return the declaration of a data set; with ``--images_root``, any other name is one of the user's own.
+        """Return the declaration of a data set; with ``--images_root``, an undeclared name is a user's own data set.
 
         Raises:
             CogError: an unknown data set without ``--images_root``, or an unusable name.
@@ -55,19 +55,19 @@ class ImageSources:
 
         Args:
             dataset: name of the data set.
-            why: beginning of the message about a missing value; default: that the data set needs it.
+            why: beginning of the message about a missing value; default: ``--dataset <dataset> needs``.
 
         Raises:
-            CogError: a value is missing, or the folder or file that it names.
+            CogError: a missing value, folder or file.
         """
         given = {}
         for flag in self.declaration(dataset).flags:
             value = self.values.get(flag)
             if value is None:
-                own = self.values.get(datasets.OWN.root)
+                images_root = self.values.get(datasets.OWN.root)
                 hint = (
-                    f"; --{datasets.OWN.root} {own} is for data sets of your own, under another name"
-                    if own
+                    f"; --{datasets.OWN.root} {images_root} is for data sets of your own, under another name"
+                    if images_root
                     else ""
                 )
                 raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}{hint}")
@@ -81,10 +81,10 @@ class ImageSources:
         return given
 
     def list_images(self, dataset: str, split: str) -> ImageList:
-        """Return the images of a data set and split; report counts that differ from the official data.
+        """Return the images of a data set and split; log counts that differ from the official data.
 
         Raises:
-            CogError: missing values, folders or files; with ``strict_counts`` other counts.
+            CogError: missing values, folders or files; with ``strict_counts``, counts that differ.
         """
         given = self.require(dataset)
         images = self.declaration(dataset).images(dataset, split, given)
@@ -99,10 +99,10 @@ class ImageSources:
 
 
 def count_differences(images: ImageList) -> list[str]:
-    """Compare the counts with those of the official data.
+    """Compare the counts of a list with the counts of the official data.
 
     Returns:
-        One line per difference; empty when all is as expected, or nothing official is known of the data set.
+        One line per difference; empty when all counts are as expected, or no official counts are known.
     """
     declared = datasets.find(images.dataset)
     if declared is None or images.split not in declared.counts:
@@ -121,9 +121,11 @@ def count_differences(images: ImageList) -> list[str]:
         outside = int(((counts < low) | (counts > high)).sum())
         if outside:
             wanted = f"{low}" if low == high else f"{low} to {high}"
-            found = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+            counted = (
+                f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+            )
             differences.append(
-                f"{begin} {wanted} images per {noun}, found {found} "
+                f"{begin} {wanted} images per {noun}, found {counted} "
                 f"({outside} of {len(counts)} {noun}s outside)"
             )
     return differences

@@ -1,7 +1,7 @@
-"""Where images lie: the interface of a store of images, and class folders.
+"""Stores of images: their interface, and the store of class folders.
 
-All images are called ``<class>/<file>`` relative to a root, whatever the form. :func:`cog.data.root_layout.open_store`
-tells the form of a root by what lies there.
+Every store names an image ``<class>/<file>``, relative to its root. :func:`cog.data.root_layout.open_store` chooses the
+store of a root by the contents of the root.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from cog.runtime import files
 #: Suffixes (lower case) of the files that are images of a class folder.
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
-#: An image of more bytes, packed or not, is a failed image: an archive of a few kilobytes can claim any size. A picture
-#: of as many pixels as Pillow decodes, 8 bits per channel, has fewer.
+#: Largest size of an image in bytes, compressed or not; a larger image fails, because an archive of a few kilobytes can
+#: claim any size. The largest picture that Pillow decodes has fewer bytes, at 8 bits per channel.
 LARGEST_IMAGE = 1 << 29
 
-# Listing folders waits for the file system, not for a processor.
+# Listing folders is limited by the file system, not by the processors.
 _THREADS = 16
 
 
 def is_image(name: str) -> bool:
-    """Return whether a file of this name is an image of its class folder: hidden files are not."""
+    """Return whether a file of this name is an image of its class folder; hidden files are not images."""
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
 def inflate(data: bytes, name: str, *, wbits: int) -> bytes:
-    """Return compressed bytes of an image unpacked.
+    """Unpack the compressed bytes of an image.
 
     Args:
-        data: the bytes.
-        name: of the image, for messages.
-        wbits: format, as of :func:`zlib.decompress`.
+        data: the compressed bytes.
+        name: name of the image, for messages.
+        wbits: compression format, as for :func:`zlib.decompress`.
 
     Raises:
-        OSError: when they are damaged or cut off, or more than :data:`LARGEST_IMAGE` unpacked.
+        OSError: the bytes are damaged or cut off, or unpack to more than :data:`LARGEST_IMAGE` bytes.
     """
     stream = zlib.decompressobj(wbits)
     try:
@@ -65,7 +65,7 @@ class ImageStore(ABC):
     """The images below a root.
 
     Attributes:
-        root: folder that the names of images are relative to; of images in archives it need not exist.
+        root: folder that the names of images are relative to; it need not exist when the images are in archives.
     """
 
     def __init__(self, root: Path) -> None:
@@ -76,22 +76,22 @@ class ImageStore(ABC):
         """Return the names of the class folders, sorted.
 
         Raises:
-            OSError: when they cannot be listed.
-            CogError: when an archive cannot be read.
+            OSError: the folders cannot be listed.
+            CogError: an archive cannot be read.
         """
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """Return the images of a class folder, ``<class>/<file>``, ascending by code point; none where it is missing.
+        """Return the images of a class folder, ``<class>/<file>``, ascending by code point; none of a missing folder.
 
         Raises:
-            OSError: when it cannot be listed.
-            CogError: when an archive cannot be read.
+            OSError: the folder cannot be listed.
+            CogError: an archive cannot be read.
         """
 
     @abstractmethod
     def empty_names(self, folder: str) -> list[str]:
-        """Return the images of a class folder without a byte, sorted; none where they cannot be listed."""
+        """Return the empty files among the images of a class folder, sorted; none when the folder cannot be listed."""
 
     @abstractmethod
     def has_class(self, folder: str) -> bool:
@@ -99,23 +99,23 @@ class ImageStore(ABC):
 
     @abstractmethod
     def sources(self) -> set[str]:
-        """Return the names in the root that images are read from, other than class folders."""
+        """Return the names of the entries of the root, other than class folders, that images are read from."""
 
     @abstractmethod
     def has(self, name: str) -> bool:
-        """Return whether there is a file of this name, whatever its suffix."""
+        """Return whether a file of this name exists; its suffix need not be that of an image."""
 
     @abstractmethod
     def lost(self, name: str) -> Path | None:
-        """Return the folder or archive of an image if it cannot be read any more; None: it is not its fault."""
+        """Return the folder or archive of an image if it is gone or has changed; None: it is intact."""
 
     @abstractmethod
     def prepare(self, folders: Iterable[str] | None = None) -> None:
-        """Index the archives of class folders (default: all of them), where they are not known yet.
+        """Index the archives of class folders (default: all) that are not indexed yet.
 
         Raises:
-            OSError: when an archive is missing.
-            CogError: when an archive cannot be read.
+            OSError: an archive is missing.
+            CogError: an archive cannot be read.
         """
 
     def read(self, name: str) -> bytes:
@@ -125,16 +125,15 @@ class ImageStore(ABC):
             name: ``<class>/<file>``.
 
         Raises:
-            OSError: when it is missing, damaged in its archive, or larger than
-                :data:`LARGEST_IMAGE`.
+            OSError: the image is missing, damaged in its archive, or larger than :data:`LARGEST_IMAGE`.
         """
         data = self._read(name)
-        # ImageNet-21K has such members.
+        # Some images of ImageNet-21K are compressed with gzip.
         return inflate(data, name, wbits=16 + zlib.MAX_WBITS) if data[:3] == b"\x1f\x8b\x08" else data
 
     @abstractmethod
     def _read(self, name: str) -> bytes:
-        """Return the bytes of an image as they are kept."""
+        """Return the stored bytes of an image, before unpacking."""
 
     def all_names(self, folders: Sequence[str]) -> list[list[str]]:
         """Return the images of several class folders."""
@@ -147,7 +146,7 @@ class FolderImages(ImageStore):
 
     Args:
         root: the folder.
-        parts: folders below it that each have some of the files of each class; default: the root itself.
+        parts: folders below the root, each with some of the files of every class; default: the root itself.
     """
 
     def __init__(self, root: Path, parts: Sequence[str] = ("",)) -> None:
@@ -180,12 +179,12 @@ class FolderImages(ImageStore):
         return [f"{folder}/{name}" for name in sorted(listed)]
 
     def empty_names(self, folder: str) -> list[str]:
-        """Return the images of a class folder that are files without a byte; file servers tell sizes with the names."""
-        found: set[str] = set()
+        """Return the empty files among the images of a class folder; file servers send the sizes with the names."""
+        empty: set[str] = set()
         for part in self._parts:
             with contextlib.suppress(OSError), os.scandir(part / folder) as entries:
-                found |= {f"{folder}/{e.name}" for e in entries if is_image(e.name) and not e.stat().st_size}
-        return sorted(found)
+                empty |= {f"{folder}/{e.name}" for e in entries if is_image(e.name) and not e.stat().st_size}
+        return sorted(empty)
 
     def has_class(self, folder: str) -> bool:
         """Return whether a class folder exists."""
@@ -196,7 +195,7 @@ class FolderImages(ImageStore):
         return {part.name for part in self._parts if part != self.root}
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file of this name."""
+        """Return whether a file of this name exists."""
         return any(os.path.lexists(part / name) for part in self._parts)
 
     def lost(self, name: str) -> Path | None:
@@ -213,4 +212,4 @@ class FolderImages(ImageStore):
             return handle.read()
 
     def prepare(self, folders: Iterable[str] | None = None) -> None:
-        """Do nothing: folders are listed when they are asked for."""
+        """Do nothing: folders are listed on request."""

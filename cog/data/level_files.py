@@ -17,15 +17,15 @@ Levels = list[list[str]]
 def read_levels(path: str | os.PathLike[str], *, limited: bool = False) -> Levels:
     """Read a levels file: a pickle of a list of lists of wnids, level L1 first.
 
-    Any number of levels of any sizes is accepted. The same concept may stand in two levels (random
-    draws overlap), but not twice in one.
+    Any number of levels of any sizes is accepted. The same concept may be in two levels (random
+    draws overlap), but not twice in one level.
 
     Args:
         path: the file.
-        limited: whether those of ``build_levels.py --limit N`` are read, too, from their place.
+        limited: whether levels of ``build_levels.py --limit N`` are read too, in the folder where they were written.
 
     Raises:
-        CogError: when the file is missing, unsafe, made with ``--limit``, or holds anything else.
+        CogError: the file is missing, unsafe, made with ``--limit``, or has other contents.
     """
     data = safe_load.load_pickle(path)
     if isinstance(data, dict) and data.keys() == {"limit", "levels"}:
@@ -48,10 +48,11 @@ def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]], 
     Args:
         path: the file.
         levels: ids by level, level L1 first.
-        limit: ``--limit``: the list lies in a dict that says so, and nothing takes it for levels; 0: none.
+        limit: value of ``--limit``, written with the list in a dict, so that no reader takes the list for real levels;
+            0: no limit.
 
     Raises:
-        CogError: when ``levels`` are not valid, or the file cannot be written.
+        CogError: ``levels`` are not valid, or the file cannot be written.
     """
     checked = check_levels([[str(wnid) for wnid in level] for level in levels], source="the levels")
     files.write_pickle(path, {"limit": limit, "levels": checked} if limit else checked)
@@ -61,7 +62,7 @@ def check_levels(levels: Sequence[object], *, source: str) -> Levels:
     """Return ``levels`` when every one is a list of different noun ids.
 
     Raises:
-        CogError: naming ``source``, the level and the entry.
+        CogError: other levels; the message names ``source``, the level and the entry.
     """
     checked: Levels = []
     for number, level in enumerate(levels, start=1):
@@ -80,7 +81,7 @@ def check_levels(levels: Sequence[object], *, source: str) -> Levels:
 
 
 def _to_list(level: object) -> object:
-    """Return a tuple or a numpy array of ids as a list; other values as they are."""
+    """Return a tuple or a numpy array of ids as a list; return other values unchanged."""
     if hasattr(level, "tolist"):
         level = level.tolist()
     return list(level) if isinstance(level, list | tuple) else level

@@ -1,4 +1,4 @@
-"""Decoded batches in row order, and the reasons of images that fail."""
+"""Batches of decoded images in row order, and the reasons of failed images."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cog.data.pixels import decode_exact
 from cog.errors import CogError
 from cog.runtime.ranks import n_processors
 
-#: Batches decoded ahead of the one in use; with it, these are all the pixels in memory.
+#: Number of batches decoded ahead of the current one; no other pixels are in memory.
 PREFETCH = 2
 
 
 @dataclass(eq=False)
 class Batch:
-    """Decoded images of consecutive rows; always of the same shape, so that the network's arithmetic is too.
+    """Decoded images of consecutive rows; their shape never changes, so that the network's arithmetic does not either.
 
     Attributes:
         pixels: uint8 ``(batch_size, crop, crop, 3)``; zeros where an image failed and after the last image.
-        first: row of the image list that ``pixels[0]`` belongs to.
+        first: row of ``pixels[0]`` in the image list.
         n: number of rows in this batch; less than ``batch_size`` in the last one.
         failures: ``(row, reason)`` of the images that could not be decoded, in row order.
     """
@@ -44,11 +44,11 @@ class Batch:
         return np.array([row for row in rows if row not in failed], dtype=np.int64)
 
     def add(self, row: int, decoded: np.ndarray | str) -> None:
-        """Put the result of :class:`Decoder` for a row into the batch; safe from several threads.
+        """Put the result of :class:`Decoder` for a row into the batch; several threads may call it at the same time.
 
         Args:
             row: row of the image list.
-            decoded: pixels, or the reason of a failure.
+            decoded: pixels of the row, or the reason of its failure.
         """
         place = self.pixels.numpy()[row - self.first]
         if isinstance(decoded, np.ndarray):
@@ -59,15 +59,15 @@ class Batch:
 
 
 class Decoder:
-    """Decodes single rows; the failure of a file is a value, not an exception, so that one bad file stops nothing.
+    """A decoder of single rows; it returns the failure of a file as a value, so that other files are still decoded.
 
     Args:
         images: images to decode.
         resize: length of the shortest side after resizing, in pixels.
         crop: side of the center crop, in pixels.
-        load_truncated: fill missing data of truncated files with gray instead of failing.
+        load_truncated: whether missing data of truncated files are filled with gray; otherwise such files fail.
         interpolation: name of Pillow's resampling filter.
-        squash: resize both sides to ``resize``.
+        squash: whether both sides are resized to ``resize``.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class Decoder:
 
 
 def failure_reason(error: Exception) -> str:
-    """Return why an image cannot be read or decoded, in one line without the place of the image."""
+    """Return the reason of an error of reading or decoding in one line, without the path of the image."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return f"{type(error).__name__}: {' '.join(reason.split())}"
 
 
 def usable_workers(n_workers: int) -> int:
-    """Return ``n_workers``, at most the number of processors of this process."""
+    """Return the smaller of ``n_workers`` and the number of processors of this process."""
     return min(n_workers, n_processors())
 
 
@@ -124,19 +124,19 @@ def batches(
     pin_memory: bool = False,
     ranges: Iterable[tuple[int, int]] | None = None,
 ) -> Generator[Batch, None, None]:
-    """Yield the images in row order. Close the generator (``contextlib.closing``) to stop before the end.
+    """Yield batches of the images in row order. Close the generator (``contextlib.closing``) to stop before the end.
 
     Args:
         decoder: decoder of the images.
-        batch_size: rows per batch (failed ones included, so that batches do not shift).
-        n_workers: decoding threads; 0 decodes in this one. The result does not depend on it.
-        start_method: decode in processes instead, started by ``fork``, ``spawn`` or ``forkserver``.
-        pin_memory: put pixels where a GPU can fetch them without waiting.
-        ranges: ``(first, stop)`` of the rows wanted (default: all), each asked for when its decoding is to begin, a few
-            batches ahead of the one in use. No batch reaches over the end of a range.
+        batch_size: rows per batch (failed rows included, so that batches do not shift).
+        n_workers: number of decoding threads; 0: the calling thread decodes. The result does not depend on it.
+        start_method: ``fork``, ``spawn`` or ``forkserver``, which starts decoding processes in place of threads.
+        pin_memory: whether the pixels are in pinned memory, from which a GPU copies without waiting.
+        ranges: ``(first, stop)`` of the requested rows (default: all); each range is taken from the iterable when its
+            decoding begins, a few batches ahead of the current one. No batch crosses the end of a range.
 
     Raises:
-        CogError: when a decoding process dies.
+        CogError: a decoding process died.
     """
     spans = _spans([(0, len(decoder.images))] if ranges is None else ranges, batch_size)
     if n_workers and start_method:
@@ -157,12 +157,12 @@ def _spans(ranges: Iterable[tuple[int, int]], batch_size: int) -> Iterator[range
 
 
 class _Job:
-    """A batch being decoded by several threads, row by row."""
+    """A batch that several threads decode, row by row."""
 
     def __init__(self, decoder: Decoder, rows: range, *, batch_size: int, pin_memory: bool) -> None:
         n = len(rows)
         shape = (batch_size, decoder.crop, decoder.crop, 3)
-        # PyTorch keeps pinned memory for the next batch, and knows when the GPU is done with it.
+        # PyTorch reuses pinned memory for the next batches, but only after the GPU has read it.
         self.batch = Batch(torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory), rows[0], n)
         self.batch.pixels[n:] = 0
         self.helpers: list[Future[None]] = []
@@ -170,7 +170,7 @@ class _Job:
         self._todo = deque(rows)
 
     def work(self) -> None:
-        """Decode rows until none is left to begin."""
+        """Decode rows until every row of the batch has been started."""
         while True:
             try:
                 row = self._todo.popleft()
@@ -179,11 +179,11 @@ class _Job:
             self.batch.add(row, self._decoder(row))
 
     def abandon(self) -> None:
-        """Begin no more rows."""
+        """Let no thread start another row."""
         self._todo.clear()
 
     def result(self) -> Batch:
-        """Take part in the work, wait for the others, and return the batch."""
+        """Take part in the decoding, wait for the other threads, and return the batch."""
         self.work()
         for helper in self.helpers:
             helper.result()
@@ -194,10 +194,10 @@ class _Job:
 def _from_threads(
     decoder: Decoder, spans: Iterable[range], *, batch_size: int, n_workers: int, pin_memory: bool
 ) -> Generator[Batch, None, None]:
-    """Decode in threads: Pillow lets go of the interpreter lock while it decodes and resizes.
+    """Decode in threads: Pillow releases the interpreter lock while it decodes and resizes.
 
-    Nothing is copied between processes. The consumer's thread, when the batch it needs is not ready, does not wait
-    but decodes as well.
+    Nothing is copied between processes. When the next batch is not ready, the consumer's thread does not wait but
+    decodes as well.
     """
     pool = ThreadPoolExecutor(n_workers, thread_name_prefix="cog-decode") if n_workers else None
     jobs: deque[_Job] = deque()
@@ -210,7 +210,8 @@ def _from_threads(
             job.helpers = [pool.submit(job.work) for _ in range(n_workers)]
             jobs.append(job)
             if len(jobs) > PREFETCH:
-                batch = jobs[0].result()  # stays in the queue until it is done, to be abandoned if need be
+                # The job stays in the queue until it is done, so that it can be abandoned.
+                batch = jobs[0].result()
                 jobs.popleft()
                 yield batch
         while jobs:
@@ -225,7 +226,7 @@ def _from_threads(
 
 
 class _Rows(Dataset):
-    """A decoder in the form that worker processes take."""
+    """A decoder as a data set of PyTorch, for worker processes."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -240,9 +241,9 @@ class _Rows(Dataset):
 def _collate(
     samples: Sequence[tuple[int, np.ndarray | str]],
 ) -> tuple[np.ndarray, list[tuple[int, str | None]]]:
-    """Gather samples into arrays.
+    """Collect the pixels and the failure reasons of a batch, in row order.
 
-    numpy arrays travel from the worker through its pipe. Tensors would travel through shared memory:
+    NumPy arrays travel from the worker through its pipe. Tensors would travel through shared memory:
     one file descriptor each, in a /dev/shm that containers keep as small as 64 MB.
     """
     decoded = [pixels for _, pixels in samples if isinstance(pixels, np.ndarray)]
@@ -251,7 +252,7 @@ def _collate(
 
 
 class _Batches(Sampler[list[int]]):
-    """The rows of each batch, in the form that a DataLoader takes."""
+    """The rows of each batch, as a batch sampler of a DataLoader."""
 
     def __init__(self, spans: Iterable[range]) -> None:
         self._spans = spans
@@ -270,7 +271,7 @@ def _from_processes(
         prefetch_factor=PREFETCH,
         collate_fn=_collate,
         multiprocessing_context=start_method,
-        # The iterator draws a base seed; ours must not touch the caller's global random state.
+        # The iterator draws a base seed; its own generator leaves the caller's global random state unchanged.
         generator=torch.Generator().manual_seed(0),
     )
     try:

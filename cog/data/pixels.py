@@ -1,13 +1,13 @@
 """Pixels of an image file for the network, exactly as Pillow computes them.
 
-Decoding is ``PIL.Image.open(path).convert("RGB")`` and nothing else, as in the original toolkit:
+Decoding is ``PIL.Image.open(path).convert("RGB")`` alone, as in the original toolkit:
 
 * grayscale is repeated over the channels; CMYK is converted by Pillow's formula (no color profile);
 * transparency (RGBA, LA, palette) is dropped, not blended;
 * 16-bit grayscale is clipped to 8 bits (values above 255 become 255), which is Pillow's conversion;
 * EXIF orientation is not applied;
-* of animations the first frame is taken;
-* a truncated file is an error, unless asked otherwise (``FT_EXTRACT.LOAD_TRUNCATED_IMAGES``).
+* the first frame of an animation is taken;
+* a truncated file is an error, unless ``FT_EXTRACT.LOAD_TRUNCATED_IMAGES`` is set.
 
 Resizing and cropping are those of torchvision's ``Resize`` and ``CenterCrop`` on Pillow images (tests compare
 them bit by bit), without importing torchvision into every decoding process.
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
 
     from cog.data.image_stores import ImageStore
 
-#: What image files may hold, whatever they are called (ImageNet has PNG files named .JPEG). Pillow knows more: a file
-#: that begins like PostScript would be given to Ghostscript, which is an interpreter of programs.
+#: Accepted formats of image files, whose suffixes do not matter (ImageNet has PNG files named .JPEG). Pillow has more:
+#: it would pass a file that begins like PostScript to Ghostscript, which is an interpreter of programs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
-# Palette transparency and broken EXIF blocks do not change the pixels we take. Set once and for Pillow's modules
-# only: warnings.catch_warnings() around each image is not safe in threads.
+# Palette transparency and broken EXIF blocks do not change the pixels used here. The filter is set once, for Pillow's
+# modules only: warnings.catch_warnings() around each image is not safe in threads.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 @contextmanager
 def open_image(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> Iterator[Image.Image]:
-    """Open an image of one of ``FORMATS``; pixels are decoded when they are asked for.
+    """Open an image of one of ``FORMATS``; pixels are decoded on first use.
 
     Args:
-        source: its bytes, or the path of a file.
-        name: of the image in messages; default: the path.
+        source: bytes of the image, or path of a file.
+        name: name of the image in messages; default: the path.
 
     Raises:
-        OSError: when it is not a regular file (a pipe, a folder), or of another format.
+        OSError: the source is not a regular file (a pipe, a folder), or has another format.
     """
     with io.BytesIO(source) if isinstance(source, bytes) else files.open_regular(source) as handle:
         try:
             with Image.open(handle, formats=FORMATS) as image:
                 yield image
         except UnidentifiedImageError as error:
-            # Pillow names the open file, not its path.
+            # Pillow's message shows the file object, not the path.
             shown = name if isinstance(source, bytes) else name or os.fspath(source)
             raise UnidentifiedImageError(f"cannot identify image file {shown!r}") from error
 
@@ -68,24 +68,24 @@ def load_rgb(
     """Decode an image to an RGB Pillow image.
 
     Args:
-        source: its bytes, or the path of a file, in one of ``FORMATS``.
-        name: of the image in messages; default: the path.
-        load_truncated: fill missing data with gray instead of failing. Pillow keeps this setting for the whole
-            process: threads that decode at the same time have to agree on it.
+        source: bytes of the image, or path of a file, in one of ``FORMATS``.
+        name: name of the image in messages; default: the path.
+        load_truncated: whether missing data are filled with gray instead of raising an error. Pillow has one setting
+            for the whole process: threads that decode at the same time must use the same value.
 
     Raises:
-        Exception: any error that Pillow raises for an image it cannot decode.
+        Exception: any error that Pillow raises for an image that cannot be decoded.
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated
     with open_image(source, name=name) as image:
         if image.mode != "RGB":
             return image.convert("RGB")
-        image.load()  # convert() would only copy it
+        image.load()  # convert() would only make a copy
         return image
 
 
 def can_decode(store: ImageStore, name: str, *, load_truncated: bool = False) -> bool:
-    """Return whether an image of a store can be read, and :func:`load_rgb` succeeds."""
+    """Return whether an image of a store can be read, and decoded by :func:`load_rgb`."""
     try:
         load_rgb(store.read(name), load_truncated=load_truncated)
     except Exception:
@@ -94,7 +94,7 @@ def can_decode(store: ImageStore, name: str, *, load_truncated: bool = False) ->
 
 
 def resized_size(width: int, height: int, *, resize: int) -> tuple[int, int]:
-    """Return ``(width, height)`` after resizing the shortest side to ``resize``; the other is rounded down."""
+    """Return ``(width, height)`` after resizing the shortest side to ``resize``; the other side is rounded down."""
     if width <= height:
         return resize, int(resize * height / width)
     return int(resize * width / height), resize
@@ -115,11 +115,11 @@ def resize_and_crop(
     Pillow happens to take the rows first (not for tall images, with a limit that moved between its versions).
 
     Args:
-        image: RGB.
+        image: an RGB image.
         resize: length of the shortest side after resizing, in pixels; the longer side is rounded down.
         crop: side of the square cut out, in pixels, at most ``resize``.
         interpolation: name of Pillow's resampling filter.
-        squash: resize both sides to ``resize`` instead.
+        squash: whether both sides are resized to ``resize`` instead.
 
     Returns:
         uint8 ``(crop, crop, 3)``, equal bit for bit to torchvision's result on Pillow images.
@@ -184,7 +184,7 @@ def to_input(
     import torch
 
     if isinstance(pixels, np.ndarray):
-        # An array of a Pillow image cannot be written to, and no tensor is like that.
+        # The array of a Pillow image is read-only, which PyTorch does not support.
         pixels = torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
     if mean.device.type == "cpu" and memory_format is torch.channels_last:
         return _to_input_row_by_row(pixels, mean, std)

@@ -1,6 +1,6 @@
-"""The form in which images lie below a root, and what may be wrong with one when images are missing.
+"""The layout of the images below a root, and explanations of missing images.
 
-Forms that are read: class folders; tar and zip files; the processed Winter-2021 release of ImageNet-21K, whose synset
+Supported layouts: class folders; tar and zip files; the processed Winter-2021 release of ImageNet-21K, whose synset
 folders are inside ``imagenet21k_train`` and ``imagenet21k_val``, with 50 images of every synset moved to the latter.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from cog.data.image_stores import FolderImages, ImageStore
 from cog.data.wnids import is_wnid
 
-#: Suffixes (lower case) of archives that are read, and of those that would have to be unpacked from the beginning.
+#: Suffixes (lower case) of archives that are read, and of archives that can only be unpacked from the beginning.
 ARCHIVE_SUFFIXES = (".tar", ".zip")
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -21,11 +21,11 @@ _WINTER_PART = re.compile(r"(.+_)(train|val|small_classes)")
 
 
 def open_store(root: str | os.PathLike[str]) -> ImageStore:
-    """Return the images below a root, by what lies there.
+    """Return the store of the images below a root, chosen by the contents of the root.
 
-    The first that fits: folders of the processed Winter-2021 release; class folders; archives in the root; archives
-    beside a root that does not exist, named like it (``val``: ``.../ILSVRC2012_img_val.tar``) or with a folder of its
-    name inside. Otherwise class folders, none of which are there.
+    The first layout that fits is taken: folders of the processed Winter-2021 release; class folders; archives in the
+    root; archives beside a missing root, named like the root (``val``: ``.../ILSVRC2012_img_val.tar``) or with a folder
+    of its name inside. If none fits, the store is one of class folders, without any images.
     """
     root = Path(root)
     try:
@@ -33,7 +33,7 @@ def open_store(root: str | os.PathLike[str]) -> ImageStore:
     except (FileNotFoundError, NotADirectoryError):
         return _beside(root)
     except OSError:
-        return FolderImages(root)  # listing it says why
+        return FolderImages(root)  # listing the folder raises the error again
     parts = _winter_parts(root, folders)
     if parts:
         return FolderImages(root, parts)
@@ -55,7 +55,7 @@ def stands_for(stem: str, part: str) -> bool:
 
 
 def _beside(root: Path) -> ImageStore:
-    """Return the images of the archives that stand for a folder which does not exist."""
+    """Return the store of the archives that stand for a missing folder."""
     try:
         _, archives = _contents(root.parent)
     except OSError:
@@ -81,7 +81,7 @@ def explain(root: str | os.PathLike[str]) -> str | None:
         root: value of ``--imagenet_images_root``.
 
     Returns:
-        None when nothing is recognized (the root is laid out as it should be, or unlike anything known).
+        The line; None when no problem is recognized (the layout of the root is right, or unknown).
     """
     root = Path(root)
     try:
@@ -117,13 +117,13 @@ def explain(root: str | os.PathLike[str]) -> str | None:
 
 
 def hint(root: str | os.PathLike[str]) -> str:
-    """Return :func:`explain` as the end of an error message: ``"; ..."``, or nothing."""
+    """Return the line of :func:`explain` as the end of an error message, ``"; ..."``; empty without one."""
     text = explain(root)
     return f"; {text}" if text else ""
 
 
 def _contents(folder: Path) -> tuple[list[str], list[Path]]:
-    """Return the names of the folders in a folder, and its archives, sorted; hidden ones are left out."""
+    """Return the names of the sub-folders of a folder, and its archives, sorted and without hidden entries."""
     folders, archives = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -144,7 +144,7 @@ def _winter_parts(root: Path, folders: list[str]) -> list[str]:
 
 
 def _holds_synsets(folder: Path) -> bool:
-    """Return whether there are folders or archives of synsets in a folder."""
+    """Return whether a folder has folders or archives of synsets."""
     try:
         with os.scandir(folder) as entries:
             return any(is_wnid(entry.name.partition(".")[0]) for entry in entries)
@@ -153,7 +153,7 @@ def _holds_synsets(folder: Path) -> bool:
 
 
 def _whole_of(part: Path) -> Path | None:
-    """Return the folder of all parts, when ``part`` is one of several."""
+    """Return the folder of all parts; None unless ``part`` is one of several parts of the Winter-2021 release."""
     part = part.resolve()
     if not _WINTER_PART.fullmatch(part.name):
         return None

@@ -16,9 +16,9 @@ from cog.runtime import files, safe_load
 Split = dict[str, dict[str, np.ndarray]]
 PARTS = ("train", "test")
 
-# The paper's 5000 concepts take 680 MB.
+# Limit of the file's size in bytes; the paper's 5000 concepts take 680 MB.
 _LARGEST = 1 << 33
-# As long as file systems allow.
+# Limit of file systems.
 _LONGEST_NAME = 4096
 
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -28,7 +28,7 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
     """Read a split file: a pickle of ``wnid -> {"train": names, "test": names}``.
 
     Names are relative to the root of the images, such as ``n02084071/n02084071_10.JPEG``; leading
-    slashes and backslashes, which files of the original toolkit may have, are dropped. Only the asked
+    slashes and backslashes, which files of the original toolkit may have, are dropped. Only the requested
     concepts are checked, converted and kept: the file of the paper's 5000 concepts has 680 MB.
 
     Args:
@@ -39,7 +39,7 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
         ``{wnid: {"train": array, "test": array}}``, arrays of ``str`` of shape ``(n,)``, possibly read-only.
 
     Raises:
-        CogError: when the file is missing, unsafe or of another form, lacks an asked concept, names the
+        CogError: the file is missing, unsafe or of another form, lacks a requested concept, names the
             same image twice, or names files outside the root of the images.
     """
     data = safe_load.load_pickle(path, largest=_LARGEST)
@@ -60,10 +60,10 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
 
 
 def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write ``split`` atomically in the form :func:`read_split` reads.
+    """Write ``split`` atomically in the form that :func:`read_split` reads.
 
     Raises:
-        CogError: when it names no images, or the file cannot be written.
+        CogError: the split names no images, or the file cannot be written.
     """
     plain = {
         str(wnid): {part: np.asarray(parts[part], dtype=np.str_) for part in PARTS}
@@ -73,7 +73,7 @@ def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, A
         _check_concept(parts, f"the split of concept {wnid}")
     with files.atomic_write(path) as handle:
         pickler = pickle.Pickler(handle, protocol=4)
-        # No memo of what was written: it would hold a second copy of every array, 700 MB for the paper's split.
+        # No memo of the written objects: it would hold a second copy of every array, 700 MB for the paper's split.
         pickler.fast = True
         pickler.dump(plain)
 
@@ -89,14 +89,14 @@ def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: 
         names: file names, without repetition.
         wnid: id of the concept.
         n_test: number of test images.
-        max_train: cap on the number of training images, which are all the others.
+        max_train: largest number of training images; up to it, all images that are not test images.
         seed: seed of the draw, at least 0.
 
     Returns:
         ``{"train": array, "test": array}``, each ascending.
 
     Raises:
-        CogError: when there are not enough images for ``n_test`` and one for training.
+        CogError: not enough images for ``n_test`` and one for training.
     """
     if len(names) <= n_test:
         raise CogError(
@@ -104,7 +104,7 @@ def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: 
             f"testing and one for training"
         )
     ordered = np.array(sorted(names))
-    # Raw numbers, because numpy promises those of a bit generator for good, unlike its shuffles.
+    # Raw numbers, because NumPy never changes those of a bit generator, while its shuffles may change.
     raw = np.random.PCG64(np.random.SeedSequence([seed, int(wnid[1:])])).random_raw(len(ordered))
     order = np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable")
     test, train = order[:n_test], order[n_test : n_test + max_train]
@@ -124,7 +124,7 @@ def _check_concept(parts: Any, place: str) -> dict[str, np.ndarray]:
 
 
 def _names(names: Any, place: str) -> np.ndarray:
-    """Return ``names`` as an array of relative names, without a copy when it is one already."""
+    """Return ``names`` as an array of relative names, without a copy when they are one already."""
     if isinstance(names, list | tuple) or (isinstance(names, np.ndarray) and names.dtype == object):
         if any(not isinstance(name, str) for name in names):
             raise CogError(f"{place} contains something that is not a file name (a string)")
@@ -151,7 +151,7 @@ def _code_points(names: np.ndarray) -> np.ndarray:
 
 
 def _are_text(names: np.ndarray) -> bool:
-    """Return whether every name is text for the system; bytes that are not UTF-8 are U+DC80 to U+DCFF."""
+    """Return whether every name can be a file name; U+DC80 to U+DCFF stand for bytes that are not UTF-8."""
     letters = _code_points(names)
     if letters.size == 0 or letters.max() < 0xD800:
         return True
@@ -163,7 +163,7 @@ def _are_text(names: np.ndarray) -> bool:
 
 
 def _plainly_relative(names: np.ndarray) -> bool:
-    """Return whether no name can be absolute or climb, decided on code points for speed."""
+    """Return whether no name can be absolute or leave the root; the test reads code points, for speed."""
     letters = _code_points(names)
     dot, slash, backslash, colon = (ord(letter) for letter in "./\\:")
     first = letters[:, 0]
@@ -177,7 +177,7 @@ def _relative(name: str, place: str) -> str:
     """Return ``name`` without leading separators.
 
     Raises:
-        CogError: when it is empty, names a drive, or climbs with ``..``.
+        CogError: the name is empty, names a drive, or leaves the root with ``..``.
     """
     inside = name.lstrip("/\\")
     if not inside or _DRIVE.match(inside) or ".." in re.split(r"[/\\]", inside):

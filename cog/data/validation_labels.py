@@ -1,7 +1,7 @@
 """Classes of the ILSVRC-2012 validation images, whose tar file has no class folders.
 
-Two lists are read, as they are distributed: ``LOC_val_solution.csv`` (Kaggle) and ``ILSVRC2012_devkit_t12.tar.gz``
-(image-net.org), in the folder of the archive or in the one above. Nothing of them is unpacked to the disk.
+One of two lists is read in its published form, ``LOC_val_solution.csv`` (Kaggle) or ``ILSVRC2012_devkit_t12.tar.gz``
+(image-net.org), from the folder of the archive or its parent. Nothing is unpacked to the disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES = (SOLUTION_FILE, DEVKIT_FILE)
 
 _IMAGE = re.compile(r"ILSVRC2012_val_[0-9]{8}\.[A-Za-z]+")
 _META, _TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
-# The real ones have 2.5 MB, 0.8 MB unpacked, 10 MB.
+# Limits in bytes; the published files have 2.5 MB, 0.8 MB unpacked, 10 MB.
 _MOST_DEVKIT_BYTES, _MOST_MEMBER_BYTES, _MOST_CSV_BYTES = 1 << 26, 1 << 22, 1 << 28
 
 
@@ -37,14 +37,14 @@ def read_labels(archive: Path) -> dict[str, str]:
     """Return the class (WordNet id) of each image, by name without suffix, from the list beside an archive.
 
     Raises:
-        CogError: when there is no list, or it cannot be read.
+        CogError: no list, or one that cannot be read.
     """
     for folder in (archive.parent, archive.parent.parent):
         for name, reader in ((SOLUTION_FILE, _read_solution), (DEVKIT_FILE, _read_devkit)):
             if (path := folder / name).is_file():
                 try:
                     return reader(path)
-                except Exception as error:  # scipy raises nearly anything on a damaged file
+                except Exception as error:  # scipy raises errors of many types on a damaged file
                     raise CogError(
                         f"{path} cannot be read as the labels of the validation images: "
                         f"{' '.join(str(error).split()) or type(error).__name__}"
@@ -65,7 +65,7 @@ def _read_solution(path: Path) -> dict[str, str]:
 
 
 def _read_devkit(path: Path) -> dict[str, str]:
-    """Read the numbers of the classes in the order of the images, and the table of their numbers."""
+    """Read the class numbers in the order of the images, and the table of class numbers and WordNet ids."""
     from scipy.io import loadmat
 
     with files.open_regular(path) as raw, gzip.open(raw) as handle:

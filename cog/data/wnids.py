@@ -1,4 +1,4 @@
-"""WordNet ids of nouns, and the 1000 of ImageNet-1K."""
+"""WordNet ids of nouns, and the 1000 ids of ImageNet-1K."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def is_wnid(text: str) -> bool:
 
 
 def class_list_digest(classes: Iterable[str]) -> str:
-    """Return the SHA-256 of the names of classes, one per line, sorted: equal for the same classes."""
+    """Return the SHA-256 of the sorted names of classes, one per line; it does not depend on their order."""
     return hashlib.sha256("\n".join(sorted(classes)).encode()).hexdigest()

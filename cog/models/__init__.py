@@ -1,1 +1,1 @@
-"""Models: one declaration each (``zoo``), how files become modules (``checkpoint``, ``backbone``)."""
+"""Models: their declarations (``zoo``), and the loading of files into networks (``checkpoint``, ``backbone``)."""

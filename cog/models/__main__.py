@@ -17,7 +17,7 @@ from cog.runtime import files
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Parse the flags, without access to files."""
     parser = cli_tools.OneLineParser(prog=cli_tools.started_as("cog.models"), description=__doc__)
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=cli_tools.OneLineParser
@@ -88,7 +88,7 @@ def chosen(names: Sequence[str] | None) -> list[ModelSpec]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code."""
+    """Run a command and return its exit code."""
     args = parse_args(argv)
     return {"list": _list, "check": _check, "top1": _top1, "download": _download, "docs": _docs}[
         args.command

@@ -22,9 +22,9 @@ from cog.models.spec import ModelSpec, Preprocess
 from cog.paths import split_model_name
 from cog.runtime import files
 
-#: ``load_my_model(init_args)``: takes ``model_name``, ``ckpt_file``, ``model_dir``; returns ``(backbone, forward)``,
-#: where ``forward`` may be None (then the module itself is called), the same with a third value that declares the
-#: preprocessing (:func:`cog.models.preprocessing.declared`), or the module alone.
+#: A function ``load_my_model(init_args)``. Its argument is a dict with ``model_name``, ``ckpt_file`` and ``model_dir``.
+#: It returns ``(backbone, forward)``, where a ``forward`` of None stands for the module itself, or the same with a
+#: third value that declares the preprocessing (:func:`cog.models.preprocessing.declared`), or the module alone.
 Loader = Callable[[dict[str, Any]], Any]
 
 
@@ -34,7 +34,7 @@ class Backbone(nn.Module):
     Attributes:
         name: model name.
         feature_dim: declared D, or None when a user's loader does not declare it.
-        preprocess: input that a user's loader declares; None otherwise.
+        preprocess: preprocessing that a user's loader declares; None otherwise.
     """
 
     preprocess: Preprocess | None = None
@@ -58,7 +58,7 @@ class Backbone(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> Backbone:
-        """Return the network in eval mode in any case: the benchmark measures frozen features."""
+        """Return the network, still in eval mode: the benchmark measures frozen features."""
         return super().train(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -71,11 +71,11 @@ class Backbone(nn.Module):
             Features ``(B, D)``, float32 unless autocast is on.
 
         Raises:
-            CogError: when the network returns anything else than one vector per image.
+            CogError: the network does not return one vector per image.
         """
         try:
             y = self.network(x) if self._forward is None else self._forward(x)
-        except SystemExit as error:  # it must not end us as if all were well
+        except SystemExit as error:  # exit() in a network must not end the command as a success
             raise CogError(f"model {self.name} called exit() on a batch of shape {tuple(x.shape)}") from error
         n_prefix = getattr(self.network, "num_prefix_tokens", None)
         y = features_of(y, name=self.name, pooling=self._pooling, n_prefix=n_prefix)
@@ -109,18 +109,18 @@ def load_backbone(
     Args:
         model_name: ``<model_title>_<architecture_name>``; unless ``loader`` is given one of :func:`cog.list_models`, or
             a model of a library of :data:`cog.models.sources.SOURCES`, such as timm_resnet18.
-        ckpt_file: its checkpoint: a file, or the common prefix of a TensorFlow checkpoint's files. A custom
-            loader may do without (None); without one, a library's model takes the library's download.
+        ckpt_file: checkpoint of the model: a file, or the common prefix of a TensorFlow checkpoint's files. None: a
+            custom loader gets no checkpoint, and a library's model takes the library's download.
         device: device of the network, such as ``"cuda:0"``.
         loader: loader of a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
         model_dir: passed on to a custom loader (default: the folder of ``ckpt_file``).
-        profile: "authors" (preprocessing that the weights were trained for) or "reference-code" (that of the original
-            toolkit's code effectively computes); the rows in :mod:`cog.models.zoo` say where they differ.
+        profile: "authors" (the preprocessing that the weights were trained with) or "reference-code" (the preprocessing
+            that the original toolkit's code computes); the rows in :mod:`cog.models.zoo` declare the differences.
         variant: another output or input of the same network, such as "trunk" of clip_resnet50.
-        image_size: side of the images that the model will get, in pixels (default: that of its weights).
+        image_size: side of the images that the model gets, in pixels (default: the side for its weights).
         pooling: value of ``FT_EXTRACT.POOLING``, for models that give tokens.
 
-    The weights need not be the published ones: a checkpoint in the same layout is enough.
+    The weights need not be the published weights: a checkpoint in the same layout is enough.
 
     Returns:
         A module in eval mode that maps float32 ``(B, 3, H, W)`` to ``(B, D)``.
@@ -157,7 +157,7 @@ def move(backbone: Backbone, device: str | torch.device) -> Backbone:
     """Return the backbone on a device.
 
     Raises:
-        CogError: it cannot be used.
+        CogError: the device cannot be used.
     """
     try:
         return backbone.to(device)
@@ -166,10 +166,10 @@ def move(backbone: Backbone, device: str | torch.device) -> Backbone:
 
 
 def probe(backbone: Backbone, size: int) -> None:
-    """Find the number of features by a forward pass of one gray image of ``size`` x ``size`` pixels.
+    """Determine the number of features by a forward pass of one gray image of ``size`` x ``size`` pixels.
 
     Raises:
-        CogError: when the network does not take the image.
+        CogError: the network does not accept the image.
     """
     device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
     try:
@@ -177,7 +177,7 @@ def probe(backbone: Backbone, size: int) -> None:
             backbone.feature_dim = backbone(torch.zeros(1, 3, size, size, device=device)).shape[1]
     except CogError:
         raise
-    except Exception as error:  # whatever a user's network raises
+    except Exception as error:  # a user's network may raise any error
         raise CogError(
             f"model {backbone.name} does not take images of {size} x {size} pixels ({type(error).__name__}: "
             f"{first_line(error)})"
@@ -188,10 +188,10 @@ def build_network(spec: ModelSpec, *, classifier: bool = False) -> nn.Module:
     """Build a model's network on the meta device, without weights.
 
     Args:
-        spec: its declaration.
-        classifier: keep the classifier.
+        spec: declaration of the model.
+        classifier: whether the network keeps its classifier.
     """
-    with torch.device("meta"):  # no memory and no random initialization for weights about to be loaded
+    with torch.device("meta"):  # no memory and no random values for weights that are loaded later
         network = import_target(spec.network.constructor)(**spec.network.args)
     if not classifier:
         for head in spec.network.head:
@@ -203,9 +203,9 @@ def load_network(spec: ModelSpec, path: Path, *, classifier: bool = False) -> nn
     """Build a model's network and load its checkpoint, strictly.
 
     Args:
-        spec: its declaration.
-        path: its checkpoint.
-        classifier: keep the classifier, whose parameters the file must then hold.
+        spec: declaration of the model.
+        path: checkpoint of the model.
+        classifier: whether the network keeps its classifier, whose parameters the file must then hold.
 
     Raises:
         CogError: missing, unsafe or unfitting checkpoint.
@@ -236,13 +236,13 @@ def resolve_loader(loader: str | Loader) -> Loader:
     if spec is None or spec.loader is None:
         raise CogError(f"--model_loader {path} is not a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
-    # Registered before execution so that dataclasses and pickling inside the file work; its folder goes
-    # on the path so that it can import its neighbors.
+    # The module is registered before its execution so that dataclasses and pickling inside the file work; its folder
+    # is put on the path so that the module can import files beside it.
     sys.modules[module_name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # exit() in a user's file must not end us as if all were well
+    except (Exception, SystemExit) as error:  # exit() in a user's file must not end the command as a success
         raise CogError(
             f"--model_loader {path} cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -261,7 +261,7 @@ def _load_with(
     model_dir: str | os.PathLike[str] | None,
     pooling: str,
 ) -> Backbone:
-    """Call a loader as the original toolkit does, and check the result."""
+    """Call a loader with the arguments of the original toolkit, and check the result."""
     if model_dir is None and ckpt_file is not None:
         model_dir = Path(ckpt_file).parent
     init_args = {

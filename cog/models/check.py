@@ -21,8 +21,8 @@ class CheckpointStatus:
 
     Attributes:
         model: name of the model.
-        status: one word or two; of a check "ok", "absent" or "bad".
-        detail: one line for the reader.
+        status: one or two words; after a check "ok", "absent" or "bad".
+        detail: one line of explanation.
     """
 
     model: str
@@ -38,7 +38,7 @@ def check(
     Args:
         specs: declarations of the models.
         models_root_dir: root of the model folders.
-        deep: also run the network once, on the CPU.
+        deep: whether the network is also run once, on the CPU.
 
     Returns:
         One status per model, in order.
@@ -92,11 +92,11 @@ def _facts(spec: ModelSpec, path: Path, *, deep: bool) -> list[str]:
 
 
 def report(results: Sequence[CheckpointStatus], counted: Sequence[str] = ()) -> str:
-    """Return a table of the results and a line that counts them.
+    """Return a table of the results and a line with the number of results of each status.
 
     Args:
         results: rows of the table.
-        counted: statuses to count, also those that no result has; default: those of the results, in their order.
+        counted: statuses to count even if no result has them; they come before the other statuses.
     """
     counts = Counter(dict.fromkeys(counted, 0))
     counts.update(result.status for result in results)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Batch counters are no weights: networks in eval mode never read them, and files from before
+# Batch counters are optional: networks in eval mode never read them, and files from before
 # torch 0.4.1 lack them.
 _OPTIONAL_SUFFIX = ".num_batches_tracked"
 
@@ -27,7 +27,7 @@ def allow_list(entries: Sequence[str]) -> list[Any]:
     """Resolve the allow-list names of :class:`~cog.models.spec.Unwrap` to classes for torch.
 
     Raises:
-        CogError: for a name that is not one of the known ones.
+        CogError: an unknown name.
     """
     resolved: list[Any] = []
     for entry in entries:
@@ -60,9 +60,9 @@ def read_state_dict(
     """Read the backbone's parameters from a checkpoint.
 
     Args:
-        path: a file in any container that :func:`cog.models.formats.detect.detect` knows.
-        layouts: possible places of the parameters in the file. The one under which most of the ``expected``
-            names are found is taken, the first of equals.
+        path: a file in any container that :func:`cog.models.formats.detect.detect` recognizes.
+        layouts: possible layouts of the file. The layout that gives most of the ``expected`` names is taken, the
+            first one in a tie.
         expected: names of the architecture's parameters.
         drop: prefixes of parameters to leave out (the classifier), as the architecture names them.
 
@@ -70,7 +70,7 @@ def read_state_dict(
         Parameter name -> tensor, as the architecture names them.
 
     Raises:
-        CogError: unreadable or unsafe file, no layout applies, or parameters that belong nowhere.
+        CogError: unreadable or unsafe file, no layout applies, or unexpected parameters.
     """
     path = Path(path)
     layouts = (layouts,) if isinstance(layouts, Unwrap) else tuple(layouts)
@@ -99,7 +99,7 @@ def read_state_dict(
 
 
 def _selected(state: dict[str, Any], layout: Unwrap) -> tuple[dict[str, Any], list[str]]:
-    """Return the backbone's parameters under a layout, and the names that it does not account for."""
+    """Return the backbone's parameters under a layout, and the names of the parameters unknown to the layout."""
     kept: dict[str, Any] = {}
     unexpected: list[str] = []
     for name, value in state.items():
@@ -118,7 +118,7 @@ def import_target(target: str) -> Any:
 
 
 def _open(path: Path, layouts: Sequence[Unwrap]) -> Any:
-    """Read the file with the reader of its container; nothing here unpickles without restriction."""
+    """Read the file with the reader of its container; no reader unpickles without restriction."""
     container = detect(path)
     if container == "torch":
         return load_torch(
@@ -164,7 +164,7 @@ def _unwrapped(data: Any, layout: Unwrap, path: Path) -> dict[str, Any] | None:
 
 
 def _better_key(data: dict[str, Any], layout: Unwrap) -> Any:
-    """Return the key of the state dict, or of its moving average where the file says that it has the lower error."""
+    """Return the key of the state dict, or of its moving average if this has the lower error in the file."""
     if layout.ema_alternative is None or layout.ema_alternative[0] not in data:
         return layout.key
     average, average_error, error = layout.ema_alternative
@@ -197,15 +197,15 @@ def _listed(label: str, names: Sequence[str]) -> str:
 
 
 def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
-    """Put ``state`` into ``module`` as float32: every parameter present, nothing left over, shapes equal.
+    """Put ``state`` into ``module`` as float32: no parameter missing, none left over, equal shapes.
 
     Args:
-        module: may be on the meta device.
+        module: the network, which may be on the meta device.
         state: parameter name -> tensor.
-        path: file they come from, for the messages.
+        path: file of the parameters, for messages.
 
     Raises:
-        CogError: naming up to three parameters that are missing, unexpected, not dense or of another shape.
+        CogError: missing, unexpected or sparse parameters, or other shapes; the message names up to three.
     """
     import torch
 
@@ -231,12 +231,12 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
     ]
     if shapes:
         raise CogError(f"{path} does not fit the architecture: {'; '.join(shapes[:3])}")
-    # Absent batch counters get their initial value; everything else is in the file. Assigning (not
-    # copying) is what lets the architecture be built on the meta device, without random weights.
+    # Absent batch counters get their initial value; all other parameters are in the file. Assignment instead of
+    # copying permits networks on the meta device, without random weights.
     counters = {key: torch.zeros((), dtype=torch.int64) for key in parameters if key not in state}
     weights = {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
     state_dict = OrderedDict({**weights, **counters})
-    # Some modules refuse parameters without the version that state_dict() writes; the names say which it is.
+    # Some modules refuse parameters without the version that state_dict() writes; equal names imply that version.
     state_dict._metadata = parameters._metadata  # type: ignore[attr-defined]
     module.load_state_dict(state_dict, assign=True)
 

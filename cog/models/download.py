@@ -1,4 +1,4 @@
-"""Downloads of checkpoints: mirrors in order, resumed after cut connections, checked, moved into place whole.
+"""Downloads of checkpoints: mirrors in order, continued after cut connections, checked, moved into place as a whole.
 
 Proxies are taken from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``) by urllib.
 """
@@ -36,7 +36,7 @@ READY, MANUAL, FAILED = "ready", "manual", "failed"
 
 _MB = 1_000_000  # bytes: the size of one read, and the unit of progress
 _TIMEOUT_S = 60
-_PROGRESS_S = 10  # between lines in a log
+_PROGRESS_S = 10  # between two lines of progress in a log
 _ATTEMPTS = 5
 _HEADERS = {"User-Agent": "imagenet-cog (checkpoint download)", "Accept-Encoding": "identity"}
 _MAX_MB = 20_000
@@ -44,7 +44,7 @@ _MAX_EXPANSION = 20  # times the archive's size: weights hardly compress, so a l
 
 
 class _SourceError(Exception):
-    """This source does not deliver the checkpoint; the next one may."""
+    """The source does not deliver the checkpoint; the next source is tried."""
 
 
 def prepare(
@@ -59,15 +59,15 @@ def prepare(
     Args:
         specs: declarations of the models.
         models_root_dir: root of the model folders; created when missing.
-        dry_run: whether to only log the downloads.
-        retry_wait_s: pause before the first repetition, in seconds; it doubles with each further one.
+        dry_run: whether the downloads are only logged.
+        retry_wait_s: pause before the first repetition, in seconds; it doubles with each further repetition.
 
     Returns:
-        One status per model, in order: "ready", "manual", "failed" or (of a dry run) "would download"; no model
-        stops the others.
+        One status per model, in order: "ready", "manual", "failed" or (in a dry run) "would download"; after a failed
+        model, the others are still downloaded.
 
     Raises:
-        CogError: when the root cannot be written to.
+        CogError: the root cannot be written to.
     """
     if not dry_run:
         files.ensure_writable_dir(models_root_dir, "<models_root_dir>")
@@ -118,10 +118,10 @@ def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool, retry_wait_s: flo
 
 
 def _check_existing(spec: ModelSpec, target: Path) -> str:
-    """Return one line about a checkpoint that exists; nothing is ever overwritten.
+    """Return one line about an existing checkpoint, which is never overwritten.
 
     Raises:
-        CogError: the file is neither the published one nor the one that was downloaded.
+        CogError: the file is neither the published nor the downloaded file.
     """
     digest = sha256(target)
     published = is_published(spec, digest)
@@ -148,7 +148,7 @@ def _record_file(target: Path) -> Path:
 
 
 def _read_strings(path: Path) -> dict[str, str]:
-    """Return the entries of a JSON object as strings; none when the file is missing or damaged."""
+    """Return the entries of a JSON object as strings; no entries when the file is missing or damaged."""
     try:
         data = files.read_json(path)
     except CogError:
@@ -157,7 +157,7 @@ def _read_strings(path: Path) -> dict[str, str]:
 
 
 def _fetch(source: CheckpointSource, target: Path, retry_wait_s: float) -> None:
-    """Download one source and move it to ``target``, whole and checked.
+    """Download the files of one source, check them, and move them to ``target``.
 
     Args:
         source: link of the checkpoint.
@@ -166,7 +166,7 @@ def _fetch(source: CheckpointSource, target: Path, retry_wait_s: float) -> None:
 
     Raises:
         _SourceError: the source does not deliver the file.
-        CogError: it cannot be written here (full disk, permissions, another download of it running).
+        CogError: the file cannot be written (full disk, permissions, another download of it is running).
     """
     lock = target.with_name(target.name + ".download.lock")
     partial = [target.with_name(f"{target.name}{part}.download") for part in source.parts]
@@ -181,12 +181,12 @@ def _fetch(source: CheckpointSource, target: Path, retry_wait_s: float) -> None:
                 _discard(partial)
                 raise
             for part, path in zip(source.parts, partial, strict=True):
-                # Last the index of a TensorFlow checkpoint: that is what makes it exist.
+                # The index of a TensorFlow checkpoint comes last: without the index, the checkpoint does not exist.
                 os.replace(path, target.with_name(f"{target.name}{part}"))
             _discard(partial)
     except Timeout:
         raise CogError(f"another download is writing {target}; wait for it to end") from None
-    # Most authors publish no hash; this one tells at least whether the file changes later.
+    # Most authors publish no hash; this hash reveals at least later changes of the file.
     files.write_json(_record_file(target), {"url": source.url, "sha256": sha256(target)})
 
 
@@ -202,7 +202,7 @@ def _discard(paths: Sequence[Path]) -> None:
 
 
 def _download(url: str, path: Path, retry_wait_s: float) -> None:
-    """Download ``url`` to ``path``: continue a partial download, try again after cut connections."""
+    """Download ``url`` to ``path``; continue a partial download, and try again after cut connections."""
     problem = ""
     attempt = longest = 0
     while attempt < _ATTEMPTS:
@@ -214,7 +214,7 @@ def _download(url: str, path: Path, retry_wait_s: float) -> None:
             return _request(url, path)
         except urllib.error.HTTPError as error:
             problem = f"HTTP {error.code} {error.reason}"
-            if error.code == 416:  # the partial download does not belong to the file (any more)
+            if error.code == 416:  # the partial download does not belong to the file, or no longer does
                 _discard([path])
             elif error.code < 500 and error.code not in (408, 425, 429):
                 raise _SourceError(problem) from None
@@ -230,13 +230,13 @@ def _download(url: str, path: Path, retry_wait_s: float) -> None:
 
 
 def _request(url: str, path: Path) -> None:
-    """Ask for the rest of a file, or all of it, and append it to ``path``; a full disk is a CogError."""
+    """Request the rest of a file, or the whole file, and append it to ``path``; a full disk is a CogError."""
     request = urllib.request.Request(url, headers=_HEADERS)
     state = _read_strings(_state_file(path))
     start = path.stat().st_size if path.is_file() and state.get("url") == url and state.get("version") else 0
     if start:
         request.add_header("Range", f"bytes={start}-")
-        request.add_header("If-Range", state["version"])  # the whole file is sent when it has changed since
+        request.add_header("If-Range", state["version"])  # a file that has changed since is sent as a whole
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
         if "text/html" in (answer.headers.get("Content-Type") or "").lower():
             raise _SourceError("the server answers with a web page instead of the file")
@@ -247,7 +247,7 @@ def _request(url: str, path: Path) -> None:
         total = start + int(length) if length.isdigit() else None
         if total is not None:
             _require_space(path, total - start)
-        # A weak ETag does not promise the same bytes, so a download cannot be resumed upon it.
+        # A weak ETag does not imply equal bytes, so a download cannot be continued with it.
         etag = answer.headers.get("ETag") or ""
         version = "" if etag.startswith("W/") else etag or answer.headers.get("Last-Modified") or ""
         files.write_json(_state_file(path), {"url": url, "version": version})
@@ -271,7 +271,7 @@ def _request(url: str, path: Path) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Tell errors of this machine's disk from those of the connection."""
+    """Raise errors of this machine's disk as CogErrors, unlike errors of the connection."""
     try:
         yield
     except OSError as error:
@@ -279,7 +279,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _require_space(path: Path, n_bytes: int) -> None:
-    """Refuse a file that cannot fit before it fills the disk."""
+    """Refuse a file that does not fit on the disk, before it fills the disk."""
     free = shutil.disk_usage(path.parent).free
     if n_bytes > free:
         raise CogError(
@@ -303,7 +303,7 @@ def _check(partial: Sequence[Path], source: CheckpointSource) -> None:
 
 
 def _unpack(path: Path, member: str) -> None:
-    """Replace a zip archive by one of its members; neither its directory nor the member can grow without bound."""
+    """Replace a zip archive by one of its members; the sizes of its directory and of the member are limited."""
     try:
         with open(path, "rb") as handle:
             require_small_directory(handle)
@@ -317,7 +317,7 @@ def _unpack(path: Path, member: str) -> None:
                         f"{_MAX_EXPANSION} times its archive: not a checkpoint"
                     )
                 _require_space(path, record.file_size)
-                # zipfile reads no more bytes than the size that was just checked.
+                # zipfile reads no more bytes than the size that was checked above.
                 with archive.open(record) as content, files.atomic_write(path) as out:
                     shutil.copyfileobj(content, out, _MB)
     except (UnsafeFileError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
@@ -325,7 +325,7 @@ def _unpack(path: Path, member: str) -> None:
 
 
 def _find_member(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
-    """Return the record of a member; archives of one release differ in their folders, so its file name decides."""
+    """Return the record of a member by path, else by file name: the archives of a release differ in their folders."""
     records = archive.infolist()
     matches = [r for r in records if r.filename == member] or [
         r for r in records if r.filename.rpartition("/")[2] == member.rpartition("/")[2]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a checkpoint.
 
-    Of a checkpoint in several files (TensorFlow), this is the SHA-256 of the index followed by the data.
+    For a checkpoint in several files (TensorFlow), this is the SHA-256 of the index followed by the data.
 
     Raises:
-        CogError: when there is no such checkpoint or it cannot be read.
+        CogError: the checkpoint is missing or cannot be read.
     """
     parts = checkpoint_files(path)
     if not parts:
@@ -29,11 +29,11 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 
 def is_published(spec: ModelSpec | LibraryModel, digest: str) -> bool | None:
-    """Return whether a checkpoint's SHA-256 is a declared one; None when none is declared."""
+    """Return whether a checkpoint's SHA-256 is a declared one; None when no SHA-256 is declared."""
     known = spec.sha256_prefixes
     return any(digest.startswith(prefix) for prefix in known) if known else None
 
 
 def abbreviated(prefix: str) -> str:
-    """Return a SHA-256, or its known first digits, for a message."""
+    """Return a SHA-256 for a message; known first digits end with an ellipsis."""
     return prefix if len(prefix) == 64 else f"{prefix}..."

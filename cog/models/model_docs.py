@@ -1,6 +1,6 @@
-"""Scripts of ``prepare_models/``, and tables of pages, written from the declarations.
+"""Generation of the scripts in ``prepare_models/``, and of tables in pages, from the declarations.
 
-``python -m cog.models docs --write`` rewrites them; a test compares them with the output of this module.
+``python -m cog.models docs --write`` writes both; a test compares the files with the output of this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ exec "${{python}}" -m cog.models download {choice} -- "$@"
 
 
 def families(specs: Sequence[ModelSpec]) -> dict[str, list[ModelSpec]]:
-    """Group models by their script, in the order of the first of each."""
+    """Return the models by their script, in the order of the first model of each script."""
     grouped: dict[str, list[ModelSpec]] = {}
     for spec in specs:
         grouped.setdefault(spec.release.script, []).append(spec)
@@ -79,12 +79,12 @@ def _profiles(specs: Sequence[ModelSpec]) -> str:
     return "\n".join(lines)
 
 
-#: Around the table of a page.
+#: Markers around a table in a page.
 _BEGIN, _END = "<!-- generated: python -m cog.models docs --write -->\n", "\n<!-- end -->"
 
 
 def pages(specs: Sequence[ModelSpec]) -> dict[str, tuple[str, ...]]:
-    """Return the tables of each page with generated ones, in their order, by the page's path in the repository."""
+    """Return the generated tables of each page, in their order there, by the page's path in the repository."""
     notes = "\n".join(f"- `{spec.name}`: {spec.note}" for spec in specs if spec.note)
     models = table.markdown(specs, columns=README_COLUMNS, links=".")
     return {

@@ -1,10 +1,10 @@
-"""``models.yaml``: a user's models in one file, one entry per name; what is wrong with an entry stops no other.
+"""``models.yaml``: a user's models in one file, one entry per name; errors in an entry do not affect other entries.
 
 ::
 
     mine_dinov2:                                     # <title>_<architecture>: folder of its features and results
       source: timm_vit_base_patch14_dinov2.lvd142m   # a model of a library or of the paper, or:
-      loader: nets.py:load_my_model                  # a loader; paths begin at this file's folder
+      loader: nets.py:load_my_model                  # a loader; paths are relative to this file's folder
       checkpoint: weights/vit.pth
       preprocess: model                              # or protocol, or some of KEYS of cog.models.preprocessing
       pooling: cls+mean
@@ -43,17 +43,17 @@ _CFG_KEYS = {
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One entry.
+    """The entry of one model.
 
     Attributes:
-        name: its name.
-        source: name of the model of a library or of the paper that it is; None: its own name.
+        name: name of the model.
+        source: name of the network in a library or in the paper; None: ``name``.
         loader: ``FILE.py:FUNCTION``.
         checkpoint: path of a file.
         cfg: values of configuration keys: preprocessing and pooling.
-        pretraining: one of :data:`cog.models.spec.PRETRAINING`; None: not said.
+        pretraining: one of :data:`cog.models.spec.PRETRAINING`; None: not stated.
         label: name in tables and figures; None: ``name``.
-        group: models of a group have a color in common; None: not said.
+        group: name of a group, whose models have the same color; None: not stated.
     """
 
     name: str
@@ -68,23 +68,23 @@ class ModelEntry:
 
 @dataclass(frozen=True)
 class _Unreadable:
-    """An entry that YAML cannot read, and why."""
+    """An entry that YAML cannot read, and the reason."""
 
     reason: str
 
 
 class _Loader(config.YamlLoader):
-    """Refuses a key that stands twice, of which PyYAML would take the last; what is wrong in an entry is its own."""
+    """A YAML loader that refuses duplicate keys, of which PyYAML takes the last, and keeps errors to their entries."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Return the next node; an alias is one that cannot be constructed."""
+        """Return the next node; an alias becomes a node that cannot be constructed."""
         if self.check_event(yaml.AliasEvent):
             self.get_event()
             return yaml.ScalarNode("!alias", "")
         return super().compose_node(parent, index)
 
     def get_single_data(self) -> Any:
-        """Return the entries by name, each read by itself."""
+        """Return the entries by name; each entry is constructed by itself."""
         node = self.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             return None if node is None else self.construct_document(node)
@@ -97,14 +97,14 @@ class _Loader(config.YamlLoader):
                 entries[name] = self.construct_document(value)
             except (ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
                 entries[name] = _Unreadable(config.yaml_fault(error))
-                self.state_generators: list[Any] = []  # what is left to construct of it
+                self.state_generators: list[Any] = []  # the rest of the unreadable entry
         return entries
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping.
 
         Raises:
-            YAMLError: for a key that stands twice.
+            YAMLError: a duplicate key.
         """
         keys = [key.value for key, _ in node.value]
         for key in keys:
@@ -114,10 +114,10 @@ class _Loader(config.YamlLoader):
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the entries by name, not looked at yet.
+    """Return the entries by name, unchecked.
 
     Raises:
-        CogError: a file that cannot be read, is no YAML, or holds something else than entries by name.
+        CogError: a file that cannot be read, is no YAML, or does not hold entries by name.
     """
     if not os.path.isfile(path):
         raise CogError(f"--models_file {path} does not exist or is not a file; check the path")
@@ -146,37 +146,37 @@ def near(path: str | os.PathLike[str], name: str) -> list[str]:
 
 
 def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
-    """Check an entry.
+    """Return the checked entry of a model.
 
     Raises:
         CogError: an ill-formed name, an unknown key or a value that cannot be used.
     """
-    where = f"{path}: {name}"
+    place = f"{path}: {name}"
     if not is_model_name(name):
-        raise CogError(f"{where} is not a model name, expected <model_title>_<architecture_name>")
+        raise CogError(f"{place} is not a model name, expected <model_title>_<architecture_name>")
     entry = {} if entry is None else entry
     if isinstance(entry, _Unreadable):
-        raise CogError(f"{where} cannot be read: {entry.reason}")
+        raise CogError(f"{place} cannot be read: {entry.reason}")
     if not isinstance(entry, dict):
-        raise CogError(f"{where} is {type(entry).__name__}, expected keys such as {', '.join(FIELDS[:3])}")
-    check_keys(entry, FIELDS, where)
+        raise CogError(f"{place} is {type(entry).__name__}, expected keys such as {', '.join(FIELDS[:3])}")
+    check_keys(entry, FIELDS, place)
     values = {key: value for key, value in entry.items() if value is not None}
     for key, value in values.items():
         if key != "preprocess" and not (isinstance(value, str) and value.strip() and len(value) < 1000):
-            raise CogError(f"{where}: {key} {value!r} is not a text")
+            raise CogError(f"{place}: {key} {value!r} is not a text")
     for key, known in (("pooling", POOLINGS), ("pretraining", PRETRAINING)):
         if values.get(key, known[0]) not in known:
-            raise CogError(f"{where}: {key} {values[key]!r} is not known, expected {', '.join(known)}")
+            raise CogError(f"{place}: {key} {values[key]!r} is not known, expected {', '.join(known)}")
     if "source" in values and "loader" in values:
-        raise CogError(f"{where} has a source and a loader; give one of them")
-    cfg = _preprocess(values.pop("preprocess", "protocol"), where)
+        raise CogError(f"{place} has a source and a loader; give one of them")
+    cfg = _preprocess(values.pop("preprocess", "protocol"), place)
     if "pooling" in values:
         cfg["FT_EXTRACT.POOLING"] = values.pop("pooling")
     folder = Path(path).resolve().parent
     if "loader" in values:
         file, separator, function = values["loader"].rpartition(":")
         if not separator or not file or not function.isidentifier():
-            raise CogError(f"{where}: loader {values['loader']!r} is not of the form FILE.py:load_my_model")
+            raise CogError(f"{place}: loader {values['loader']!r} is not of the form FILE.py:load_my_model")
         values["loader"] = f"{folder / file}:{function}"
     if "checkpoint" in values:
         values["checkpoint"] = str(folder / values["checkpoint"])
@@ -190,14 +190,14 @@ def _refuse_alias(loader: Any, node: Any) -> None:
 _Loader.add_constructor("!alias", _refuse_alias)
 
 
-def _preprocess(value: Any, where: str) -> dict[str, Any]:
+def _preprocess(value: Any, place: str) -> dict[str, Any]:
     if value in GEOMETRIES:
         return {"FT_EXTRACT.PREPROCESS": value} if value != GEOMETRIES[0] else {}
     if not isinstance(value, dict):
         raise CogError(
-            f"{where}: preprocess {value!r} is not known, expected {', '.join(GEOMETRIES)} or some of {', '.join(KEYS)}"
+            f"{place}: preprocess {value!r} is not known, expected {', '.join(GEOMETRIES)} or some of {', '.join(KEYS)}"
         )
-    from_mapping(value, where)
+    from_mapping(value, place)
     given = dict(value)
     if "image_size" in given:
         given.setdefault("resize_size", given["image_size"])

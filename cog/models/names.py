@@ -1,5 +1,5 @@
-"""Names of models and data sets as people write them: ``DINO`` and ``L5`` of the paper's tables, ``sup_ResNet50``, the
-label of an own model.
+"""Names of models and data sets from the texts that users write: ``DINO`` and ``L5`` as in the paper's tables,
+``sup_ResNet50``, the label of a user's own model.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from cog.models import models_file as own_models
 from cog.models.zoo import MODELS
 from cog.paths import ModelDir
 
-#: Groups that the paper puts before its labels: a-, s-, r-, d- and t-.
+#: Abbreviated groups before the paper's labels: a-, s-, r-, d- and t-.
 _GROUP = re.compile("^[asrdt]-(?=[A-Z])")
 
 
 def matching(text: str, labels: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the names that are meant by a text: equal in letters, digits and asterisks to the name or a label of it.
+    """Return the names that a text may mean: the name or one of its labels has the same letters, digits and asterisks.
 
     Args:
-        text: as it was given.
-        labels: other words for each name.
+        text: the user's text; upper and lower case are not distinguished.
+        labels: labels by name.
 
     >>> matching("l5", {"cog_l1": ("L1",), "cog_l5": ("L5",)})
     ['cog_l5']
@@ -39,7 +39,7 @@ def _plain(text: str) -> str:
 
 
 def labels_of(models_file: str | os.PathLike[str] | None = None) -> dict[str, tuple[str, ...]]:
-    """Return the labels of the models of the zoo and of a file of the user's, by name.
+    """Return the labels of the models of the zoo and of the user's file, by name.
 
     Raises:
         CogError: an unusable file.
@@ -61,20 +61,20 @@ def find_model(
     has_loader: bool = False,
     flag: str = "--model",
 ) -> str:
-    """Return the name of a model from a name or label; patterns and names of the user's own stay.
+    """Return the name of a model from a name or label; patterns and names of the user's models are returned unchanged.
 
-    What has the form of a name is only taken for another one that differs in upper and lower case: ``deit_s`` may be
-    the user's own, ``DeiT-S`` is a label.
+    A text in the form of a name stands only for names and labels that differ from it in upper and lower case:
+    ``deit_s`` may be the user's model, ``DeiT-S`` is a label.
 
     Args:
-        text: as it was given.
-        models_file: the user's models in one file.
-        root: folder of all models: a name that has a folder there is that.
-        has_loader: whether the user's own loader is given: what has the form of a name is that of the user's model.
-        flag: for messages.
+        text: the user's text.
+        models_file: file of the user's models.
+        root: folder of all models; a name with a folder there is returned unchanged.
+        has_loader: whether the user's own loader is given; a text in the form of a name is then returned unchanged.
+        flag: flag of the text, for messages.
 
     Raises:
-        CogError: a label of several models, or neither a name nor a label.
+        CogError: the text is a label of several models, or neither a name nor a label.
     """
     labels = labels_of(models_file)
     if text in labels:
@@ -82,19 +82,20 @@ def find_model(
     if is_model_name(text):
         if has_loader or (root is not None and ModelDir(root, text).path.is_dir()):
             return text
-        found = [
+        matches = [
             name for name, words in labels.items() if text.casefold() in map(str.casefold, (name, *words))
         ]
     else:
-        found = matching(text, labels)
-    if len(found) > 1:
-        raise CogError(f"{flag} {text} may be {some(found, 6)}; give one of these names")
-    if found:
-        return found[0]
-    if not is_model_name(text) and not re.search(r"[*?[]", text):  # a pattern
+        matches = matching(text, labels)
+    if len(matches) > 1:
+        raise CogError(f"{flag} {text} may be {some(matches, 6)}; give one of these names")
+    if matches:
+        return matches[0]
+    if not is_model_name(text) and not re.search(r"[*?[]", text):  # neither a name nor a pattern
         words = {word: name for name, others in labels.items() for word in (name, *others)}
         hint = did_you_mean(text, words)
-        if re.fullmatch(r"[^/]+/[^/]+", text):  # as the hub of transformers, and torch.hub, call it
+        # The form of names at the hub of transformers and in torch.hub.
+        if re.fullmatch(r"[^/]+/[^/]+", text):
             name = text.replace("/", "--")
             name = name if name.startswith(("hf_", "hub_")) else f"hf_{name}"
             hint = f"; did you mean {name}?" if is_model_name(name) else hint
@@ -106,15 +107,15 @@ def find_model(
 
 
 def find_dataset(text: str, *, root: str | os.PathLike[str] | None = None) -> str:
-    """Return the name of a data set from its name or label (``L5``, ``IN-1K``); others come back as they are.
+    """Return the name of a data set from its name or label (``L5``, ``IN-1K``); other texts are returned unchanged.
 
     Args:
-        text: as it was given.
-        root: folder of all models: a name that has a folder there is a data set of the user's own.
+        text: the user's text.
+        root: folder of all models; a text that is the name of a folder of results there is returned unchanged.
     """
     if datasets.find(text) is not None or not is_plain_name(text):
         return text
-    found = matching(text, {name: (datasets.label(name) or "",) for name in datasets.names()})
-    if not found or (root is not None and next(Path(root).glob(f"*/*/{text}"), None) is not None):
+    matches = matching(text, {name: (datasets.label(name) or "",) for name in datasets.names()})
+    if not matches or (root is not None and next(Path(root).glob(f"*/*/{text}"), None) is not None):
         return text
-    return found[0]
+    return matches[0]

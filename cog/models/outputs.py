@@ -1,4 +1,4 @@
-"""Features out of what networks return: one vector per image, tokens, a map, or an object with named fields."""
+"""Features in the outputs of networks: one vector per image, tokens, a map, or an object with named fields."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def features_of(
 
     Args:
         output: a tensor, or a dict or object with ``pooler_output``, ``last_hidden_state`` or ``logits``.
-        name: model, for messages.
+        name: name of the model, for messages.
         pooling: value of ``FT_EXTRACT.POOLING``.
-        n_prefix: number of tokens before those of the patches; None: told from the number of tokens.
+        n_prefix: number of tokens before those of the patches; None: derived from the number of tokens.
 
     Returns:
-        A tensor, ``(B, D)`` unless the network's own shape is another.
+        Features ``(B, D)``; an output without 2, 3 or 4 axes is returned unchanged.
 
     Raises:
-        CogError: no features are in it, or it has no tokens to pool; says what to add.
+        CogError: the output has no features, or no tokens to pool; the message has a remedy.
     """
     y = output if isinstance(output, torch.Tensor) else _field(output, name, pooling)
     if y.ndim == 3:
@@ -73,13 +73,13 @@ def _field(output: Any, name: str, pooling: str) -> torch.Tensor:
     )
 
 
-@functools.cache  # once, however many batches there are
+@functools.cache  # one warning per model, not per batch
 def _warn_of_logits(name: str) -> None:
     logger.warning("model %s returned logits, class scores: remove its classifier", name)
 
 
 def _prefix(n_tokens: int, name: str) -> int:
-    """Return the number of tokens before those of a square of patches."""
+    """Return the number of tokens before those of the patches, which form a square."""
     for n_prefix in (0, 1):
         if math.isqrt(n_tokens - n_prefix) ** 2 == n_tokens - n_prefix:
             return n_prefix
@@ -100,14 +100,14 @@ def pool(
     """Return one vector per image.
 
     Args:
-        tokens: ``(B, N, D)``.
+        tokens: tokens of the images, ``(B, N, D)``.
         n_prefix: number of tokens before those of the patches; the first of them is the class token.
-        pooling: "cls", "mean" (of the patches' tokens) or "cls+mean" (both, one after the other).
-        name: model, for messages.
-        norm: applied to each vector.
+        pooling: "cls", "mean" (of the patches' tokens) or "cls+mean" (both vectors, one after the other).
+        name: name of the model, for messages.
+        norm: normalization applied to each vector; None: no normalization.
 
     Raises:
-        CogError: no tokens, or no class token.
+        CogError: the model gives no tokens, or no class token.
     """
     if tokens.ndim != 3:
         raise CogError(

@@ -1,4 +1,4 @@
-"""Preprocessing as other libraries and users write it down, as :class:`cog.models.spec.Preprocess`."""
+"""Conversion of the preprocessing of other libraries and of users to :class:`cog.models.spec.Preprocess`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 #: Keys of a user's mapping.
 KEYS = ("image_size", "resize_size", "mean", "std", "interpolation", "squash")
 
-#: Numbers that Pillow gives its filters, as files of transformers have them.
+#: Names of Pillow's filters by their numbers, which files of transformers hold.
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
-#: Of older files, where a size is one number: classes of transformers that take it for the shortest side.
+#: Beginnings of the names of transformers' classes that take a single number, in older files, for the shortest side.
 _SHORTEST = ("CLIP", "ConvN", "Bit", "Levit", "PoolFormer")
 
 
@@ -26,7 +26,7 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
 
     Args:
         values: the mapping; ``image_size`` is the side of the crop.
-        source: what has it, for messages.
+        source: origin of the mapping, for messages.
 
     Raises:
         CogError: an unknown key, or a value that cannot be used.
@@ -63,16 +63,16 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
 
 
 def to_mapping(preprocess: Preprocess) -> dict[str, Any]:
-    """Return the mapping of which :func:`from_mapping` makes the same preprocessing."""
+    """Return the mapping that :func:`from_mapping` converts to the same preprocessing."""
     values = (preprocess.crop, preprocess.resize, list(preprocess.mean), list(preprocess.std))
     return dict(zip(KEYS, (*values, preprocess.interpolation, preprocess.squash), strict=True))
 
 
 def check_keys(values: Mapping[Any, Any], known: Sequence[str], source: str) -> None:
-    """Check that a mapping has no other keys.
+    """Check that a mapping has only known keys.
 
     Raises:
-        CogError: it has; names the nearest that is known.
+        CogError: an unknown key; the message names the nearest known key.
     """
     for key in values:
         if key not in known:
@@ -96,11 +96,11 @@ def from_transforms(transforms: Any, source: str = "the weights") -> Preprocess:
     """Return the preprocessing of torchvision's transforms.
 
     Args:
-        transforms: those of weights, or a list with Resize, CenterCrop and Normalize.
-        source: what has them, for messages.
+        transforms: the transforms of weights, or a ``Compose`` with Resize, CenterCrop and Normalize.
+        source: origin of the transforms, for messages.
 
     Raises:
-        CogError: for anything else.
+        CogError: other transforms.
     """
     if all(hasattr(transforms, name) for name in ("resize_size", "crop_size", "mean", "std")):
         (resize,), (crop,) = transforms.resize_size, transforms.crop_size
@@ -131,7 +131,7 @@ def from_processor(values: Mapping[str, Any], source: str) -> Preprocess:
     """Return the preprocessing of a ``preprocessor_config.json`` of transformers.
 
     Raises:
-        CogError: entries that are not understood.
+        CogError: unknown or missing entries.
     """
     kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or "")
     size, crop = _side(values.get("size"), kind), _side(values.get("crop_size"), kind)
@@ -160,7 +160,7 @@ def from_processor(values: Mapping[str, Any], source: str) -> Preprocess:
 
 
 def _side(size: Any, kind: str) -> tuple[int, bool] | None:
-    """Return the side of images and whether their shape is changed; transformers writes sizes in several ways."""
+    """Return the side of images and whether resizing changes their shape, from one of transformers' forms of a size."""
     if isinstance(size, Mapping):
         if "shortest_edge" in size:
             return size["shortest_edge"], False
@@ -175,11 +175,11 @@ def declared(value: Any, source: str) -> Preprocess | None:
 
     Args:
         value: a mapping (see :func:`from_mapping`), transforms, or an image processor of transformers. Functions and
-            methods, which modules may have under this name for purposes of their own, declare nothing.
-        source: what has it, for messages.
+            methods are ignored: modules may have one of this name for another purpose.
+        source: origin of the value, for messages.
 
     Raises:
-        CogError: anything else.
+        CogError: any other value.
     """
     if value is None or inspect.isroutine(value):
         return None

@@ -1,6 +1,7 @@
-"""Data that a model has seen in pretraining, by its name: from its row, its library's tags, or the user's file.
+"""The pretraining data of a model by its name, from the row in the zoo, the library's tags, or the user's file.
 
-``L1`` to ``L5`` are unseen only by models whose pretraining used nothing beyond IN-1K. Imports no torch and no library.
+The concepts of ``L1`` to ``L5`` are unseen only by models that were pretrained on IN-1K alone. This module imports
+neither torch nor another library.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from cog.models.zoo import MODELS
 
 IN1K, IN21K, IN1K_AND_OTHER, WEB, UNKNOWN = PRETRAINING
 
-#: Words in names and tags of the libraries' models. DINOv2's and DINOv3's data (LVD) and EVA's (merged 30M and 38M)
-#: hold IN-21K, and SSLD distills with images of it.
+#: Words in names and tags of the libraries' models. The data of DINOv2 and DINOv3 (LVD) and of EVA (merged 30M and 38M)
+#: include IN-21K, and SSLD distills with images of IN-21K.
 _IN21K = re.compile(r"in12k|inw?2[12]k|(pt|ft)?2[12]k|lvd\d+m|dinov[23]|m3[08]m|ssld")
 _WEB = re.compile(
     r"laion\w*|openai|webli|datacomp\w*|commonpool|(m|mobile|meta|tiny)?clip[a2]?|dfn\w*|yfcc\w*|cc3m|cc12m|merged2b|siglip2?|"
@@ -24,23 +25,23 @@ _WEB = re.compile(
 )
 _IN1K = re.compile(r"in1k|imagenet1k|1k|mae|fcmae|dino")
 
-#: Owners whose names say IN-1K of models that saw nothing else; others train MAE and DINO on data of their own, or
-#: fine-tune on IN-1K what saw more before.
+#: Owners whose models with IN-1K, MAE or DINO in their names were trained on IN-1K alone; other owners train MAE and
+#: DINO on other data, or fine-tune on IN-1K after training on more data.
 _OWNERS = re.compile(r"hf_(facebook|timm|apple|shi-labs)--|hub_facebookresearch--")
 
-#: Trained on IN-1K, with teachers that saw IN-21K (USI's, BiT's) or web data (BEiT v2's CLIP).
+#: Models trained on IN-1K, with teachers trained on IN-21K (USI's, BiT's) or on web data (BEiT v2's CLIP).
 _TAUGHT = re.compile(r"beitv2|usi_in1k|goog_distilled")
 
 
 def pretraining(name: str, models_file: str | os.PathLike[str] | None = None) -> str:
-    """Return what a model has seen, one of :data:`cog.models.spec.PRETRAINING`.
+    """Return the pretraining data of a model, one of :data:`cog.models.spec.PRETRAINING`.
 
     Args:
-        name: its name: of the paper, of a library, or of an entry of ``models_file``.
-        models_file: the user's models; what an entry says comes first.
+        name: name of the model in the paper, in a library, or in ``models_file``.
+        models_file: file of the user's models; the model's entry there takes precedence.
 
     Raises:
-        CogError: an unusable file, or entry of the model.
+        CogError: an unusable file, or an unusable entry of the model.
     """
     entry = own_models.find(models_file, name) if models_file is not None else None
     if entry is not None and (said := stated(entry)) is not None:
@@ -50,7 +51,7 @@ def pretraining(name: str, models_file: str | os.PathLike[str] | None = None) ->
 
 
 def stated(entry: ModelEntry) -> str | None:
-    """Return what an entry of the user's says a model has seen, unknown of weights of its own; None: as its source."""
+    """Return the pretraining data of a user's entry, "unknown" for the user's weights; None: the data of its source."""
     if entry.pretraining is not None:
         return entry.pretraining
     return UNKNOWN if entry.loader is not None or entry.checkpoint is not None else None
@@ -66,10 +67,10 @@ def _from_tags(name: str) -> str:
         return WEB
     if in21k:
         return IN21K
-    # Of a repository of torch.hub the name says nothing: the models of one saw different data.
+    # The name of a torch.hub repository is left out: its models were pretrained on different data.
     told = _words(name.rpartition(".")[2]) if title == "hub" else words
     known = title not in ("hf", "hub") or _OWNERS.match(name.lower()) is not None
-    # torchvision's classification weights, SWAG's included, end on IN-1K.
+    # torchvision's classification weights, SWAG's included, were trained on IN-1K last.
     in1k = title == "torchvision" or (known and any(map(_IN1K.fullmatch, told)))
     if in1k and (web or _TAUGHT.search(name)):
         return IN1K_AND_OTHER

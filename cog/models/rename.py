@@ -1,7 +1,7 @@
 """Parameter names of other frameworks and conversions, in terms of torchvision's (or CLIP's) names.
 
 Each function takes a state dict (name -> tensor or numpy array) and returns one with the architecture's
-names. What a function does not know keeps its name, so that loading reports it as unexpected.
+names. Unknown names are kept, so that loading reports them as unexpected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _numbered(name: str, index: int) -> str:
 
 
 def _tensor(array: np.ndarray, shape: str = "") -> torch.Tensor:
-    """Copy an array into a tensor; ``shape`` "hwio" transposes a convolution kernel, "flat" flattens."""
+    """Copy an array into a tensor; ``shape`` "hwio" transposes a convolution kernel, "flat" flattens the array."""
     import torch
 
     if shape == "hwio" and array.ndim == 4:
@@ -113,8 +113,8 @@ _HAIKU_LEAVES = {
 def byol_haiku(state: dict[str, Any]) -> dict[str, Any]:
     """Rename BYOL's entries, ``params/<module>/<leaf>`` and ``state/<module>/~/mean_ema/average``.
 
-    Of the moving averages' state, evaluation uses "average" ("hidden" and "counter" only serve
-    to update it).
+    Evaluation uses the entry "average" of the moving averages' state; the entries "hidden" and "counter" only serve
+    to update it.
     """
     renamed = {}
     for name, array in state.items():

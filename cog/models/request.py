@@ -1,4 +1,4 @@
-"""The model that a command was asked for: its checkpoint, its folder, and its description for records."""
+"""The model that a user requests in a command: its checkpoint, its folder, and its description for records."""
 
 from __future__ import annotations
 
@@ -31,22 +31,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Entry of features.json for what a loader declared.
+#: Entry of features.json for the preprocessing that a loader declared.
 _DECLARED = "declared_by_loader"
 
-#: Classes of ImageNet-1K: so many features are rather scores.
+#: Number of classes of ImageNet-1K; as many features are probably the scores of a classifier.
 _N_CLASSES_IN1K = 1000
 
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model by name, and where it and its results lie; fields are the values of the flags of their names, and:
+    """A model by name, and the places of its files and results.
+
+    A field with the name of a flag holds the value of the flag.
 
     Attributes:
-        source: name under which the network is known, when that is not ``model``.
-        own: the model's entry in ``own_file``, the ``--models_file``.
+        source: name of the network in the zoo or in its library, if it is not ``model``.
+        entry: the model's entry in ``entry_file``; None: no entry.
+        entry_file: value of ``--models_file``, if the model has an entry there.
 
-    Properties are computed, and checked, when they are first asked for.
+    Properties are computed and checked on first use.
     """
 
     model: str
@@ -56,9 +59,9 @@ class ModelRequest:
     model_loader: str | None = None
     strict_hash: bool = False
     source: str | None = None
-    own: ModelEntry | None = None
-    own_file: str = ""
-    #: What the loader declared, once :meth:`config` knows it.
+    entry: ModelEntry | None = None
+    entry_file: str = ""
+    #: Preprocessing that the loader declared, set by :meth:`config`.
     declared: Preprocess | None = field(default=None, init=False, compare=False)
 
     def config(
@@ -71,20 +74,21 @@ class ModelRequest:
         """Return the configuration with the defaults of this model.
 
         Args:
-            config_file: a YAML file of the user's.
+            config_file: path of the user's YAML file.
             opts: flat ``[KEY, VALUE, ...]`` list.
-            records: features.json of earlier extractions: what the same loader declared then need not be asked for by
-                running it. None: what a loader declares is left out.
+            records: contents of the features.json of earlier extractions; a declaration of the same loader in them is
+                used instead of running the loader. None: declarations of loaders are left out.
 
         Raises:
             CogError: an unknown model, an unusable configuration, a loader that fails.
         """
         common: dict[str, Any] = {"model_name": self.model, "config_file": config_file, "opts": list(opts)}
-        if self.own is not None:
-            common |= {"own": self.own.cfg, "own_source": self.own_file}
+        if self.entry is not None:
+            common |= {"own": self.entry.cfg, "own_source": self.entry_file}
         if self.model_loader is None:
             return config.get_cfg(model=self.spec, **common)
-        cfg = config.get_cfg(model=MODELS.get(self.model), **common)  # before the loader is waited for
+        # The configuration is checked before the slow loader runs.
+        cfg = config.get_cfg(model=MODELS.get(self.model), **common)
         if records is None:
             return cfg
         for record in filter(self._made_with, records):
@@ -120,7 +124,7 @@ class ModelRequest:
         return {}
 
     def _loaded(self, pooling: str) -> Backbone:
-        """Return the network of the user's loader, which alone knows its preprocessing, loaded once."""
+        """Return the network of the user's loader, loaded once for its preprocessing and its features."""
         from cog.models.backbone import load_backbone
 
         if pooling not in self._backbones:
@@ -136,7 +140,7 @@ class ModelRequest:
 
     @cached_property
     def spec(self) -> ModelSpec | LibraryModel:
-        """The declaration of a model without a loader of the user's.
+        """Declaration of the model, which must not have a user's loader.
 
         Raises:
             CogError: an unknown model, or a library that is not installed.
@@ -144,14 +148,14 @@ class ModelRequest:
         try:
             return find_spec(self.known_as, self.library_folder)
         except CogError as error:
-            if self.own is None:
+            if self.entry is None:
                 raise
-            what = f"source of {self.model}" if self.source else f"{self.model} has no source and no loader"
-            raise CogError(f"{self.own_file}: {what}: {error}") from error
+            fault = f"source of {self.model}" if self.source else f"{self.model} has no source and no loader"
+            raise CogError(f"{self.entry_file}: {fault}: {error}") from error
 
     @property
     def library_folder(self) -> Path | None:
-        """Folder of a library's files: that of the checkpoint that was given, else the model's."""
+        """Folder of a library's files: the folder of the given checkpoint, else that of the model."""
         if self.ckpt_file is not None:
             return Path(self.ckpt_file).parent
         return ModelDir(self.models_root_dir, self.model).home if self.models_root_dir is not None else None
@@ -162,15 +166,15 @@ class ModelRequest:
         return self.source or self.model
 
     def with_models_file(self, path: str | None) -> ModelRequest:
-        """Return the request with what the model's entry in a file of the user's models says; flags come first.
+        """Return the request with the values of the model's entry in the user's file; flags take precedence.
 
         Raises:
-            CogError: an unusable file or entry, or a name that only resembles one of the file's.
+            CogError: an unusable file or entry, or an unknown name that resembles a name in the file.
         """
         if path is None:
             return self
-        own = models_file.find(path, self.model)
-        if own is None:
+        entry = models_file.find(path, self.model)
+        if entry is None:
             known = self.model in MODELS or is_library_model(self.model) or self.model_loader is not None
             if not known and (names := models_file.near(path, self.model)):
                 raise CogError(
@@ -179,18 +183,18 @@ class ModelRequest:
             return self
         return dataclasses.replace(
             self,
-            own=own,
-            own_file=str(path),
-            source=None if self.model_loader else own.source,
-            model_loader=self.model_loader or own.loader,
-            ckpt_file=self.ckpt_file or own.checkpoint,
+            entry=entry,
+            entry_file=str(path),
+            source=None if self.model_loader else entry.source,
+            model_loader=self.model_loader or entry.loader,
+            ckpt_file=self.ckpt_file or entry.checkpoint,
         )
 
     def check_variant(self, cfg: CfgNode) -> None:
-        """Check that no variant is asked for of a model with its own loader.
+        """Check that the configuration has no variant if the model has a user's loader.
 
         Raises:
-            CogError: it is.
+            CogError: a variant with a loader.
         """
         if self.model_loader is not None and cfg.FT_EXTRACT.VARIANT:
             raise CogError(
@@ -199,7 +203,7 @@ class ModelRequest:
 
     @cached_property
     def paths(self) -> tuple[Path | None, ModelDir | None]:
-        """Checkpoint (None: the loader does without, or the library has one) and model folder (None: not known).
+        """Checkpoint (None: the loader needs none, or the library has one) and model folder (None: not known).
 
         Raises:
             CogError: missing flags, folders or files.
@@ -232,28 +236,28 @@ class ModelRequest:
         return checkpoint, model_dir
 
     def _flag(self, flag: str, key: str) -> str:
-        """Return what messages call the place of a file: a flag, or the key of the model's entry that stands for it."""
+        """Return the origin of a file's path for messages: the flag, or the key in the model's entry."""
         given = self.ckpt_file if key == "checkpoint" else self.model_loader
-        if self.own is None or getattr(self.own, key) != given:
+        if self.entry is None or getattr(self.entry, key) != given:
             return flag
-        return f"{self.own_file}: {key} of {self.model}:"
+        return f"{self.entry_file}: {key} of {self.model}:"
 
     def _has_weights(self) -> bool:
-        """Return whether the model, which must be a known one, can do without a checkpoint of the user's."""
+        """Return whether the model, which must be known, needs no checkpoint of the user."""
         if self.model_loader is not None or is_library_model(self.known_as):
             return True
         return isinstance(self.spec, LibraryModel)
 
     @property
     def library_model(self) -> LibraryModel | None:
-        """The declaration of a model of another library; None for others."""
+        """Declaration of a model of another library; None for other models."""
         if self.model_loader is not None or not isinstance(self.spec, LibraryModel):
             return None
         return self.spec
 
     @property
     def checkpoint(self) -> Path | None:
-        """The checkpoint; None: the loader does without, or the library has the weights."""
+        """The checkpoint; None: the loader needs none, or the library has the weights."""
         return self.paths[0]
 
     @property
@@ -262,10 +266,10 @@ class ModelRequest:
         return self.paths[1]
 
     def check_weights(self) -> None:
-        """Check that the model is known, and that its weights are there or can be downloaded.
+        """Check that the model is known, and that its weights exist or can be downloaded.
 
         Raises:
-            CogError: see :attr:`paths`; a library's model without a checkpoint that has no weights.
+            CogError: see :attr:`paths`; a library's model without a checkpoint and without weights to download.
         """
         library_model = self.library_model
         if self.checkpoint is None and library_model is not None and library_model.address is None:
@@ -280,7 +284,7 @@ class ModelRequest:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """The part of features.json that identifies the network.
+        """Part of features.json that identifies the network.
 
         Raises:
             CogError: see :attr:`paths`; with ``strict_hash`` a checkpoint that is not the published file.
@@ -297,8 +301,8 @@ class ModelRequest:
         description["pretraining"] = self.pretraining
         if self.source is not None:
             description["source"] = self.source
-        if self.own is not None:
-            facts = {"label": self.own.label, "group": self.own.group}
+        if self.entry is not None:
+            facts = {"label": self.entry.label, "group": self.entry.group}
             description |= {key: value for key, value in facts.items() if value is not None}
         if self.library_model is not None and digest is None:
             description["weights"] = self.library_model.address
@@ -323,10 +327,10 @@ class ModelRequest:
         return published
 
     def fine_tuned(self, cfg: CfgNode) -> dict[str, Any]:
-        """Return what else makes fine-tuned networks of this name differ; nothing, as before, for models of the zoo.
+        """Return further settings that distinguish fine-tuned networks of this name; none for models of the zoo.
 
         Raises:
-            CogError: fine-tuning is asked for another geometry of images than the protocol's.
+            CogError: the configuration has another geometry of images than the protocol.
         """
         fx = cfg.FT_EXTRACT
         if fx.IMAGE_INTERPOLATION != "bicubic" or fx.IMAGE_SQUASH:
@@ -338,9 +342,10 @@ class ModelRequest:
         return {key: value for key, value in facts.items() if value is not None}
 
     def preprocessing(self, cfg: CfgNode) -> dict[str, Any]:
-        """Return the part of features.json that says what the network sees and how its tokens are pooled.
+        """Return the part of features.json about the input of the network and the pooling of its tokens.
 
-        What is as in the protocol has no entry of its own, as in the files of earlier versions.
+        Squashing, geometry, pooling and a loader's declaration have an entry only where they differ from the protocol,
+        as in the files of earlier versions.
         """
         fx = cfg.FT_EXTRACT
         record = {
@@ -363,15 +368,15 @@ class ModelRequest:
 
     @property
     def pretraining(self) -> str:
-        """What the model has seen, as :func:`cog.models.pretraining.pretraining` tells it, by the weights' tag."""
-        if self.own is not None and (said := stated(self.own)) is not None:
+        """Pretraining data of the model, see :func:`cog.models.pretraining.pretraining`, by the tag of its weights."""
+        if self.entry is not None and (said := stated(self.entry)) is not None:
             return said
         if self.model_loader is not None:
             return UNKNOWN
         return pretraining(self.library_model.tagged if self.library_model else self.spec.name)
 
     def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
-        """Return one line that says what the network sees and gives."""
+        """Return one line about the input and the features of the network."""
         fx = cfg.FT_EXTRACT
         side = "both sides" if fx.IMAGE_SQUASH else "shortest side"
         if backbone.feature_dim == _N_CLASSES_IN1K:
@@ -412,15 +417,15 @@ def _rounded(values: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class DeclaredInput:
-    """What a user's loader declares, as the configuration asks for it."""
+    """The preprocessing that a user's loader declares, with the methods of a declaration for the configuration."""
 
     name: str
     preprocess: Preprocess
 
     def resolve(self, profile: str, variant: str) -> DeclaredInput:
-        """Return it; profiles make no difference."""
+        """Return the declaration itself: profiles make no difference."""
         return self
 
     def preprocess_for(self, geometry: str) -> Preprocess:
-        """Return the input under ``FT_EXTRACT.PREPROCESS``."""
+        """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``."""
         return self.preprocess if geometry == "model" else self.preprocess.protocol()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-#: Groups of the paper's result tables (Table 1), and models released later, which its tables do not have.
+#: Groups of the paper's result tables (Table 1), and groups of models that these tables do not have.
 CATEGORIES = (
     "reference",
     "architecture",
@@ -29,7 +29,7 @@ CATEGORIES = (
 )
 
 
-#: What a model may have seen in pretraining: whether the concepts of the levels were unseen follows from it.
+#: Kinds of pretraining data, from which it follows whether the concepts of the levels were unseen.
 PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")
 
 
@@ -43,7 +43,7 @@ class Preprocess:
         mean: per-channel (RGB) mean of pixels in [0, 1].
         std: per-channel (RGB) standard deviation.
         interpolation: one of :data:`cog.constants.INTERPOLATIONS` (Pillow, antialiased).
-        squash: whether both sides are resized to ``resize``, whatever the image's shape.
+        squash: whether both sides are resized to ``resize``, without regard to the image's shape.
     """
 
     resize: int = 224
@@ -54,7 +54,7 @@ class Preprocess:
     squash: bool = False
 
     def protocol(self) -> Preprocess:
-        """Return the same input in the benchmark's geometry: shortest side resized to the crop, bicubic."""
+        """Return this preprocessing with the benchmark's geometry: shortest side resized to the crop, bicubic."""
         return dataclasses.replace(self, resize=self.crop, interpolation="bicubic", squash=False)
 
     def apply_to(self, cfg: CfgNode) -> None:
@@ -73,15 +73,15 @@ class Unwrap:
 
     Attributes:
         key: entry of the outer dict that holds the state dict; None for a bare state dict.
-        prefix: kept and stripped.
-        ignored_prefixes: prefixes (as in the file) of the parameters that belong to something else, such as a
+        prefix: prefix of the parameters that are kept; it is stripped.
+        ignored_prefixes: prefixes (as in the file) of the parameters outside the network, such as those of a
             momentum encoder; a key with neither ``prefix`` nor one of these is an error.
-        drop: prefixes (after stripping) of the parameters that are not part of the backbone; those of
-            the network's ``head`` are dropped anyway.
-        rename: ``"module:function"`` from a state dict to one with the architecture's names.
-        ema_alternative: ``(key, its error, error of key)``: entries of a second state dict (a moving average)
-            and of the two validation errors; the one with the lower error is taken.
-        allow: names of the classes the file may contain beside tensors, resolved by
+        drop: prefixes (after stripping) of the parameters that are not part of the backbone; the parameters of
+            the network's ``head`` are always dropped.
+        rename: ``"module:function"`` of a function from a state dict to one with the architecture's names.
+        ema_alternative: keys of a second state dict (a moving average), of its validation error, and of the
+            validation error of the first state dict; the state dict with the lower error is taken.
+        allow: names of the classes that the file may contain in addition to tensors, resolved by
             :mod:`cog.models.checkpoint`.
     """
 
@@ -99,7 +99,7 @@ class CheckpointSource:
     """A link to a checkpoint.
 
     Attributes:
-        url: link of the file; of a web page when ``manual``.
+        url: link to the file, or to a web page if ``manual``.
         sha256: all or the first of the 64 hexadecimal digits of the file's SHA-256; empty when unknown.
         parts: suffix of ``url`` and of ``model.ckpt`` for each file of the checkpoint.
         member: path of the checkpoint inside the downloaded zip archive.
@@ -121,10 +121,10 @@ class Variant:
 
     Attributes:
         note: change and its reason, for the documentation.
-        preprocess: replaces the model's, when given.
-        network_args: added to the constructor's arguments.
-        feature_dim: replaces the model's, when given.
-        head: modules removed in addition.
+        preprocess: preprocessing in place of the model's; None: no change.
+        network_args: arguments added to those of the constructor.
+        feature_dim: D in place of the model's; None: no change.
+        head: names of further modules that are removed.
     """
 
     note: str
@@ -156,11 +156,11 @@ class Paper:
     """Entry of a model in the benchmark's paper.
 
     Attributes:
-        label: label in its tables.
-        category: group in its tables, one of ``CATEGORIES``.
-        title: title of the publication that the model is from.
+        label: label in the paper's tables.
+        category: group in the paper's tables, one of ``CATEGORIES``.
+        title: title of the publication that introduced the model.
         comparable: whether the paper compares the model with ResNet-50 (similar size).
-        parameters: millions of parameters, as its table of models prints them (None: not listed there).
+        parameters: millions of parameters in the paper's table of models; None: not listed there.
     """
 
     label: str
@@ -196,9 +196,9 @@ class Release:
     Attributes:
         script: file in ``prepare_models/`` that fetches the checkpoint.
         sources: links to the checkpoint, best first.
-        license: license of the weights or, failing that, of the repository that releases them; both where they
-            contradict each other; empty when neither states one.
-        accuracy: accuracy of the released classifier on ImageNet-1K; None for files without a classifier, and where no
+        license: license of the weights or, failing that, of the repository that releases them; both licenses if they
+            contradict each other; empty if neither is stated.
+        accuracy: accuracy of the released classifier on ImageNet-1K; None for files without a classifier, and if no
             figure is known.
     """
 
@@ -215,18 +215,18 @@ class ModelSpec:
     Attributes:
         name: ``<model_title>_<architecture_name>``, split at the first underscore.
         paper: entry of the model in the benchmark's paper.
-        network: its architecture.
+        network: architecture of the model.
         layouts: layouts of checkpoint files: first the authors', then re-releases and conversions of the same weights;
-            the names in a file decide.
-        preprocess: input the weights expect.
+            the names in a file determine its layout.
+        preprocess: preprocessing that the weights expect.
         profiles: differences under a profile other than "authors".
         variants: further outputs or inputs of the same network.
         release: release of the weights.
         note: remark for readers of the table.
-        pretraining: data that the weights have seen, one of ``PRETRAINING``.
+        pretraining: data that the weights were trained on, one of ``PRETRAINING``.
 
     Raises:
-        CogError: when the name, category or width is not usable.
+        CogError: an unusable name, category, pretraining or width.
     """
 
     name: str
@@ -260,14 +260,14 @@ class ModelSpec:
 
     @property
     def sha256_prefixes(self) -> tuple[str, ...]:
-        """SHA-256, or their known first digits, of files that hold these weights; may be empty."""
+        """SHA-256 digests, or their known first digits, of the files that hold these weights; may be empty."""
         return tuple(source.sha256 for source in self.release.sources if source.sha256 and not source.member)
 
     def preprocess_for(self, geometry: str) -> Preprocess:
-        """Return the input under ``FT_EXTRACT.PREPROCESS``.
+        """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``.
 
         Raises:
-            CogError: for "model", when no image protocol of the model's authors is declared.
+            CogError: "model", without a declared image protocol of the model's authors.
         """
         if geometry != "model":
             return self.preprocess
@@ -288,7 +288,7 @@ class ModelSpec:
         """Return the declaration with a profile's and a variant's differences applied.
 
         Raises:
-            CogError: for an unknown profile, or a variant this model does not have.
+            CogError: an unknown profile, or a variant that the model does not have.
         """
         if profile not in PROFILES:
             raise CogError(f"profile {profile!r} is not known, expected {' or '.join(PROFILES)}")

@@ -13,7 +13,7 @@ COLUMNS = (
     "script", "license", "publication", "notes",
 )  # fmt: skip
 
-#: What fits on a terminal.
+#: Columns that fit on a terminal.
 SHORT_COLUMNS = ("model", "category", "dim", "params (M)", "input", "script", "notes")
 
 _STATISTICS = {
@@ -64,7 +64,7 @@ def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, li
     Args:
         specs: the models.
         columns: headers of the columns to include.
-        links: path from the page to the scripts; their names become links. Empty: none.
+        links: path from the page to the scripts, whose names become links; empty: no links.
     """
 
     def cell(spec: ModelSpec, column: str) -> str:

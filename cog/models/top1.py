@@ -1,7 +1,7 @@
 """ImageNet-1K validation accuracy of a released classifier, to compare with the published figure.
 
-A wrong layer, class order or normalization shows at once. Images are treated as the weights' authors do
-(their resizing and crop), not as in the benchmark.
+A wrong layer, class order or normalization clearly lowers the accuracy. Images are resized and cropped as by the
+weights' authors, not as in the benchmark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cog.models.spec import ModelSpec
 from cog.runtime.device import exact_float32
 from cog.runtime.progress import Progress
 
-#: Larger differences, in percentage points, are not explained by the decoder or the resampling.
+#: Largest difference, in percentage points, that the decoder or the resampling explains.
 TOLERANCE = 0.5
 
 
@@ -35,7 +35,7 @@ class Accuracy:
 
     Attributes:
         top1: accuracy in percent.
-        n_images: number of images it was measured on.
+        n_images: number of images that were classified.
     """
 
     top1: float
@@ -61,11 +61,11 @@ def measure(
 
     Args:
         spec: a model with a published accuracy.
-        ckpt_file: its checkpoint, with the original classifier.
-        in1k_images_root: holds ``val/<wnid>/*.JPEG``.
+        ckpt_file: checkpoint of the model, with the original classifier.
+        in1k_images_root: folder with ``val/<wnid>/*.JPEG``.
         device: device of the computation.
         batch_size: images per forward pass.
-        n_workers: decoding threads.
+        n_workers: number of decoding threads.
         limit: number of images, spread evenly over the classes; 0 takes all.
 
     Raises:
@@ -115,7 +115,7 @@ def verdict(spec: ModelSpec, accuracy: Accuracy) -> str:
     """Return one line that compares an accuracy with the published one."""
     assert spec.release.accuracy is not None
     difference = accuracy.top1 - spec.release.accuracy.top1
-    # Two standard deviations of a proportion, on top, for samples of the validation images.
+    # For a sample of the validation images, the tolerance grows by two standard deviations of a proportion.
     noise = 0.0
     if accuracy.n_images < 50_000:
         p = spec.release.accuracy.top1 / 100

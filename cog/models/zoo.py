@@ -1,7 +1,7 @@
-"""The models, one row each. To add one: write its row here; tests of every row follow by themselves.
+"""The models, one row each. A new model is a new row here; the tests cover every row.
 
 Layouts of the files are those that the authors' own code writes and reads. Parameter counts are without
-classifier, as in the paper's table of models; a row's note explains where they differ from it.
+classifier, as in the paper's table of models; a row's note explains a difference from that table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def register(spec: ModelSpec) -> ModelSpec:
     """Add a model.
 
     Raises:
-        CogError: when the name is taken.
+        CogError: the name is taken.
     """
     if spec.name in MODELS:
         raise CogError(f"model {spec.name} is declared twice")
@@ -38,7 +38,7 @@ def register(spec: ModelSpec) -> ModelSpec:
 
 
 def list_models(category: str | None = None) -> list[str]:
-    """Return the names of all models, or of one category, in the paper's order, later ones last."""
+    """Return the names of all models, or of one category, in the paper's order; later models come last."""
     return [name for name, spec in MODELS.items() if category in (None, spec.paper.category)]
 
 
@@ -46,7 +46,7 @@ def get_spec(name: str) -> ModelSpec:
     """Return a model's declaration.
 
     Raises:
-        CogError: an unknown model; the message names similar ones.
+        CogError: an unknown model; the message names similar models.
     """
     if name in MODELS:
         return MODELS[name]
@@ -70,19 +70,19 @@ _FB = "https://dl.fbaipublicfiles.com/"
 _DROPBOX = "https://www.dropbox.com/"
 
 # ---- layouts ----------------------------------------------------------------------------------------
-#: torchvision's parameter names, bare or in the usual wrappings: plain state dicts that users have.
+#: Layouts with torchvision's parameter names, bare or in the usual wrappings: plain state dicts of users.
 _PLAIN = tuple(Unwrap(key, prefix) for prefix in ("module.", "") for key in (None, "state_dict", "model"))
 _MOCO = Unwrap("state_dict", "module.encoder_q.", ignored_prefixes=("module.encoder_k.", "module.queue"))
 _PYCLS = Unwrap(
     "model_state",
-    # Newer files of the same code base hold a moving average of the weights too.
+    # Newer files of the same code base also hold a moving average of the weights.
     ema_alternative=("ema_state", "ema_err", "test_err"),
     allow=("numpy.scalar",),  # the learning rate
 )
 
 
 def _timm(name: str) -> CheckpointSource:
-    """Return the source of the same weights as re-released by timm in safetensors (equality is not checked here)."""
+    """Return the source of the same weights in timm's re-release as safetensors (equality is not checked here)."""
     url = f"https://huggingface.co/timm/{name}/resolve/main/model.safetensors"
     return CheckpointSource(url, note="re-released by timm")
 
@@ -365,7 +365,7 @@ register(
             parameters=21.1,
         ),
         Network("cog.models.arch.t2t:T2TViT", feature_dim=384, parameters=21_080_422, head=("head",)),
-        # No other entry: the file's "state_dict", if any, would be other weights than the paper's.
+        # No other entry: the file's "state_dict", if any, would hold other weights than the paper's.
         layouts=(
             Unwrap("state_dict_ema", allow=("argparse.Namespace",)),
             Unwrap("state_dict_ema", "module."),
@@ -811,8 +811,8 @@ register(
     )
 )
 
-# ---- of the paper's first version alone -----------------------------------------------------------------
-# Of its supplement's Fig. 11, which has no numbers. torchvision's V1 weights; their file names hold the hashes.
+# ---- only in the paper's first version ------------------------------------------------------------------
+# From Fig. 11 of its supplement, which has no numbers. torchvision's V1 weights; their file names hold the hashes.
 for _name, _label, _title, _constructor, _parameters, _file, _hash, _timm_name, _top1 in (
     (
         "sup_alexnet", "AlexNet", "One weird trick for parallelizing convolutional neural networks", "alexnet",

@@ -287,14 +287,16 @@ def test_entries(own_file, tmp_path):
     assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (64, 64, "bilinear")
     assert list(fx.IMAGE_NORM.MEAN) == [0.5] * 3 and list(fx.IMAGE_NORM.STD) == [0.229, 0.224, 0.225]
     assert small.ckpt_file == str(tmp_path / "weights/small.pth")
-    assert small.own.label == "Small one" and small.own.group == "ours" and small.own.pretraining == "web"
+    assert (
+        small.entry.label == "Small one" and small.entry.group == "ours" and small.entry.pretraining == "web"
+    )
     fx = run(ask(own_file, "mine_model"))
     assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (256, 224, "bilinear")
     loaded = ask(own_file, "mine_loaded")
     assert loaded.model_loader == f"{tmp_path}/nets/net.py:load_my_model" and loaded.source is None
-    assert loaded.own.cfg == {"FT_EXTRACT.POOLING": "mean"}
+    assert loaded.entry.cfg == {"FT_EXTRACT.POOLING": "mean"}
     assert run(ask(own_file, "sup_resnet50")).IMAGE_CROP_SIZE == 224
-    assert ask(own_file, "torchvision_resnet18").own is None  # not in the file: as without it
+    assert ask(own_file, "torchvision_resnet18").entry is None  # not in the file: as without it
     assert (
         list(run(ask(own_file, "mine_small"), "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]").IMAGE_NORM.MEAN)
         == [0] * 3
@@ -328,7 +330,7 @@ def test_bad_entries(entry, message, tmp_path, monkeypatch):
 def test_a_bad_entry_is_its_own_matter(own_file):
     with pytest.raises(CogError, match="mine_broken: unknown key 'sorce'; did you mean source"):
         ask(own_file, "mine_broken")
-    assert ask(own_file, "mine_small").own is not None
+    assert ask(own_file, "mine_small").entry is not None
 
 
 def test_what_yaml_cannot_read_is_its_own_matter(tmp_path):

@@ -1,1 +1,1 @@
-"""The networks. Constructors build them with their classifier; loading removes it."""
+"""The networks. Constructors build a network with its classifier; loading removes the classifier."""

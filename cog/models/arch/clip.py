@@ -71,8 +71,8 @@ class ClipResNet50(nn.Module):
     """CLIP's image encoder, ``(B, 3, 224, 224)`` to ``(B, 1024)``.
 
     Args:
-        pool: "attention" (what ``encode_image`` returns) or "average": the 2048-d global average of the
-            last stage, without the attention pooling.
+        pool: "attention" (the output of ``encode_image``) or "average" (the 2048-d global average of the last stage,
+            without the attention pooling).
     """
 
     def __init__(self, *, pool: str = "attention") -> None:

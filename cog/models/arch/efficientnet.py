@@ -81,8 +81,8 @@ class Head(nn.Module):
 class EfficientNet(nn.Module):
     """EfficientNet, ``(B, 3, H, W)`` to ``(B, 1000)``.
 
-    Takes RGB, as every other model here, normalized with RGB statistics. The weights were trained on that
-    input with the channels reversed afterwards (pycls reads images with OpenCV), so ``forward`` reverses them.
+    The input is RGB, normalized with RGB statistics, as for every other model here. The weights were trained on that
+    input with its channels reversed (pycls reads images with OpenCV), so ``forward`` reverses the channels.
 
     Args:
         stem: width of the stem.

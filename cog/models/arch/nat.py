@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 # Width in, width out, kernel, stride, width inside (0: no expansion), squeeze-excite, skip connection.
-# The inner width is the config's own number: it is not always a multiple of the input width.
+# The inner width is taken from the config: it is not always a multiple of the input width.
 _BLOCKS = (
     (24, 24, 3, 1, 0, 0, 1),
     (24, 32, 3, 2, 72, 0, 0),

@@ -1,4 +1,4 @@
-"""ResNet-50 as published, and as TensorFlow and Haiku pad it."""
+"""ResNet-50 with the published padding, or with that of TensorFlow and Haiku."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def resnet50(*, convolutions: str = "symmetric", max_pool: str = "symmetric") ->
 
     Args:
         convolutions: padding of the convolutions with stride 2: "symmetric" (PyTorch's) or "same"
-            (that of Haiku: only the right and bottom edges get the odd pixel).
-        max_pool: the same for the max-pooling after the stem.
+            (Haiku's: only the right and bottom edges get the odd pixel).
+        max_pool: padding of the max-pooling after the stem, "symmetric" or "same".
 
     Returns:
         The network, ``(B, 3, H, W)`` to ``(B, 1000)``; parameter names are torchvision's.

@@ -1,6 +1,6 @@
 """T2T-ViT_t-14 (Yuan et al. 2021), whose tokens-to-token module uses transformers.
 
-Parameter names are those of the released file. Written from the paper and the authors' description of
+Parameter names are those of the released file. The code follows the paper and the authors' description of
 the file; differences to DeiT: no bias in qkv, LayerNorm eps 1e-5, MLP ratio 3, fixed position embedding.
 """
 

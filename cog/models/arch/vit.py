@@ -71,8 +71,8 @@ class DeiT(nn.Module):
         dim: width D.
         heads: attention heads per block.
         image_size: side of the input, in pixels.
-        distilled: whether there is a distillation token. Its output is not part of the feature: the original
-            toolkit takes the class token alone (timm's pooled feature is the mean of both).
+        distilled: whether the network has a distillation token. Its output is not part of the feature: the original
+            toolkit takes the class token alone (timm's pooled feature is the mean of both tokens).
         depth: number of blocks.
         patch: side of a patch, in pixels.
     """
@@ -115,7 +115,7 @@ class DeiT(nn.Module):
         return self.head(self.tokens(x)[:, 0])
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits as the authors evaluate them: the mean of both classifiers when distilled."""
+        """Return the logits that the authors evaluate: with distillation, the mean of both classifiers."""
         tokens = self.tokens(x)
         if not self.distilled:
             return self.head(tokens[:, 0])

@@ -1,1 +1,1 @@
-"""Readers of checkpoint containers; none of them imports or calls anything a file names."""
+"""Readers of checkpoint containers; no reader imports or calls a class or function that a file names."""

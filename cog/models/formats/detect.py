@@ -1,4 +1,4 @@
-"""Detection of the container of a checkpoint by its content; names and endings mean nothing."""
+"""Detection of a checkpoint's container by its content; file names matter only for an index of several files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARDED_SUFFIX = ".safetensors.index.json"
 
 
 def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the files a checkpoint consists of: itself, or the parts of a TensorFlow or sharded one.
+    """Return the files of a checkpoint: the file itself, or the parts of a TensorFlow or sharded checkpoint.
 
     Args:
         path: a file; the common prefix of ``.index`` and ``.data-...-of-...`` (or the ``.index`` file); the index of
@@ -45,10 +45,10 @@ def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Return the file of each tensor of safetensors in several files; all of them lie beside the index.
+    """Return the file name of each tensor in a checkpoint of several safetensors files, which lie beside the index.
 
     Raises:
-        CogError: it names files elsewhere or none, or one that is not there.
+        CogError: the index names no files, files elsewhere, or a missing file.
     """
     data = files.read_json(index)
     names = data.get("weight_map") if isinstance(data, dict) else None
@@ -69,10 +69,10 @@ def _glob_escape(name: str) -> str:
 
 
 def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
-    """Return :func:`checkpoint_files`, all readable.
+    """Return the files of a checkpoint, see :func:`checkpoint_files`, after a check that all are readable.
 
     Raises:
-        CogError: naming ``flag`` when there is no such checkpoint.
+        CogError: no such checkpoint, or an unreadable file; the message names ``flag``.
     """
     path = Path(path)
     parts = checkpoint_files(path)
@@ -93,7 +93,7 @@ def detect(path: Path) -> str:
         "torch", "torchscript", "safetensors", "tensorflow" or "pickle".
 
     Raises:
-        CogError: a file that is no checkpoint (empty file, web page, other archive, torch 0.1), or none at all.
+        CogError: a file that is no checkpoint (empty file, web page, other archive, torch 0.1), or a missing file.
     """
     parts = checkpoint_files(path)
     if not parts:

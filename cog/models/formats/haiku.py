@@ -15,7 +15,7 @@ from cog.runtime.safe_load import contents
 
 
 class _Record(safe_pickle.Instance, dict[str, Any]):
-    """Stands for an instance of a named tuple: field -> value. Attributes are dropped: the fields are all."""
+    """A stand-in for an instance of a named tuple: field -> value. Attributes other than the fields are dropped."""
 
     __slots__ = ()
     fields: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class _Record(safe_pickle.Instance, dict[str, Any]):
         return made
 
     def __init__(self, *values: Any) -> None:
-        """Keep the state that __new__ has set, since a file may call either."""
+        """Keep the state that ``__new__`` has set, since a file may call either method."""
 
 
 @functools.lru_cache(64)
@@ -35,7 +35,7 @@ def _record_of(fields: tuple[str, ...]) -> type[_Record]:
 
 
 def _create_namedtuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> type[_Record]:
-    """Return a class of records with these fields, in the place of dill's function."""
+    """Return a class of records with the given fields, in place of dill's function."""
     if not isinstance(fields, list | tuple) or not all(isinstance(field, str) for field in fields):
         raise UnsafeFileError("a malformed named tuple")
     if len(fields) > _MAX_FIELDS:
@@ -46,12 +46,12 @@ def _create_namedtuple(name: Any, fields: Any, module: Any, defaults: Any = None
 def _create_array(
     constructor: Any, arguments: Any, state: Any, attributes: Any = None
 ) -> np.ndarray[Any, Any]:
-    """Return a numpy array, in the place of dill's function."""
+    """Return a numpy array, in place of dill's function."""
     return safe_pickle.build_array(constructor, arguments, state)
 
 
 def _mapping(content: Any) -> dict[Any, Any]:
-    """Return a dict in the place of Haiku's immutable mappings, which are pickled as ``class(dict)``."""
+    """Return a dict in place of Haiku's immutable mappings, which are pickled as ``class(dict)``."""
     if not isinstance(content, dict):
         raise UnsafeFileError("a malformed mapping")
     return content
@@ -72,7 +72,7 @@ def _flat(tree: dict[Any, Any]) -> dict[str, np.ndarray]:
     """Join the keys of nested dicts with slashes; leaves that are no arrays are left out.
 
     Raises:
-        ValueError: when the dicts contain one another so often that there is no end of keys.
+        ValueError: too many keys, because the dicts contain one another.
     """
     flat: dict[str, np.ndarray] = {}
     left = _MAX_ENTRIES
@@ -93,15 +93,15 @@ def _flat(tree: dict[Any, Any]) -> dict[str, np.ndarray]:
 
 
 def read(path: Path) -> Any:
-    """Read such a pickle; neither dill nor Haiku nor JAX is needed.
+    """Read a pickle of BYOL; neither dill nor Haiku nor JAX is needed.
 
     Returns:
-        What was saved; an entry that is a tree of mappings and named tuples becomes one dict of its arrays, named
+        The saved object; an entry that is a tree of mappings and named tuples becomes one dict of its arrays, named
         by their path: ``{"experiment_state": {"online_params/res_net50/~/initial_conv/w": array, ...}, ...}``.
 
     Raises:
-        UnsafeFileError: when it names anything that such a file does not need (the name is in the message).
-        CogError: when it is damaged.
+        UnsafeFileError: the file names a class or function that BYOL's files do not need; the message has the name.
+        CogError: the file is damaged.
     """
     try:
         content = contents(path, "checkpoint")

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 
-# The library takes 100 MB: a million empty tensors, two minutes. Networks have a few thousand tensors of 100 bytes.
+# Limit of the header in bytes. The library accepts 100 MB, the header of a million empty tensors, which takes two
+# minutes; networks have a few thousand tensors, with 100 bytes of header each.
 _MAX_HEADER = 1 << 20
 
 
@@ -20,7 +21,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     """Read all tensors of a safetensors file, or of the files that an index names.
 
     Raises:
-        CogError: when one is damaged or holds an unknown element type, or tensors that the index has elsewhere.
+        CogError: a file is damaged, has an unknown element type, or holds other tensors than the index assigns to it.
     """
     if not path.name.endswith(SHARDED_SUFFIX):
         return _read_file(path)

@@ -2,7 +2,7 @@
 
 The index is a LevelDB table (https://github.com/google/leveldb/blob/main/doc/table_format.md) of protocol
 buffers ``BundleEntryProto`` (tensorflow/core/protobuf/tensor_bundle.proto); the data files hold raw
-tensors. The checksums of all data that are read are verified. TensorFlow is not needed.
+tensors. The readers verify the checksums of all data that they read. TensorFlow is not needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # tensorflow/core/framework/
 
 
 def _masked_crc32c(data: bytes) -> int:
-    """Return the CRC-32C as TensorFlow and LevelDB store it: rotated by 15 bits, plus a constant."""
+    """Return the CRC-32C in the form that TensorFlow and LevelDB store: rotated by 15 bits, plus a constant."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -63,7 +63,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield ``(field number, value)`` of a protocol buffer: numbers, or bytes of strings and messages."""
+    """Yield ``(field number, value)`` of a protocol buffer; values are numbers, or bytes of strings and messages."""
     position = 0
     while position < len(message):
         tag, position = _varint(message, position)
@@ -163,7 +163,7 @@ def _read_index(path: Path) -> dict[str, _Entry]:
 
 
 def _check_extent(name: str, entry: _Entry, shards: list[Path]) -> None:
-    """Refuse data files that end before a tensor does, wanted or not: they are incomplete."""
+    """Refuse data files that end before any tensor, requested or not: they are incomplete."""
     if entry.shard >= len(shards):
         raise _Damaged(f"data file {entry.shard} is missing")
     if entry.offset + entry.size > shards[entry.shard].stat().st_size:
@@ -188,14 +188,14 @@ def read(path: Path, *, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
     """Read tensors of a checkpoint.
 
     Args:
-        path: common prefix of its files, or the ``.index`` file.
-        wanted: called with each tensor's name; the others are not read.
+        path: common prefix of the checkpoint's files, or the ``.index`` file.
+        wanted: function of a tensor's name that returns whether the tensor is read.
 
     Returns:
-        Name -> array for the wanted tensors; the others map to empty arrays, so that their names are known.
+        Name -> array for the wanted tensors; the other names map to empty arrays, so that callers know them.
 
     Raises:
-        CogError: when a file is missing or damaged (the index, or a wanted tensor).
+        CogError: a file is missing or damaged (the index, or a wanted tensor).
     """
     index, *shards = checkpoint_files(path)
     if not shards:

@@ -26,28 +26,28 @@ _STORAGES = {
 
 
 class StorageType(Sealed):
-    """Stands for a class such as ``torch.FloatStorage`` while a pickle is read."""
+    """A stand-in for a class such as ``torch.FloatStorage`` while a pickle is read."""
 
     __slots__ = ()
 
     @classmethod
     def named(cls, module: str, name: str) -> StorageType | None:
-        """Return the stand-in of ``torch[.cuda].<name>``, or None when that is no storage class."""
+        """Return the stand-in for ``torch[.cuda].<name>``; None for a name that is no storage class."""
         return cls(name) if module in ("torch", "torch.cuda") and name in _STORAGES else None
 
     @property
     def dtype(self) -> torch.dtype:
-        """Element type."""
+        """Element type of the storage."""
         import torch
 
         return getattr(torch, _STORAGES[self.value])
 
 
 def from_bytes(data: bytes | bytearray, dtype: torch.dtype) -> torch.Tensor:
-    """Return the elements in ``data`` (little-endian) as a 1-d tensor of its own memory.
+    """Return the elements in ``data`` (little-endian) as a 1-d tensor with its own memory.
 
     Raises:
-        ValueError: when ``data`` is not a whole number of elements.
+        ValueError: ``data`` is not a whole number of elements.
     """
     import torch
 
@@ -60,7 +60,7 @@ def view(storage: torch.Tensor, offset: int, size: Sequence[int], stride: Sequen
     """Return a tensor over ``storage``.
 
     Raises:
-        ValueError: when it would reach outside.
+        ValueError: the tensor would have an impossible shape, or reach beyond the storage.
     """
     import torch
 
@@ -85,7 +85,7 @@ def rebuild_tensor(
     hooks: Any = None,
     *rest: Any,
 ) -> Sealed:
-    """Rebuild a tensor, in the place of ``torch._utils._rebuild_tensor_v2``."""
+    """Rebuild a tensor, in place of ``torch._utils._rebuild_tensor_v2``."""
     if not isinstance(storage, Sealed) or not isinstance(size, tuple) or not isinstance(stride, tuple):
         raise UnsafeFileError("a malformed tensor")
     return Sealed(view(storage.value, offset, size, stride))

@@ -1,4 +1,4 @@
-"""TorchScript archives (CLIP): the parameters, without torch.jit and without running their code."""
+"""Parameters in TorchScript archives (CLIP), read without torch.jit and without running the archives' code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Object(safe_pickle.Instance):
-    """Stands for an instance of a class compiled into the archive: only its attributes are kept."""
+    """A stand-in for an instance of a class compiled into the archive; it keeps only the attributes."""
 
     __slots__ = ("attributes",)
 
@@ -27,7 +27,7 @@ class _Object(safe_pickle.Instance):
         return made
 
     def __setstate__(self, state: Any) -> None:
-        """Keep attributes that are given by name."""
+        """Keep the attributes of a state that maps names to values."""
         self.attributes: dict[Any, Any] = state if isinstance(state, dict) else {}
 
 
@@ -35,7 +35,7 @@ def _tensors(root: _Object) -> dict[str, torch.Tensor]:
     """Return the tensors below an object by dotted name.
 
     Raises:
-        ValueError: when the objects contain one another so often that there is no end of names.
+        ValueError: too many names, because the objects contain one another.
     """
     import torch
 
@@ -58,7 +58,7 @@ def _tensors(root: _Object) -> dict[str, torch.Tensor]:
 
 
 def _first(value: Any, *rest: Any) -> Any:
-    """Return the list, in the place of the typed list constructors in ``torch.jit._pickle``."""
+    """Return the list, in place of the typed list constructors in ``torch.jit._pickle``."""
     return value
 
 
@@ -84,7 +84,7 @@ def _names(module: str, name: str) -> Any:
 
 
 class _Storages:
-    """The tensors' data in the archive, read when first asked for."""
+    """The data of the tensors in the archive, read on first use."""
 
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
         self._archive = archive
@@ -114,8 +114,8 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         Dotted name -> tensor, as ``torch.jit.load(path).state_dict()`` names them.
 
     Raises:
-        UnsafeFileError: when the archive names a class or function that parameters do not need.
-        CogError: when it is damaged.
+        UnsafeFileError: the archive names a class or function that parameters do not need.
+        CogError: the archive is damaged.
     """
     try:
         with open(path, "rb") as handle, zipfile.ZipFile(require_stored(handle)) as archive:

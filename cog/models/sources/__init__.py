@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 def layouts(*prefixes: str, others: tuple[str, ...] = ()) -> tuple[Unwrap, ...]:
-    """Return the layouts of files that the libraries and training scripts write; of equals the first is taken.
+    """Return the layouts of the files of libraries and training scripts; of equally good ones, the first is taken.
 
     Args:
-        prefixes: of the parameters' names, in addition to "module.".
-        others: prefixes of parameters that are not the network's; "" stands for all others.
+        prefixes: prefixes of the parameters' names; default: none, and "module.".
+        others: prefixes of parameters that do not belong to the network; "" stands for all other parameters.
     """
     return tuple(
         Unwrap(key, prefix=prefix, ignored_prefixes=others, allow=("argparse.Namespace", "numpy.scalar"))
@@ -47,7 +47,7 @@ class ModelSource:
 
     Attributes:
         target: ``"module:class"`` of its :class:`LibraryModel`.
-        package: package that has to be installed; empty: none beside PyTorch.
+        package: package that has to be installed; empty: none other than PyTorch.
     """
 
     target: str
@@ -84,11 +84,11 @@ class LibraryModel(ABC):
 
     Attributes:
         name: ``<title>_<architecture>``.
-        architecture: the library's name of the model, with the tag of its weights where one is given.
-        folder: where files of the model's may lie, its checkpoint's; None: not known.
+        architecture: name of the model in the library, followed by the tag of its weights if one is given.
+        folder: folder of the checkpoint, which may hold further files of the model; None: not known.
 
     Raises:
-        CogError: when the library has no such model.
+        CogError: the library has no such model.
     """
 
     #: No SHA-256 is declared for other libraries' files.
@@ -114,22 +114,22 @@ class LibraryModel(ABC):
         """Check that the library has the model.
 
         Raises:
-            CogError: it does not; names the nearest.
+            CogError: the library does not have the model; the message names the nearest models.
         """
 
     @property
     @abstractmethod
     def own_preprocess(self) -> Preprocess:
-        """Input that the library's weights expect, as the library makes it of an image."""
+        """Preprocessing with which the library makes the input of its weights from an image."""
 
     @property
     @abstractmethod
     def address(self) -> str | None:
-        """Link of the library's weights; None when it has none."""
+        """Link of the library's weights; None when the library has no weights."""
 
     @abstractmethod
     def download(self) -> Path:
-        """Return the library's file of the weights, downloaded unless it is cached; any exception is a failure."""
+        """Return the library's file of the weights, downloaded unless it is cached; a failure raises any exception."""
 
     @abstractmethod
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
@@ -140,64 +140,70 @@ class LibraryModel(ABC):
         """
 
     def convert(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
-        """Return parameters under the library's names and for the network's image size."""
+        """Return the parameters with the library's names and for the network's image size."""
         return state
 
     def tokens(self, network: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Return the tokens ``(B, N, D)`` of images, and the number of those before the patches'.
+        """Return the tokens ``(B, N, D)`` of images, and the number of tokens before those of the patches.
 
         Raises:
-            CogError: the model gives none.
+            CogError: the model gives no tokens.
         """
         raise CogError(f"FT_EXTRACT.POOLING: model {self.name} gives no tokens; leave it out")
 
     def preprocess_for(self, geometry: str) -> Preprocess:
-        """Return the input under ``FT_EXTRACT.PREPROCESS``."""
+        """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``."""
         return self.own_preprocess if geometry == "model" else self.own_preprocess.protocol()
 
     def resolve(self, profile: str = "authors", variant: str = "") -> LibraryModel:
         """Return the model itself: profiles make no difference.
 
         Raises:
-            CogError: for a variant; there are none.
+            CogError: a variant is given; models of libraries have none.
         """
         if variant:
             raise CogError(f"model {self.name} has no variant {variant!r}; it has none")
         return self
 
     def unknown(self, names: Collection[str]) -> CogError:
-        """Return the error for a name that is none of ``names``, with the nearest of them."""
+        """Return the error for an unknown name; its message has the nearest of ``names``."""
         title = split_model_name(self.name)[0]
         near = nearest(self.architecture, names, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(f'{title}_{name}' for name in near)}?" if near else ""
         return CogError(f"--model {self.name!r}: {title} has no model {self.architecture!r}{hint}")
 
-    def obtain(self, thing: str, address: str, place: str, download: Callable[[], Path]) -> Path:
-        """Return a file of the library's.
+    def obtain(self, label: str, address: str, place: str, download: Callable[[], Path]) -> Path:
+        """Return the file that ``download`` fetches from the library.
+
+        Args:
+            label: description of the file, for messages.
+            address: link of the file.
+            place: instruction for a user who gets the file otherwise, such as ``give it as --ckpt_file``.
+            download: function that returns the path of the downloaded file.
 
         Raises:
-            CogError: it cannot be downloaded; says which it is and where to put it.
+            CogError: the download failed; the message names the file, its link and its place.
         """
         if "huggingface.co" in address:
             with contextlib.suppress(ImportError):
-                # Without a network, a dozen lines about attempts would stand before the one that says what to do.
+                # Without a network, the library would print a dozen lines about attempts before the error message.
                 importlib.import_module("huggingface_hub.utils.logging").set_verbosity_error()
         try:
             return download()
         except CogError:
             raise
-        except Exception as error:  # whatever the libraries' own downloads raise without a network
+        except Exception as error:  # the downloads of the libraries raise errors of many types
             raise CogError(
-                f"{thing} of {self.name} cannot be downloaded ({type(error).__name__}: {first_line(error)}); "
+                f"{label} of {self.name} cannot be downloaded ({type(error).__name__}: {first_line(error)}); "
                 f"get {address} and {place}"
             ) from error
 
-    #: Why ``--check`` does not load weights that are not cached.
+    #: Reason why ``--check`` does not load weights that are not cached, for messages.
     why_untried = "its weights would have to be downloaded"
 
     @property
     def is_cached(self) -> bool:
-        """Whether the library has downloaded the weights already; False where that is not known."""
+        """Whether the library has downloaded the weights already; False when that is not known."""
         address = self.address or ""
         if link := re.fullmatch(r"https://huggingface\.co/(.+)/resolve/main/(.+)", address):
             from huggingface_hub import try_to_load_from_cache
@@ -209,7 +215,7 @@ class LibraryModel(ABC):
 
     @property
     def place(self) -> str:
-        """What to do with a file of weights that is there."""
+        """Instruction for a user who gets the file of weights otherwise, for messages."""
         if self.folder is None:
             return "give it as --ckpt_file"
         return f"put it there as {self.folder / CHECKPOINT_FILE}"
@@ -218,7 +224,7 @@ class LibraryModel(ABC):
         """Return the library's file of the weights.
 
         Raises:
-            CogError: no such file, or it cannot be downloaded.
+            CogError: the library has no weights, or the download failed.
         """
         if self.address is None:
             raise CogError(
@@ -230,15 +236,15 @@ class LibraryModel(ABC):
     def load(
         self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
     ) -> tuple[nn.Module, Callable[[torch.Tensor], Any] | None]:
-        """Build the network and load a checkpoint: every parameter but the classifier's, and nothing else.
+        """Build the network and load a checkpoint strictly: all parameters, except those of the classifier.
 
         Args:
-            checkpoint: its file; None: the library's.
+            checkpoint: file of the checkpoint; None: the library's file.
             size: side of the images, in pixels (default: that of the weights).
             pooling: value of ``FT_EXTRACT.POOLING``.
 
         Returns:
-            The network and its forward pass; None: calling the network.
+            The network and its forward pass; None stands for the network itself.
 
         Raises:
             CogError: unsafe or unfitting checkpoint, or an image size that the library does not build the model for.
@@ -262,7 +268,7 @@ class LibraryModel(ABC):
             try:
                 state = _without(self.convert(dict(state), network), heads, keep=expected)
             except Exception as error:
-                # The library's function for original releases meets a file of another model.
+                # The library's function for original releases fails on a file of another model.
                 logger.debug("%s: %s", checkpoint, error)
         try:
             load_strictly(network, state, checkpoint)
@@ -275,7 +281,7 @@ class LibraryModel(ABC):
         return network.eval(), self._forward(network, size, pooling)
 
     def n_features(self, size: int, pooling: str) -> int | None:
-        """Return the number of features without any weights; None where the network's shapes alone do not tell.
+        """Return the number of features without loading weights; None when it does not follow from shapes alone.
 
         Args:
             size: side of the images, in pixels.
@@ -286,7 +292,7 @@ class LibraryModel(ABC):
         """
         import torch
 
-        # On "meta" there is neither memory nor arithmetic, but some constructors compute their widths with tensors.
+        # "meta" needs neither memory nor arithmetic, but some constructors compute their widths with tensors.
         for device in ("meta", "cpu"):
             try:
                 with torch.device(device):
@@ -296,19 +302,19 @@ class LibraryModel(ABC):
                     return int(forward(torch.empty(1, 3, size, size)).shape[1])
             except CogError:
                 raise
-            except Exception as error:  # whatever a library's network makes of tensors without values
+            except Exception as error:  # tensors without values cause errors of many types
                 logger.debug("%s: %s", self.name, error)
         return None
 
     def _forward(
         self, network: nn.Module, size: int | None, pooling: str
     ) -> Callable[[torch.Tensor], Any] | None:
-        """Return the forward pass; None: calling the network."""
+        """Return the forward pass; None stands for the network itself."""
         if pooling == "default":
             return None
         from cog.models.outputs import pool
 
-        # Where the library normalizes the pooled vector instead of the tokens.
+        # Some networks normalize the pooled vector instead of the tokens.
         norm = getattr(network, "fc_norm", None)
         return lambda x: pool(*self.tokens(network, x), pooling, name=self.name, norm=norm)
 
@@ -325,12 +331,12 @@ def _without(
 
 
 def is_library_model(name: str) -> bool:
-    """Return whether the name's title is that of a source."""
+    """Return whether the title of a model's name is that of a source."""
     return name.partition("_")[0] in SOURCES
 
 
 def did_you_mean_model(name: str, others: Iterable[str] = ()) -> str:
-    """Return ``; did you mean dino_resnet50?`` for a model that is none of the zoo, nor of ``others``, else "".
+    """Return ``; did you mean dino_resnet50?`` for a name that is neither in the zoo nor in ``others``, else "".
 
     >>> did_you_mean_model("dino_resnet5"), did_you_mean_model("dino_resnet50")
     ('; did you mean dino_resnet50?', '')
@@ -346,8 +352,8 @@ def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel
     """Return the declaration of a model of the zoo or of a library.
 
     Args:
-        name: its name.
-        folder: where files of a library's model may lie.
+        name: name of the model.
+        folder: folder that may hold files of a library's model.
 
     Raises:
         CogError: an unknown model, or a library that is not installed.

@@ -1,4 +1,4 @@
-"""Models of transformers, ``hf_<organization>--<name>``: AutoModel with its own pooling, image towers of CLIP."""
+"""Models of transformers, ``hf_<organization>--<name>``: AutoModel with its pooling, or the image tower of CLIP."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from cog.models.sources import LibraryModel
 from cog.models.spec import Preprocess
 from cog.runtime import files
 
-#: Parts of models of images and texts that images do not pass through.
+#: Parts of image-text models that images do not pass through.
 _TEXT = ("text_model", "text_projection", "logit_scale", "logit_bias")
 
-#: Parameters that are one token each.
+#: Parameters that hold one token each.
 _TOKENS = ("cls_token", "class_embedding", "distillation_token")
 
 
 class HuggingFaceModel(LibraryModel):
-    """A model of the Hugging Face hub that transformers has a class for; code of the repository is never run."""
+    """A model of the Hugging Face hub for which transformers has a class; code of the repository is never run."""
 
     @property
     def _repository(self) -> str:
         return self.architecture.replace("--", "/", 1)
 
     def check_name(self) -> None:
-        """Accept any name: which repositories there are is known at the hub alone."""
+        """Accept any name: only the hub has the list of repositories."""
 
     def _file(self, file: str) -> Path:
-        """Return a file that lies beside the checkpoint, or at the hub.
+        """Return a file of the repository: from the folder of the checkpoint, else downloaded from the hub.
 
         Raises:
-            CogError: neither.
+            CogError: the folder does not have the file, and the download failed.
         """
         if self.folder is not None and (self.folder / file).is_file():
             return self.folder / file
@@ -64,11 +64,11 @@ class HuggingFaceModel(LibraryModel):
         try:
             values = {
                 key: v for key, v in files.read_json(path).items() if key != "auto_map"
-            }  # names of code
+            }  # auto_map names code of the repository
             return transformers.AutoConfig.for_model(**values)
         except CogError:
             raise
-        except Exception as error:  # whatever transformers makes of a file from elsewhere
+        except Exception as error:  # transformers raises errors of many types on other files
             raise CogError(
                 f"model {self.name}: {path} is of no model that transformers {transformers.__version__} knows "
                 f"({first_line(error)}); code of the repository is not run"
@@ -76,7 +76,7 @@ class HuggingFaceModel(LibraryModel):
 
     @cached_property
     def own_preprocess(self) -> Preprocess:
-        """Input that the repository's ``preprocessor_config.json`` makes."""
+        """Preprocessing of the repository's ``preprocessor_config.json``."""
         path = self._file("preprocessor_config.json")
         values = files.read_json(path)
         if not isinstance(values, dict):
@@ -89,7 +89,7 @@ class HuggingFaceModel(LibraryModel):
         return f"https://huggingface.co/{self._repository}/resolve/main/model.safetensors"
 
     def download(self) -> Path:
-        """Return the file in the cache of huggingface_hub; of older repositories the pickled one."""
+        """Return the file in the cache of huggingface_hub; older repositories have a pickled file."""
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
         try:
@@ -106,7 +106,7 @@ class HuggingFaceModel(LibraryModel):
     def load(
         self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
     ) -> tuple[nn.Module, Callable[[torch.Tensor], Any] | None]:
-        """Load a checkpoint with transformers' own renaming; every parameter that images pass through must be in it."""
+        """Load a checkpoint with transformers' renaming; it must have all parameters that images pass through."""
         from cog.models.checkpoint import read_state_dict
 
         config = self._config
@@ -123,11 +123,11 @@ class HuggingFaceModel(LibraryModel):
             network, info = kind.from_pretrained(
                 None, config=config, state_dict=state, output_loading_info=True, **{dtype: torch.float32}
             )
-        except Exception as error:  # likewise
+        except Exception as error:  # transformers raises errors of many types
             raise CogError(f"{checkpoint} does not fit the architecture: {first_line(error)}") from error
         missing = [name for name in info["missing_keys"] if not name.startswith(_TEXT)]
         if missing and all(name.startswith("pooler.") for name in missing):
-            network.pooler, missing = None, []  # a classifier's file: it has no use for the pooler
+            network.pooler, missing = None, []  # the file of a classifier that does not use the pooler
         wrong = [*missing, *(str(key[0]) for key in info["mismatched_keys"])]
         if wrong:
             raise CogError(
@@ -163,7 +163,7 @@ class HuggingFaceModel(LibraryModel):
         n_prefix += sum(name.rpartition(".")[2] in _TOKENS for name, _ in network.named_parameters())
 
         def forward(x: torch.Tensor) -> torch.Tensor:
-            if config.model_type == "vit_mae":  # patches in their order: it shuffles them by this noise
+            if config.model_type == "vit_mae":  # the model sorts the patches by this noise: keep their order
                 n_patches = (x.shape[-1] // config.patch_size) ** 2
                 options["noise"] = torch.arange(n_patches, device=x.device).float().expand(len(x), -1)
             output = run(pixel_values=x, **options)

@@ -1,8 +1,8 @@
 """Models of torch.hub, ``hub_<owner>--<repository>.<entry>`` or ``hub_<folder>.<entry>``, whose code the user trusts.
 
-A repository's ``hubconf.py`` is code, which is executed. It is for those alone that the environment variable
-``COG_TRUST_HUB`` names, separated by commas: folders of local checkouts, or ``owner/repository[:ref]``, which torch.hub
-downloads.
+A repository's ``hubconf.py`` is code, which is executed. Therefore only the repositories in the environment variable
+``COG_TRUST_HUB`` are used; it holds, separated by commas, folders of local checkouts, or ``owner/repository[:ref]``,
+which torch.hub downloads.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ TRUST = "COG_TRUST_HUB"
 
 
 class HubModel(LibraryModel):
-    """An entry point of a trusted repository; one that does not take ``pretrained`` is called without it."""
+    """An entry point of a trusted repository, called without ``pretrained`` if it has no such argument."""
 
     why_untried = "its entry point loads its weights by itself, and may download them; extraction will tell"
 
-    #: Until a call tells otherwise.
+    #: Assumed until a call fails because of the argument.
     _takes_pretrained = True
 
     def check_name(self) -> None:
-        """Check that the repository is trusted; touches no file."""
+        """Check that the repository is trusted, without running its code."""
         repository, _, entry = self.architecture.rpartition(".")
         if not repository or not entry.isidentifier():
             raise CogError(f"--model {self.name!r} is not of the form hub_<owner>--<repository>.<entry>")
@@ -88,29 +88,29 @@ class HubModel(LibraryModel):
         return entry
 
     def _words(self, pretrained: bool) -> str:
-        """Return the words for a call."""
+        """Return the call of the entry point as text, for messages."""
         given = f"pretrained={pretrained}" if self._takes_pretrained else ""
         return f"{self._entry}({given}) of {self._repository}"
 
     @cached_property
     def own_preprocess(self) -> Preprocess:
-        """Input that the network's attribute ``preprocess`` declares; ImageNet's at 224 pixels without one."""
+        """Preprocessing in the network's attribute ``preprocess``; without it, ImageNet's at 224 pixels."""
         return declared(getattr(self._made, "preprocess", None), f"model {self.name}") or Preprocess()
 
     @property
     def address(self) -> str | None:
-        """The entry point, which downloads its weights itself."""
-        _ = self._made  # which tells what it takes
+        """Call of the entry point, which downloads its weights itself."""
+        _ = self._made  # the call finds out whether the entry point takes ``pretrained``
         return self._words(pretrained=True)
 
     @property
     def is_cached(self) -> bool:
-        """Whether a call without ``pretrained`` makes the network with its weights: then nothing new is downloaded."""
+        """Whether the entry point has no argument ``pretrained``: its first call has then loaded the weights."""
         _ = self._made
         return not self._takes_pretrained
 
     def download(self) -> Path:
-        """Raise the error that no file is known: the entry point loads its weights itself."""
+        """Raise a CogError: the entry point loads its weights itself, so no file is known."""
         raise CogError(f"model {self.name} has no file of weights that is known")
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
@@ -118,7 +118,7 @@ class HubModel(LibraryModel):
         return self._made, ()
 
     def n_features(self, size: int, pooling: str) -> int | None:
-        """Return None: what an entry point makes is known when it is called."""
+        """Return None: the number of features is not known before the entry point is called."""
         return None
 
     def load(
@@ -142,7 +142,7 @@ class HubModel(LibraryModel):
 
 
 def _short(name: str) -> str:
-    """Return the name of a trusted repository or folder as it stands in names of models."""
+    """Return the name of a trusted repository or folder in the form that names of models have."""
     if _is_path(name):
         return os.path.basename(os.path.abspath(name))
     return name.partition(":")[0].replace("/", "--", 1)
@@ -154,7 +154,7 @@ def _is_path(name: str) -> bool:
 
 @contextmanager
 def _noting_downloads(links: list[str]) -> Iterator[None]:
-    """Append to ``links`` what torch.hub is asked to download, which the errors of a network do not name."""
+    """Append to ``links`` the links that torch.hub downloads, since errors of the connection do not name them."""
     download = torch.hub.download_url_to_file
 
     def noting(url: str, *args: Any, **options: Any) -> None:
@@ -170,7 +170,7 @@ def _noting_downloads(links: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _only_weights() -> Iterator[None]:
-    """Make ``torch.load`` refuse everything but weights, whatever the repository's code asks for."""
+    """Make ``torch.load`` refuse all objects but weights, even when the repository's code allows more."""
     key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(key)
     os.environ[key] = "1"

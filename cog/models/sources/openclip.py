@@ -1,4 +1,4 @@
-"""Image towers of open_clip, ``openclip_<architecture>.<tag>``: what ``encode_image`` returns, not normalized."""
+"""Image towers of open_clip, ``openclip_<architecture>.<tag>``: the output of ``encode_image``, not normalized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class OpenClipModel(LibraryModel):
     """The image tower of a model of open_clip; the text tower is never built."""
 
-    #: Whole models, whose other parts are the text's, or bare image towers.
+    #: Layouts of whole models, whose other parts are those of the text, and of image towers alone.
     layouts = (*layouts("visual.", "module.visual.", others=("",)), *layouts())
 
     def check_name(self) -> None:
@@ -54,7 +54,7 @@ class OpenClipModel(LibraryModel):
 
     @cached_property
     def own_preprocess(self) -> Preprocess:
-        """Size of the tower; mean, standard deviation and interpolation of the weights."""
+        """Preprocessing with the size of the tower, and mean, standard deviation and interpolation of the weights."""
         wanted = dataclasses.asdict(open_clip.transform.PreprocessCfg()) | self._weights
         size = self._config["vision_cfg"].get("image_size", 224)
         if not isinstance(size, int):
@@ -66,7 +66,7 @@ class OpenClipModel(LibraryModel):
 
     @property
     def address(self) -> str | None:
-        """Link of the weights, at the Hugging Face hub where they are there."""
+        """Link of the weights, at the Hugging Face hub if the hub has them."""
         repository, _, file = (self._weights.get("hf_hub") or "").rpartition("/")
         if repository:
             return f"https://huggingface.co/{repository}/resolve/main/{file or 'open_clip_model.safetensors'}"
@@ -80,9 +80,9 @@ class OpenClipModel(LibraryModel):
         """Build the image tower, with QuickGELU where the weights were trained with it."""
         vision = {**self._config["vision_cfg"], "image_size": size}
         if "timm_model_name" in vision:
-            vision["timm_model_pretrained"] = False  # it would be downloaded
+            vision["timm_model_pretrained"] = False  # otherwise timm would download weights
         if vision.get("output_tokens"):
-            vision["output_tokens"] = False  # of CoCa, for its decoder of texts
+            vision["output_tokens"] = False  # only CoCa's text decoder uses the tokens
         quick = self._weights.get("quick_gelu", self._config.get("quick_gelu", False))
         tower = _build_vision_tower(self._config["embed_dim"], vision, quick)
         if "timm_model_name" in vision and size != self.own_preprocess.crop:
@@ -90,7 +90,7 @@ class OpenClipModel(LibraryModel):
         return tower, ()
 
     def convert(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
-        """Resize position embeddings as open_clip, or timm for its towers, does."""
+        """Resize position embeddings with the function of open_clip, or of timm for its towers."""
         if hasattr(network, "trunk"):
             import sys
 

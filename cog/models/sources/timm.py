@@ -34,7 +34,7 @@ class TimmModel(LibraryModel):
             raise self.unknown([*timm.list_models(), *tagged])
         try:
             get_pretrained_cfg(self.architecture)
-        except RuntimeError:  # of another tag
+        except RuntimeError:  # an unknown tag
             model = self.architecture.partition(".")[0]
             raise self.unknown([name for name in tagged if name.partition(".")[0] == model]) from None
 
@@ -45,13 +45,13 @@ class TimmModel(LibraryModel):
 
     @property
     def tagged(self) -> str:
-        """The name, with the tag of timm's default weights where it has none."""
+        """The name; a name without tag gets the tag of timm's default weights."""
         tag = self._cfg.get("tag")
         return f"{self.name}.{tag}" if tag and "." not in self.architecture else self.name
 
     @cached_property
     def own_preprocess(self) -> Preprocess:
-        """Size, mean, standard deviation, crop percentage and interpolation that timm resolves for the weights."""
+        """Preprocessing that timm resolves for the weights: size, mean, std, crop percentage and interpolation."""
         config = resolve_data_config({}, pretrained_cfg=self._cfg or {"num_classes": 1000})
         channels, height, width = config["input_size"]
         if channels != 3 or height != width:
@@ -72,7 +72,7 @@ class TimmModel(LibraryModel):
 
     @property
     def address(self) -> str | None:
-        """Link of the weights, at the Hugging Face hub where they are there."""
+        """Link of the weights, at the Hugging Face hub if the hub has them."""
         if repository := self._cfg.get("hf_hub_id"):
             file = self._cfg.get("hf_hub_filename") or "model.safetensors"
             return f"https://huggingface.co/{repository}/resolve/main/{file}"
@@ -99,14 +99,14 @@ class TimmModel(LibraryModel):
             return Path(hf_hub_download(repository, "pytorch_model.bin"))
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
-        """Build the network with ``num_classes=0``, for images of another size where that matters to it."""
+        """Build the network with ``num_classes=0``, for the size of the images if the network depends on it."""
         options: dict[str, Any] = {"img_size": size} if size != self.own_preprocess.crop else {}
         try:
             network = timm.create_model(self.architecture, pretrained=False, num_classes=0, **options)
         except TypeError:  # img_size is no argument of networks that take any size
             network = timm.create_model(self.architecture, pretrained=False, num_classes=0)
         layers = self._cfg.get("classifier") or ()
-        # Some classifiers have a normalization beside their layer, which goes with it: head.bn, head.linear.
+        # Some classifiers consist of a normalization and a linear layer (head.bn, head.linear): both are left out.
         return network, tuple(
             {layer.partition(".")[0] for layer in ((layers,) if isinstance(layers, str) else layers)}
         )
@@ -116,6 +116,6 @@ class TimmModel(LibraryModel):
         return network.forward_features(x), getattr(network, "num_prefix_tokens", 0)
 
     def convert(self, state: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
-        """Apply timm's function for files of this family, if there is one: authors' names, position embeddings."""
+        """Apply timm's function for files of the model's family, if any: names of authors, position embeddings."""
         convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
         return state if convert is None else convert(state, network)

@@ -18,17 +18,17 @@ from cog.models.preprocessing import from_transforms
 from cog.models.sources import LibraryModel
 from cog.models.spec import Preprocess
 
-#: Classifiers in the middle of a network, used in training alone.
+#: Classifiers in the middle of a network, which only training uses.
 _AUXILIARY = ("AuxLogits", "aux1", "aux2")
 
 _N_CLASSES = 1000
 
-#: Names in the files of DenseNets, which are from before torch 0.4.
+#: Names of parameters in the files of DenseNets, which were written before torch 0.4.
 _DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)")
 
 
 class TorchvisionModel(LibraryModel):
-    """A classification model of torchvision; its weights are the default ones, or those that the name ends with."""
+    """A classification model of torchvision, with its default weights or those named at the end of its name."""
 
     def check_name(self) -> None:
         """Check name and weights against torchvision's registers."""
@@ -48,7 +48,7 @@ class TorchvisionModel(LibraryModel):
 
     @cached_property
     def own_preprocess(self) -> Preprocess:
-        """Input that the weights' transforms make."""
+        """Preprocessing of the weights' transforms."""
         return from_transforms(self._weights.transforms())
 
     @property
@@ -57,7 +57,7 @@ class TorchvisionModel(LibraryModel):
         return self._weights.url
 
     def download(self) -> Path:
-        """Return the file in the cache of torch.hub; the digits in its name are those of its SHA-256."""
+        """Return the file in the cache of torch.hub; its name holds the first digits of its SHA-256."""
         path = Path(torch.hub.get_dir()) / "checkpoints" / os.path.basename(self._weights.url)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,12 +66,12 @@ class TorchvisionModel(LibraryModel):
         return path
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
-        """Build the network as torchvision does for the weights; the last layer with 1000 outputs is the classifier."""
+        """Build the network of the weights; the last layer with 1000 outputs is the classifier."""
         model = self.architecture.partition(".")[0]
         builder = zoo.get_model_builder(model)
         arguments: dict[str, Any] = {}
         if model in ("inception_v3", "googlenet"):
-            # The weights are those of another framework and want pixels from -1 to 1, which the network sees to.
+            # The weights come from another framework and expect pixels from -1 to 1; the network converts its input.
             arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
         elif model.startswith("vit_"):
             arguments = {"image_size": size}
@@ -85,14 +85,14 @@ class TorchvisionModel(LibraryModel):
         return network, (head, *_AUXILIARY)
 
     def tokens(self, network: Any, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Return the tokens after the encoder of a ViT, whose first is the class token."""
+        """Return the tokens after the encoder of a ViT; the first one is the class token."""
         if not isinstance(network, zoo.VisionTransformer):
             return super().tokens(network, x)
         patches = network._process_input(x)
         return network.encoder(torch.cat([network.class_token.expand(len(x), -1, -1), patches], 1)), 1
 
     def convert(self, state: dict[str, torch.Tensor], network: Any) -> dict[str, torch.Tensor]:
-        """Rename the parameters of DenseNets (``norm.1``), resize position embeddings, as torchvision does."""
+        """Rename the parameters of DenseNets (``norm.1``) and resize position embeddings, as torchvision does."""
         if isinstance(network, zoo.VisionTransformer):
             from torchvision.models.vision_transformer import interpolate_embeddings
 
