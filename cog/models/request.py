@@ -81,7 +81,7 @@ class ModelRequest:
         """
         common: dict[str, Any] = {"model_name": self.model, "config_file": config_file, "opts": list(opts)}
         if self.own is not None:
-            common |= {"own": self.own.cfg, "own_source": self.own_file}
+            common |= {"entry_values": self.own.cfg, "entry_source": self.own_file}
         if self.model_loader is None:
             return config.get_cfg(model=self.spec, **common)
         cfg = config.get_cfg(model=MODELS.get(self.model), **common)  # before the loader is waited for
